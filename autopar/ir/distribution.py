@@ -1,0 +1,138 @@
+"""What follows from a rule and a choice: consumed and produced layouts, local arguments, flops.
+
+A choice (`OpDist`) assigns mesh axes to the factors of an op's rule. Partition, cost, completion
+and the verifier all derive the layouts around the op with the functions below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from autopar.ir.expr import IntExpr, multiply
+from autopar.ir.layout import (
+    DimLayout,
+    Layout,
+    SubDim,
+    dim_axes,
+    local_dim_size,
+    local_extent,
+    whole,
+)
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Arg, OpDist
+from autopar.ir.rule import Dims, LocalArg, Rule, Size, Sizes
+
+
+def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
+    """Returns the layout of a factor; whole if the choice doesn't name it."""
+    chosen = dist.factor(factor)
+    return chosen if chosen is not None else whole(rule.sizes[factor])
+
+
+def tensor_dims(rule: Rule, dist: OpDist, dims: Dims) -> tuple[DimLayout, ...]:
+    """Returns the dimensions of a tensor that these factors index, not normalized."""
+    return tuple(
+        tuple(sub for factor in dim for sub in factor_layout(rule, dist, factor)) or (SubDim(1),)
+        for dim in dims
+    )
+
+
+def consumed(rule: Rule, dist: OpDist, operand: int) -> Layout:
+    """Returns the layout in which the op needs an operand, given by position."""
+    rule = rule.under(dist.body)
+    pending = {p.axis: p.monoid for p in dist.pending if operand in p.operands}
+    layout = Layout(dist.mesh, tensor_dims(rule, dist, rule.operands[operand]))
+    return layout.with_partial(pending).normalized()
+
+
+def produced(rule: Rule, dist: OpDist, result: int) -> Layout:
+    """Returns the layout in which the op leaves a result, given by position."""
+    rule = rule.under(dist.body)
+    dims = rule.results[result]
+    present = {name for dim in dims for name in dim}
+    pending = {p.axis: p.monoid for p in dist.pending}
+    for factor, chosen in dist.factors:
+        if factor not in present:
+            monoid = rule.reduce[factor, result]
+            pending.update((axis, monoid) for axis in dim_axes(chosen))
+    return Layout(dist.mesh, tensor_dims(rule, dist, dims)).with_partial(pending).normalized()
+
+
+def replicated(mesh: ProcessMesh, shape: tuple[int, ...]) -> Layout:
+    """Returns the layout that an op without a rule consumes and produces."""
+    return Layout.replicated(mesh, shape).normalized()
+
+
+def local_args(rule: Rule, dist: OpDist) -> dict[str, Arg]:
+    """Returns the arguments that a rank passes instead of the serial ones."""
+    rule = rule.under(dist.body)
+    return {name: _local_arg(rule, dist, arg) for name, arg in rule.local.items()}
+
+
+def indexed_factor(rule: Rule, dist: OpDist) -> str | None:
+    """Returns the indexed factor that the choice splits, if any."""
+    rule = rule.under(dist.body)
+    return next((f for f, dim in dist.factors if f in rule.indexed and dim_axes(dim)), None)
+
+
+def factor_start(rule: Rule, dist: OpDist, factor: str) -> IntExpr:
+    """Returns the first index of a rank's block of a factor with one sub-dimension."""
+    (sub,) = factor_layout(rule, dist, factor)
+    return local_extent(sub, dist.mesh)[0]
+
+
+def local_points(rule: Rule, dist: OpDist) -> int:
+    """Returns the size of the iteration space of the rank with the largest part."""
+    rule = rule.under(dist.body)
+    points = 1
+    for factor in rule.sizes:
+        for sub in factor_layout(rule, dist, factor):
+            points *= -(-sub.size // dist.mesh.axes_size(sub.axes))
+    return points
+
+
+def serial_points(rule: Rule) -> int:
+    """Returns the size of the op's whole iteration space."""
+    return math.prod(rule.sizes.values())
+
+
+def _local_arg(rule: Rule, dist: OpDist, arg: LocalArg) -> Arg:
+    if isinstance(arg, Sizes):
+        return tuple(
+            entry if isinstance(entry, int) else _product(rule, dist, entry)
+            for entry in arg.entries
+        )
+    if isinstance(arg, Size):
+        return multiply(_product(rule, dist, arg.factors), arg.scale)
+    (sub,) = factor_layout(rule, dist, arg.factor)
+    start, length = local_extent(sub, dist.mesh)
+    index = start + length if arg.end else start
+    return index * arg.scale + arg.base
+
+
+def _product(rule: Rule, dist: OpDist, factors: tuple[str, ...]) -> IntExpr:
+    size: IntExpr = 1
+    for factor in factors:
+        size = multiply(size, local_dim_size(factor_layout(rule, dist, factor), dist.mesh))
+    return size
+
+
+def split_factors(dist: OpDist) -> Mapping[str, tuple[str, ...]]:
+    """Returns the mesh axes of each factor that is split."""
+    return {factor: axes for factor, dim in dist.factors if (axes := dim_axes(dim))}
+
+
+__all__ = [
+    "consumed",
+    "factor_layout",
+    "factor_start",
+    "indexed_factor",
+    "local_args",
+    "local_points",
+    "produced",
+    "replicated",
+    "serial_points",
+    "split_factors",
+    "tensor_dims",
+]

@@ -1,0 +1,343 @@
+"""Layouts: which piece of a tensor each process holds.
+
+A tensor dimension is a product of *sub-dimensions*, major to minor, each split over some mesh
+axes. The usual `dims_mapping` (one entry per dimension) is the case of one sub-dimension. With
+several, layouts are closed under `view`: 384 columns that are 12 heads of 64 can be split by heads
+over 5 processes, `[(12, tp), (32, -)]`, which no split of the flat 384 columns expresses.
+
+A sub-dimension of size S over n processes is cut into blocks of ceil(S / n); the last block is
+smaller, or empty. Over several mesh axes the blocks are numbered with the first axis as the major
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from autopar.ir.errors import AnnotationError
+from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
+from autopar.ir.mesh import ProcessMesh
+
+MONOIDS = ("sum", "max", "min", "prod", "any", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class SubDim:
+    """A factor of a tensor dimension and the mesh axes, major to minor, that it is split over."""
+
+    size: int
+    axes: tuple[str, ...] = ()
+
+
+DimLayout = tuple[SubDim, ...]
+"""The sub-dimensions of one dimension, major to minor. Their sizes multiply to its size."""
+
+DimMapping = int | str | None | tuple[int | str, ...] | Sequence[int | str]
+"""How users write one entry of a dims_mapping: -1 or None, an axis, or several axes."""
+
+
+def block_size(size: int, parts: int) -> int:
+    """Returns the size of each block but the last when `size` elements are cut into `parts`."""
+    return -(-size // parts)
+
+
+def dim_size(dim: DimLayout) -> int:
+    """Returns the global size of a dimension."""
+    return math.prod(sub.size for sub in dim)
+
+
+def dim_axes(dim: DimLayout) -> tuple[str, ...]:
+    """Returns the mesh axes that split a dimension, major to minor."""
+    return tuple(axis for sub in dim for axis in sub.axes)
+
+
+def whole(size: int) -> DimLayout:
+    """Returns the layout of a dimension that isn't split."""
+    return (SubDim(size),)
+
+
+def block_index(axes: Sequence[str], mesh: ProcessMesh) -> IntExpr:
+    """Returns the number of a rank's block along `axes`, the first being the major one."""
+    index: IntExpr = 0
+    for axis in axes:
+        index = index * mesh.axis_size(axis) + Coord(axis)
+    return index
+
+
+def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
+    """Returns (offset, size) of a rank's block of a sub-dimension, in elements of it."""
+    parts = mesh.axes_size(sub.axes)
+    if parts == 1:
+        return 0, sub.size
+    block = block_size(sub.size, parts)
+    start = multiply(block_index(sub.axes, mesh), block)
+    if sub.size % parts == 0:
+        return start, block
+    return minimum(start, sub.size), maximum(0, minimum(block, sub.size - start))
+
+
+def local_dim_size(dim: DimLayout, mesh: ProcessMesh) -> IntExpr:
+    """Returns the number of elements that a rank holds of a dimension."""
+    size: IntExpr = 1
+    for sub in dim:
+        size = multiply(size, local_extent(sub, mesh)[1])
+    return size
+
+
+def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
+    """Returns the canonical form of a dimension: two forms are equal iff all ranks hold the same.
+
+    Neighbours merge where the merged block boundaries coincide, and axes of one process vanish.
+    """
+    merged: list[SubDim] = []
+    for sub in dim:
+        sub = SubDim(sub.size, tuple(axis for axis in sub.axes if mesh.axis_size(axis) > 1))
+        if sub.size == 1 and not sub.axes:
+            continue
+        while merged and (joined := _join(merged[-1], sub, mesh)) is not None:
+            merged.pop()
+            sub = joined
+        merged.append(sub)
+    return tuple(merged) if merged else (SubDim(1),)
+
+
+def _join(major: SubDim, minor: SubDim, mesh: ProcessMesh) -> SubDim | None:
+    size = major.size * minor.size
+    if not major.axes and not minor.axes:
+        return SubDim(size)
+    if not minor.axes:
+        parts = mesh.axes_size(major.axes)
+        aligned = block_size(major.size, parts) * minor.size == block_size(size, parts)
+        return SubDim(size, major.axes) if aligned else None
+    if major.size == mesh.axes_size(major.axes):
+        parts = mesh.axes_size(minor.axes)
+        return SubDim(size, major.axes + minor.axes) if minor.size % parts == 0 else None
+    return None
+
+
+def factorize_dim(
+    dim: DimLayout, sizes: Sequence[int], mesh: ProcessMesh
+) -> tuple[DimLayout, ...] | None:
+    """Cuts a dimension's layout along factors of these sizes, major to minor.
+
+    The inverse of concatenation: `normalize_dim(sum(result, ()))` equals `normalize_dim(dim)`.
+    Returns None if the split doesn't respect the factors' boundaries.
+    """
+    rest = [sub for sub in dim if sub.size != 1 or sub.axes]
+    result: list[DimLayout] = []
+    for size in sizes:
+        taken: list[SubDim] = []
+        need = size
+        while need != 1 or (rest and rest[0].size == 1):
+            if not rest:
+                return None
+            piece = _take(rest.pop(0), need, mesh)
+            if piece is None:
+                return None
+            head, tail = piece
+            taken.append(head)
+            need //= head.size
+            if tail is not None:
+                rest.insert(0, tail)
+        result.append(tuple(taken) or (SubDim(1),))
+    return tuple(result) if not rest else None
+
+
+def _take(sub: SubDim, need: int, mesh: ProcessMesh) -> tuple[SubDim, SubDim | None] | None:
+    """Splits `sub` into a head whose size divides `need` and a tail; None if it can't be cut."""
+    if need == 0 or sub.size == 0:
+        return (sub, None) if need == sub.size else None
+    if need % sub.size == 0:
+        return sub, None
+    if sub.size % need:
+        return None
+    minor = sub.size // need
+    if not sub.axes:
+        return SubDim(need), SubDim(minor)
+    for count in range(len(sub.axes), -1, -1):
+        head, tail = SubDim(need, sub.axes[:count]), SubDim(minor, sub.axes[count:])
+        if _join(head, tail, mesh) == sub:
+            return head, tail
+    return None
+
+
+Partial = tuple[tuple[str, str], ...]
+"""Pending reductions as (mesh axis, monoid), in the order of the mesh's axes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies on a mesh (a *TensorDist*, in the terms of the static auto-parallel field).
+
+    Attributes:
+        mesh: The processes that hold the tensor.
+        dims: One entry per tensor dimension.
+        partial: Mesh axes over which the tensor is pending a reduction, with the monoid. The
+            tensor's value is the reduction of the pieces of all processes along those axes.
+        mask: Ids of the processes that hold the tensor; None if all of the mesh do.
+        offload: Memory that holds it between uses: "" for the device's own.
+    """
+
+    mesh: ProcessMesh
+    dims: tuple[DimLayout, ...]
+    partial: Partial = ()
+    mask: tuple[int, ...] | None = None
+    offload: str = ""
+
+    @classmethod
+    def replicated(cls, mesh: ProcessMesh, shape: Sequence[int]) -> Layout:
+        """Returns the layout in which every process holds all of a tensor of this shape."""
+        return cls(mesh, tuple(whole(size) for size in shape))
+
+    @classmethod
+    def from_dims_mapping(
+        cls, mesh: ProcessMesh, shape: Sequence[int], dims_mapping: Sequence[DimMapping]
+    ) -> Layout:
+        """Returns the layout that a user wrote down.
+
+        Args:
+            mesh: The processes.
+            shape: The tensor's global shape.
+            dims_mapping: Per dimension: -1 or None (not split), a mesh axis by index or name, or
+                several axes, major to minor.
+
+        Raises:
+            AnnotationError: On a wrong length, an unknown axis, or an axis used twice.
+        """
+        if len(dims_mapping) != len(shape):
+            raise AnnotationError(
+                f"dims_mapping {list(dims_mapping)} has {len(dims_mapping)} entries, but the tensor"
+                f" has {len(shape)} dimensions {list(shape)}; give one entry per dimension"
+            )
+        axes = tuple(_entry_axes(entry, mesh) for entry in dims_mapping)
+        used = [axis for entry in axes for axis in entry]
+        if twice := sorted({axis for axis in used if used.count(axis) > 1}):
+            raise AnnotationError(
+                f"dims_mapping {list(dims_mapping)} uses mesh axis {', '.join(twice)} more than"
+                " once; an axis can split one dimension of a tensor"
+            )
+        dims = tuple((SubDim(size, entry),) for size, entry in zip(shape, axes, strict=True))
+        return cls(mesh, dims).normalized()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's global shape."""
+        return tuple(dim_size(dim) for dim in self.dims)
+
+    @cached_property
+    def local_shape(self) -> tuple[IntExpr, ...]:
+        """The shape of the piece that a rank holds; entries may depend on its coordinates."""
+        return tuple(local_dim_size(dim, self.mesh) for dim in self.dims)
+
+    @property
+    def dims_mapping(self) -> tuple[int | tuple[int, ...], ...]:
+        """Per dimension: -1, the index of the mesh axis that splits it, or several indexes.
+
+        Sub-dimensions are merged into one entry, so this is for display; `dims` is exact.
+        """
+        entries: list[int | tuple[int, ...]] = []
+        for dim in self.dims:
+            axes = tuple(self.mesh.axis_index(axis) for axis in dim_axes(dim))
+            entries.append(-1 if not axes else axes[0] if len(axes) == 1 else axes)
+        return tuple(entries)
+
+    @property
+    def sharded_axes(self) -> tuple[str, ...]:
+        """The mesh axes that split a dimension, in the order of the dimensions."""
+        return tuple(axis for dim in self.dims for axis in dim_axes(dim))
+
+    @property
+    def partial_axes(self) -> tuple[str, ...]:
+        """The mesh axes over which a reduction is pending."""
+        return tuple(axis for axis, _ in self.partial)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every process of the mesh holds the tensor's whole value."""
+        return not self.sharded_axes and not self.partial and self.mask is None
+
+    def normalized(self) -> Layout:
+        """Returns the canonical form; layouts hold the same pieces iff their forms are equal."""
+        dims = tuple(normalize_dim(dim, self.mesh) for dim in self.dims)
+        pending = {axis: monoid for axis, monoid in self.partial if self.mesh.axis_size(axis) > 1}
+        partial = tuple((axis, pending[axis]) for axis in self.mesh.dim_names if axis in pending)
+        return replace(self, dims=dims, partial=partial)
+
+    def without_partial(self) -> Layout:
+        """Returns the layout after every pending reduction is done."""
+        return replace(self, partial=()) if self.partial else self
+
+    def with_partial(self, pending: Mapping[str, str]) -> Layout:
+        """Returns the layout with exactly these pending reductions (mesh axis -> monoid)."""
+        order = self.mesh.dim_names
+        return replace(self, partial=tuple((a, pending[a]) for a in order if a in pending))
+
+    def problems(self, shape: Sequence[int]) -> list[str]:
+        """Returns what is inconsistent about this layout of a tensor of this shape."""
+        found: list[str] = []
+        if self.shape != tuple(shape):
+            found.append(f"layout is for shape {list(self.shape)}, the tensor has {list(shape)}")
+        used = [*self.sharded_axes, *self.partial_axes]
+        for axis in sorted(set(used)):
+            if axis not in self.mesh.dim_names:
+                found.append(f"mesh has no axis {axis!r}")
+            elif used.count(axis) > 1:
+                found.append(f"mesh axis {axis!r} is used more than once")
+        found.extend(f"unknown reduction {m!r}" for _, m in self.partial if m not in MONOIDS)
+        return found
+
+    def __str__(self) -> str:
+        dims = ", ".join(dim_str(dim) for dim in self.dims)
+        pending = "".join(f" {monoid}@{axis}" for axis, monoid in self.partial)
+        return f"[{dims}]{pending}"
+
+
+def dim_str(dim: DimLayout) -> str:
+    """Returns a dimension as text: `8@dp`, `8@(dp,tp)`, or `(12@tp)(64)` with sub-dimensions."""
+    if len(dim) == 1:
+        return _sub_str(dim[0])
+    return "".join(f"({_sub_str(sub)})" for sub in dim)
+
+
+def _sub_str(sub: SubDim) -> str:
+    if not sub.axes:
+        return str(sub.size)
+    return (
+        f"{sub.size}@{sub.axes[0]}" if len(sub.axes) == 1 else f"{sub.size}@({','.join(sub.axes)})"
+    )
+
+
+def _entry_axes(entry: DimMapping, mesh: ProcessMesh) -> tuple[str, ...]:
+    if entry is None or entry == -1 or entry == ():
+        return ()
+    items: Iterable[int | str] = (entry,) if isinstance(entry, (int, str)) else entry
+    names = []
+    for item in items:
+        if isinstance(item, int) and item < -1:
+            raise AnnotationError(f"dims_mapping entry {item}: use -1 for 'not split', or an axis")
+        names.append(mesh.dim_names[mesh.axis_index(item)])
+    return tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Why a layout was chosen.
+
+    Attributes:
+        kind: `annotated` (by the user, never changed), `preset` (pinned by a named strategy),
+            `implied` (follows from a neighbour through a rule), `chosen` (by cost or search),
+            `default` (nothing said otherwise), or `fallback` (no rule: replicated).
+        detail: What it follows from: the pin's place, the op, the strategy.
+    """
+
+    kind: str
+    detail: str = field(default="")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+
+
+ORIGIN_KINDS = ("annotated", "preset", "implied", "chosen", "default", "fallback")

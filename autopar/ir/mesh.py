@@ -1,0 +1,209 @@
+"""ProcessMesh: an n-d array of logical process ids with named axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from autopar.ir.errors import AnnotationError, near_misses
+
+
+class ProcessMesh:
+    """An n-d array of logical processes, over whose axes tensors are split.
+
+        >>> mesh = ProcessMesh([[0, 1, 2, 3], [4, 5, 6, 7]], dim_names=["dp", "tp"])
+        >>> mesh.shape, mesh.ndim, mesh.axis_size("tp")
+        ((2, 4), 2, 4)
+        >>> mesh["dp", 1].process_ids
+        (4, 5, 6, 7)
+
+    Immutable and hashable. A sub-mesh knows the mesh it was taken from (`parent`) and at which
+    coordinates (`fixed`).
+
+    Args:
+        mesh: Nested lists or an array of distinct process ids >= 0.
+        dim_names: One name per axis; by default `d0`, `d1`, ...
+        parent: The mesh that this one is part of.
+
+    Raises:
+        AnnotationError: If the array is ragged, empty, has repeated or negative ids, or the names
+            don't fit.
+    """
+
+    __slots__ = ("_hash", "_ids", "dim_names", "fixed", "parent", "shape")
+
+    shape: tuple[int, ...]
+    dim_names: tuple[str, ...]
+    parent: ProcessMesh | None
+    fixed: tuple[tuple[str, int], ...]
+
+    def __init__(
+        self,
+        mesh: Any,
+        dim_names: Sequence[str] | None = None,
+        parent: ProcessMesh | None = None,
+    ) -> None:
+        shape, ids = _flatten(mesh)
+        self._set(shape, _compact(ids), dim_names, parent, ())
+
+    @classmethod
+    def of_shape(cls, shape: Sequence[int], dim_names: Sequence[str] | None = None) -> ProcessMesh:
+        """Returns the mesh of this shape whose process ids count from 0 in row-major order."""
+        if any(size < 1 for size in shape):
+            raise AnnotationError(f"mesh shape {list(shape)}: every axis needs at least 1 process")
+        mesh = cls.__new__(cls)
+        mesh._set(tuple(shape), range(math.prod(shape)), dim_names, None, ())
+        return mesh
+
+    def _set(
+        self,
+        shape: tuple[int, ...],
+        ids: range | tuple[int, ...],
+        dim_names: Sequence[str] | None,
+        parent: ProcessMesh | None,
+        fixed: tuple[tuple[str, int], ...],
+    ) -> None:
+        names = tuple(dim_names) if dim_names is not None else _default_names(len(shape))
+        _check_names(names, shape)
+        if parent is not None and (strangers := set(ids) - set(parent.process_ids)):
+            raise AnnotationError(f"sub-mesh has processes outside its parent: {sorted(strangers)}")
+        self.shape = shape
+        self._ids = ids
+        self.dim_names = names
+        self.parent = parent
+        self.fixed = fixed
+        self._hash = hash((shape, ids, names, parent, fixed))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return len(self._ids)
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """All process ids in row-major order."""
+        return tuple(self._ids)
+
+    @property
+    def ids(self) -> range | tuple[int, ...]:
+        """The process ids in row-major order, as a `range` where they count up by one."""
+        return self._ids
+
+    @property
+    def topology(self) -> tuple[int, ...]:
+        """The shape, by the name it has in Paddle's annotation interface."""
+        return self.shape
+
+    @property
+    def process_group(self) -> tuple[int, ...]:
+        """The process ids, by the name they have in Paddle's annotation interface."""
+        return self.process_ids
+
+    def axis_index(self, axis: int | str) -> int:
+        """Returns the position of an axis given by name or by index (negative from the end)."""
+        if isinstance(axis, str):
+            if axis in self.dim_names:
+                return self.dim_names.index(axis)
+            hint = near_misses(axis, self.dim_names)
+            raise AnnotationError(f"mesh has no axis {axis!r}, only {list(self.dim_names)}{hint}")
+        if not -self.ndim <= axis < self.ndim:
+            raise AnnotationError(f"mesh axis {axis} is out of range for the {self.ndim}-d {self}")
+        return axis % self.ndim
+
+    def axis_size(self, axis: str) -> int:
+        """Returns the number of processes along an axis."""
+        return self.shape[self.axis_index(axis)]
+
+    def axes_size(self, axes: Sequence[str]) -> int:
+        """Returns the number of processes along several axes together."""
+        return math.prod(self.axis_size(axis) for axis in axes)
+
+    def coordinates(self, position: int) -> dict[str, int]:
+        """Returns the coordinates of the process at a row-major position, fixed axes included."""
+        coords = dict(self.fixed)
+        for name, size in zip(reversed(self.dim_names), reversed(self.shape), strict=True):
+            position, coords[name] = divmod(position, size)
+        return coords
+
+    def __getitem__(self, key: int | str | tuple[str, int]) -> ProcessMesh:
+        """Returns a sub-mesh: `mesh[i]` along the first axis, `mesh["tp", i]` along a named one."""
+        axis, index = key if isinstance(key, tuple) else (0, key)
+        if isinstance(index, str):
+            raise AnnotationError(f"mesh[{index!r}] needs an index too: mesh[{index!r}, 0]")
+        at = self.axis_index(axis)
+        if not -self.shape[at] <= index < self.shape[at]:
+            raise AnnotationError(f"index {index} is outside axis {self.dim_names[at]!r} of {self}")
+        index %= self.shape[at]
+        inner = math.prod(self.shape[at + 1 :])
+        ids = [p for i, p in enumerate(self._ids) if i // inner % self.shape[at] == index]
+        sub = ProcessMesh.__new__(ProcessMesh)
+        shape = self.shape[:at] + self.shape[at + 1 :]
+        names = self.dim_names[:at] + self.dim_names[at + 1 :]
+        sub._set(shape, _compact(ids), names, self, (*self.fixed, (self.dim_names[at], index)))
+        return sub
+
+    def __iter__(self) -> Iterator[ProcessMesh]:
+        return (self[index] for index in range(self.shape[0]))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, ProcessMesh) or self._hash != other._hash:
+            return False
+        mine = (self.shape, self.dim_names, self.fixed, self._ids, self.parent)
+        return mine == (other.shape, other.dim_names, other.fixed, other._ids, other.parent)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        axes = ", ".join(
+            f"{name}={size}" for name, size in zip(self.dim_names, self.shape, strict=True)
+        )
+        return f"ProcessMesh({axes})"
+
+    def axis_sizes(self) -> Mapping[str, int]:
+        """Returns the size of each axis by name."""
+        return dict(zip(self.dim_names, self.shape, strict=True))
+
+
+def _default_names(ndim: int) -> tuple[str, ...]:
+    return tuple(f"d{axis}" for axis in range(ndim))
+
+
+def _check_names(names: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    if len(names) != len(shape):
+        raise AnnotationError(f"{len(names)} dim_names {list(names)} for a {len(shape)}-d mesh")
+    if len(set(names)) != len(names):
+        raise AnnotationError(f"mesh axis names must differ: {list(names)}")
+    reserved = ("min", "max")
+    if bad := [name for name in names if not name.isidentifier() or name in reserved]:
+        raise AnnotationError(f"mesh axis names must be identifiers, and not min or max: {bad}")
+
+
+def _compact(ids: Sequence[int]) -> range | tuple[int, ...]:
+    run = range(ids[0], ids[0] + len(ids))
+    return run if all(a == b for a, b in zip(run, ids, strict=True)) else tuple(ids)
+
+
+def _flatten(mesh: Any) -> tuple[tuple[int, ...], list[int]]:
+    nested = mesh.tolist() if hasattr(mesh, "tolist") else mesh
+    shape: list[int] = []
+    level: list[Any] = [nested]
+    while isinstance(level[0], (list, tuple)):
+        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in level}
+        if len(lengths) != 1 or 0 in lengths:
+            raise AnnotationError("mesh must be a rectangular, non-empty array of process ids")
+        shape.append(lengths.pop())
+        level = [item for row in level for item in row]
+    if not shape or not all(type(item) is int and item >= 0 for item in level):
+        raise AnnotationError("mesh must be a nested list or array of process ids >= 0")
+    if len(set(level)) != len(level):
+        raise AnnotationError("mesh names a process more than once")
+    return tuple(shape), level

@@ -1,0 +1,296 @@
+"""Program, Function, Op, Value: what every pass reads and returns.
+
+All classes are immutable; a rewrite returns a new program. A program passes through three levels:
+
+    serial       what one device runs. Shapes are global; completion adds `dist` to values and ops.
+    partitioned  what a rank runs, still carrying `dist`. Shapes are local (rank expressions);
+                 collectives (`comm.*`) name mesh axes.
+    executable   mapped and stripped: no `dist`, collectives name process groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+from autopar.ir.errors import UNKNOWN, Loc
+from autopar.ir.expr import Expr, IntExpr
+from autopar.ir.layout import DimLayout, Layout, Origin
+from autopar.ir.mesh import ProcessMesh
+
+ROLES = ("input", "parameter", "buffer", "optimizer_state", "constant", "activation", "gradient")
+PHASES = ("forward", "backward", "update")
+LEVELS = ("serial", "partitioned", "executable")
+DTYPE_BYTES: Mapping[str, int] = {
+    **{"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8e4m3fn": 1, "f8e5m2": 1},
+    **{"i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "bool": 1},
+    **{"c64": 8, "c128": 16},
+}
+"""Names of the dtypes, as the text form and the protobuf spell them, and bytes per element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An argument that is a value of the enclosing function."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An argument that is a dtype, by its name in `DTYPE_BYTES`."""
+
+    name: str
+
+
+Arg = Union[Ref, DType, None, bool, int, float, str, Expr, tuple["Arg", ...]]
+"""An argument of an op. Lists are tuples; ints may be rank expressions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor.
+
+    Attributes:
+        name: Unique in its function.
+        dtype: A name of `DTYPE_BYTES`.
+        shape: Global sizes in a serial program, local ones (ints or rank expressions) after
+            partition.
+        role: One of `ROLES`.
+        dist: The layout it is stored in; None before completion and after strip.
+        origin: Why it has that layout.
+        loc: The user's line or ONNX node, for inputs and parameters; ops carry their own.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[IntExpr, ...]
+    role: str = "activation"
+    dist: Layout | None = None
+    origin: Origin | None = None
+    loc: Loc = UNKNOWN
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """The shape of a value of a serial program.
+
+        Raises:
+            TypeError: If a size is a rank expression, that is, after partition.
+        """
+        sizes = tuple(size for size in self.shape if isinstance(size, int))
+        if len(sizes) != len(self.shape):
+            raise TypeError(f"%{self.name} has a local shape {self.shape}")
+        return sizes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A pending reduction that flows through an op: its operands are partial, so its results are.
+
+    Attributes:
+        axis: The mesh axis.
+        monoid: The reduction.
+        operands: Positions (in `Op.operands`) of the operands that are pending. The others hold
+            their value on every process of the axis.
+    """
+
+    axis: str
+    monoid: str
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpDist:
+    """How an op is computed: the choice from which all layouts around it follow.
+
+    Attributes:
+        mesh: The processes that compute it.
+        factors: The layout of each factor of the op's rule, by name; unnamed ones are whole.
+        body: The alternative body that computes it; "" for the op itself.
+        pending: Reductions that flow through (see `Pending`).
+    """
+
+    mesh: ProcessMesh
+    factors: tuple[tuple[str, DimLayout], ...] = ()
+    body: str = ""
+    pending: tuple[Pending, ...] = ()
+
+    def factor(self, name: str) -> DimLayout | None:
+        """Returns the layout of a factor, or None if it isn't split."""
+        return next((dim for factor, dim in self.factors if factor == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operation.
+
+    Attributes:
+        kind: An ATen overload (`aten.mm.default`), an own op (`comm.*`, `autopar.*`), or `call`,
+            `repeat`, `barrier`.
+        args: Arguments by schema name, in schema order; those equal to the default are left out.
+        results: Names of the values it produces.
+        dist: How it is computed; None before completion and after strip.
+        origin: Why it is computed like that.
+        loc: The user's line or ONNX node.
+        stage, microbatch, phase: Its place in a pipeline or training step.
+        plan: Decisions about time and memory: any of `save`, `recompute`, `offload`, `chunk`.
+    """
+
+    kind: str
+    args: tuple[tuple[str, Arg], ...]
+    results: tuple[str, ...]
+    dist: OpDist | None = None
+    origin: Origin | None = None
+    loc: Loc = UNKNOWN
+    stage: int = 0
+    microbatch: int = 0
+    phase: str = "forward"
+    plan: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the values it reads, in the order of the arguments, with repetitions."""
+        return tuple(ref.name for _, arg in self.args for ref in refs(arg))
+
+    def arg(self, name: str, default: Arg = None) -> Arg:
+        """Returns an argument, or `default` if it was left out."""
+        return next((arg for key, arg in self.args if key == name), default)
+
+    def with_args(self, changed: Mapping[str, Arg]) -> Op:
+        """Returns the op with some arguments replaced; new ones are appended."""
+        kept = [(key, changed.get(key, arg)) for key, arg in self.args]
+        known = {key for key, _ in self.args}
+        kept.extend((key, arg) for key, arg in changed.items() if key not in known)
+        return replace(self, args=tuple(kept))
+
+    def with_operands(self, names: Sequence[str]) -> Op:
+        """Returns the op reading these values instead, position by position (see `operands`)."""
+        fresh = iter(names)
+        args = tuple((key, _substitute(arg, fresh)) for key, arg in self.args)
+        return replace(self, args=args)
+
+
+def refs(arg: Arg) -> Iterator[Ref]:
+    """Yields the value references within an argument."""
+    if isinstance(arg, Ref):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs(item)
+
+
+def _substitute(arg: Arg, fresh: Iterator[str]) -> Arg:
+    if isinstance(arg, Ref):
+        return Ref(next(fresh))
+    if isinstance(arg, tuple):
+        return tuple(_substitute(item, fresh) for item in arg)
+    return arg
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A list of ops in execution order over named values.
+
+    Attributes:
+        name: Unique in the program.
+        inputs: Names of the values that the caller provides, parameters and constants included.
+        outputs: Names of the values it returns.
+        values: Every value, inputs included, by name.
+        ops: In execution order.
+        aliases: Pairs (output, input): the output is the new content of the input's storage.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    ops: tuple[Op, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    def producers(self) -> dict[str, Op]:
+        """Returns the op that produces each value; inputs have none."""
+        return {name: op for op in self.ops for name in op.results}
+
+    def consumers(self) -> dict[str, list[Op]]:
+        """Returns the ops that read each value, each op once per use, in execution order."""
+        uses: dict[str, list[Op]] = {name: [] for name in self.values}
+        for op in self.ops:
+            for name in op.operands:
+                uses[name].append(op)
+        return uses
+
+
+@dataclass(frozen=True, slots=True)
+class BoxDim:
+    """A rank's piece of one sub-dimension: `length` of `size` elements from `start` on."""
+
+    size: int
+    start: IntExpr
+    length: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output as the user sees it, and the piece of it that a rank holds.
+
+    Survives strip, so that global views, weight slices and re-sharding work on executables.
+
+    Attributes:
+        name: Name of the value.
+        label: The user's name for it (an ONNX input, a parameter's qualified name).
+        dtype: A name of `DTYPE_BYTES`.
+        shape: Global shape.
+        role: One of `ROLES`.
+        box: Per dimension, the rank's piece of each sub-dimension, major to minor. The piece of
+            the dimension is their product.
+    """
+
+    name: str
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: str
+    box: tuple[tuple[BoxDim, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The program's inputs (parameters and constants included) and outputs, in order."""
+
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Functions over meshes.
+
+    Attributes:
+        level: One of `LEVELS`.
+        functions: By name; execution starts at `main`.
+        mesh: The mesh that all others in the program are part of; None before annotation and
+            after strip.
+        signature: The inputs and outputs of `main`.
+        name: What the user calls the model.
+    """
+
+    functions: Mapping[str, Function]
+    signature: Signature = field(default_factory=Signature)
+    mesh: ProcessMesh | None = None
+    level: str = "serial"
+    name: str = ""
+
+    @property
+    def main(self) -> Function:
+        """The function where execution starts."""
+        return self.functions["main"]
+
+    def with_main(self, main: Function) -> Program:
+        """Returns the program with another main function."""
+        return replace(self, functions={**self.functions, "main": main})
