@@ -23,9 +23,23 @@ ROLES = ("input", "parameter", "buffer", "optimizer_state", "constant", "activat
 PHASES = ("forward", "backward", "update")
 LEVELS = ("serial", "partitioned", "executable")
 DTYPE_BYTES: Mapping[str, int] = {
-    **{"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8e4m3fn": 1, "f8e5m2": 1},
-    **{"i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "bool": 1},
-    **{"c64": 8, "c128": 16},
+    "f64": 8,
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "f8e4m3fn": 1,
+    "f8e5m2": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "u16": 2,
+    "u32": 4,
+    "u64": 8,
+    "bool": 1,
+    "c64": 8,
+    "c128": 16,
 }
 """Names of the dtypes, as the text form and the protobuf spell them, and bytes per element."""
 

@@ -57,7 +57,7 @@ class OpCall:
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """Returns an integer argument.
 
         Raises:
@@ -68,7 +68,7 @@ class OpCall:
             raise RuleError(f"{self.kind}: argument {name} is {arg!r}, not an integer")
         return arg
 
-    def ints(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+    def integers(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
         """Returns an argument that is a list of integers; a single one counts as a list."""
         arg = self.args.get(name)
         if arg is None:
