@@ -16,11 +16,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 
 class Expr:
-    """An integer expression of mesh coordinates. Build it with operators and the functions below."""
+    """An integer expression of mesh coordinates, built with operators and the functions below."""
 
     __slots__ = ()
 
@@ -46,7 +45,7 @@ class Expr:
         return floordiv(self, other)
 
 
-IntExpr = Union[int, Expr]
+IntExpr = int | Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +96,8 @@ def add(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
         lhs, rhs = rhs, lhs
     if rhs == 0:
         return lhs
-    if isinstance(rhs, int) and isinstance(lhs, Binary) and lhs.op == "+":
-        if isinstance(lhs.rhs, int):
-            return add(lhs.lhs, lhs.rhs + rhs)
+    if isinstance(lhs, Binary) and lhs.op == "+" and isinstance(lhs.rhs, int):
+        return add(lhs.lhs, lhs.rhs + rhs) if isinstance(rhs, int) else Binary("+", lhs, rhs)
     return Binary("+", lhs, rhs)
 
 
@@ -189,7 +187,8 @@ def _from_ast(node: ast.expr) -> IntExpr:
         return Coord(node.id)
     if isinstance(node, ast.BinOp):
         return Binary(_AST_OPS[type(node.op)], _from_ast(node.left), _from_ast(node.right))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
-        if node.func.id in ("min", "max"):
-            return Binary(node.func.id, _from_ast(node.args[0]), _from_ast(node.args[1]))
+    if isinstance(node, ast.Call) and len(node.args) == 2:
+        name = ast.unparse(node.func)
+        if name in ("min", "max"):
+            return Binary(name, _from_ast(node.args[0]), _from_ast(node.args[1]))
     raise ValueError(f"not a rank expression: {ast.unparse(node)!r}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Union
 
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.expr import Expr, IntExpr
@@ -58,7 +57,7 @@ class DType:
     name: str
 
 
-Arg = Union[Ref, DType, None, bool, int, float, str, Expr, tuple["Arg", ...]]
+Arg = Ref | DType | None | bool | int | float | str | Expr | tuple["Arg", ...]
 """An argument of an op. Lists are tuples; ints may be rank expressions."""
 
 
