@@ -96,8 +96,10 @@ def add(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
         lhs, rhs = rhs, lhs
     if rhs == 0:
         return lhs
-    if isinstance(lhs, Binary) and lhs.op == "+" and isinstance(lhs.rhs, int):
-        return add(lhs.lhs, lhs.rhs + rhs) if isinstance(rhs, int) else Binary("+", lhs, rhs)
+    if isinstance(lhs, Binary) and lhs.op == "+" and isinstance(rhs, int):
+        constant = lhs.rhs
+        if isinstance(constant, int):
+            return add(lhs.lhs, constant + rhs)
     return Binary("+", lhs, rhs)
 
 
