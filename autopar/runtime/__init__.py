@@ -1,0 +1,1 @@
+"""Runs compiled programs: kernels, collectives, and what starts the ranks."""

@@ -1,0 +1,150 @@
+"""Kernels: the torch function behind each op kind, and its arguments as torch wants them.
+
+ATen overloads and the custom ops of other libraries resolve to `torch.ops`, `autopar.*` to the
+functions of `own_ops`. Collectives (`comm.*`) and control flow are the executor's business.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.expr import Expr
+from autopar.ir.program import Arg, DType, Ref
+from autopar.runtime.own_ops import OWN_OPS
+
+TORCH_DTYPES: Mapping[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3fn": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "bool": torch.bool,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+"""The torch dtype of each dtype name of the IR."""
+
+IR_DTYPES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+"""The IR's name of each torch dtype."""
+
+Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a kernel takes its arguments.
+
+    Attributes:
+        positional: Names of the arguments that may be passed by position, in order.
+        keyword: Names of those that must be passed by name.
+        device: Whether it takes a `device`, as ops that create tensors do. Programs leave it out.
+    """
+
+    positional: tuple[str, ...]
+    keyword: tuple[str, ...]
+    device: bool
+
+
+@cache
+def kernel(kind: str) -> Kernel:
+    """Returns the function that computes an op; call it with the op's arguments by name.
+
+    Args:
+        kind: `aten.mm.default`, `autopar.to_partial`, or another library's `namespace.op.overload`.
+
+    Raises:
+        InvalidInputError: If there is none.
+    """
+    if kind in _CONTIGUOUS:
+        return _CONTIGUOUS[kind]
+    return OWN_OPS[kind] if kind in OWN_OPS else _overload(kind)
+
+
+@cache
+def signature(kind: str) -> Signature:
+    """Returns how the kernel of `kind` takes its arguments.
+
+    Raises:
+        InvalidInputError: If there is no such kernel.
+    """
+    if kind in OWN_OPS:
+        parameters = inspect.signature(OWN_OPS[kind]).parameters.values()
+        names = tuple(p.name for p in parameters)
+        return Signature(names, (), "device" in names)
+    arguments = _overload(kind)._schema.arguments
+    positional = tuple(a.name for a in arguments if not a.kwarg_only)
+    keyword = tuple(a.name for a in arguments if a.kwarg_only)
+    return Signature(positional, keyword, "device" in keyword)
+
+
+def to_torch(arg: Arg) -> Any:
+    """Returns an argument as torch takes it: dtypes as `torch.dtype`, lists as lists.
+
+    Raises:
+        TypeError: If it refers to a value or depends on the rank; the caller resolves those.
+    """
+    if isinstance(arg, DType):
+        return TORCH_DTYPES[arg.name]
+    if isinstance(arg, tuple):
+        return [to_torch(item) for item in arg]
+    if isinstance(arg, (Ref, Expr)):
+        raise TypeError(f"{arg} must be resolved before it is passed to a kernel")
+    return arg
+
+
+def _overload(kind: str) -> Any:
+    namespace, _, rest = kind.partition(".")
+    name, _, overload = rest.rpartition(".")
+    library = getattr(torch.ops, namespace, None) if namespace and name else None
+    packet = getattr(library, name, None)
+    found = getattr(packet, overload, None) if packet is not None else None
+    if found is None:
+        raise InvalidInputError(_unknown(kind, namespace, packet))
+    return found
+
+
+def _unknown(kind: str, namespace: str, packet: Any) -> str:
+    if packet is not None:
+        name = kind.rpartition(".")[0]
+        return f"op {kind}: {name} has the overloads {', '.join(packet.overloads())}"
+    if namespace in ("comm", "call", "repeat", "barrier"):
+        return f"op {kind} is carried out by the executor, not by a kernel"
+    if namespace == "autopar":
+        return f"op {kind}: autopar has no such op{near_misses(kind, OWN_OPS)}"
+    if namespace == "aten":
+        return f"op {kind}: torch {torch.__version__} has no such op"
+    return f"op {kind} isn't registered with torch; import the library that defines it first"
+
+
+def _view(self: torch.Tensor, size: list[int]) -> torch.Tensor:
+    return self.reshape(size)
+
+
+def _reshape(self: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    return self.reshape(shape)
+
+
+# Values are contiguous by contract, but kernels may leave a result in other strides (a permute, a
+# slice), where torch's own `view` refuses.
+_CONTIGUOUS: Mapping[str, Kernel] = {
+    "aten.view.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten.view_copy.default": _view,
+    "aten.reshape.default": _reshape,
+}
