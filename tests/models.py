@@ -93,8 +93,15 @@ def _page(random: np.random.Generator, batch: int | None, length: int | None) ->
 
 
 def _image(random: np.random.Generator, shape: tuple[int, ...]) -> ModelInputs:
-    pixels = random.uniform(-1, 1, size=shape).astype(np.float32)
-    return ModelInputs({"x": pixels}, input_shapes={"x": shape})
+    """Returns white pages with lines of dark strokes: on noise, a detector answers 0 everywhere."""
+    height, width = shape[2:]
+    line = np.arange(height) // 24
+    strokes = random.random((shape[0], 1, height // 24 + 1, width // 2 + 1)) < 0.5
+    ink = strokes[:, :, line][..., np.arange(width) // 2]
+    ink &= ((np.arange(height) % 24 >= 6) & (np.arange(height) % 24 < 18))[:, None]
+    ink[..., :8] = False
+    pixels = np.where(ink, -2, 2) + random.normal(0, 0.1, size=shape)
+    return ModelInputs({"x": pixels.astype(np.float32)}, input_shapes={"x": shape})
 
 
 def _silero_vad(random: np.random.Generator, batch: int | None, length: int | None) -> ModelInputs:
