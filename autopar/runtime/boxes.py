@@ -1,0 +1,90 @@
+"""Boxes: the piece of a global tensor that one rank holds, taken from it and put back.
+
+A box gives, for each sub-dimension of each tensor dimension, the elements that the rank holds. So
+a tensor is viewed with its sub-dimensions exposed, narrowed along each, and merged again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from autopar.ir.expr import IntExpr, evaluate
+from autopar.ir.layout import Layout, local_extent
+from autopar.ir.program import BoxDim
+
+
+class Extent(NamedTuple):
+    """`length` of the `size` elements of a sub-dimension, from `start` on."""
+
+    size: int
+    start: int
+    length: int
+
+
+Box = tuple[tuple[Extent, ...], ...]
+"""Per tensor dimension, the extents of its sub-dimensions, major to minor."""
+
+
+def whole_box(shape: Sequence[int]) -> Box:
+    """Returns the box of a rank that holds the whole tensor."""
+    return tuple((Extent(size, 0, size),) for size in shape)
+
+
+def resolve_box(
+    box: Sequence[Sequence[BoxDim]], shape: Sequence[int], coords: Mapping[str, int]
+) -> Box:
+    """Returns the box of `Port.box` on the rank with these coordinates.
+
+    A port without a box (of a serial program) stands for the whole tensor of this shape.
+    """
+    if not box:
+        return whole_box(shape)
+    return tuple(
+        tuple(_extent(sub.size, sub.start, sub.length, coords) for sub in dim) for dim in box
+    )
+
+
+def layout_box(layout: Layout, coords: Mapping[str, int]) -> Box:
+    """Returns the piece that the process with these mesh coordinates holds under a layout."""
+    return tuple(
+        tuple(_extent(sub.size, *local_extent(sub, layout.mesh), coords) for sub in dim)
+        for dim in layout.dims
+    )
+
+
+def _extent(size: int, start: IntExpr, length: IntExpr, coords: Mapping[str, int]) -> Extent:
+    return Extent(size, evaluate(start, coords), evaluate(length, coords))
+
+
+def box_shape(box: Box) -> tuple[int, ...]:
+    """Returns the shape of the piece."""
+    return tuple(math.prod(extent.length for extent in dim) for dim in box)
+
+
+def is_whole(box: Box) -> bool:
+    """Returns whether the piece is the whole tensor."""
+    return all(extent.length == extent.size for dim in box for extent in dim)
+
+
+def take(tensor: Tensor, box: Box) -> Tensor:
+    """Returns a rank's piece of a global tensor, contiguous; a copy unless it is a plain view."""
+    return _narrowed(tensor, box).reshape(box_shape(box)).contiguous()
+
+
+def place(tensor: Tensor, piece: Tensor, box: Box) -> None:
+    """Writes a rank's piece into a contiguous global tensor."""
+    target = _narrowed(tensor, box)
+    target.copy_(piece.reshape(target.shape))
+
+
+def _narrowed(tensor: Tensor, box: Box) -> Tensor:
+    extents = [extent for dim in box for extent in dim]
+    view = tensor.reshape([extent.size for extent in extents])
+    for axis, extent in enumerate(extents):
+        if extent.length != extent.size:
+            view = view.narrow(axis, extent.start, extent.length)
+    return view

@@ -1,0 +1,291 @@
+"""Collectives on torch's functional collectives, right on every backend and for every dtype.
+
+The backends have gaps, which end here. Gloo's MAX and MIN lose NaN depending on the order of the
+ranks; gloo moves neither 16-bit integers nor 8-bit floats; both want blocks of one size.
+
+* What is only moved travels as a dtype of the same size that every backend moves.
+* MAX and MIN of floats run on integers of the same order, in which NaN is the extreme.
+* Short integers and 8-bit floats are summed in a wider dtype and rounded once.
+* Uneven blocks are padded to the largest one and cut afterwards.
+
+All functions return new contiguous tensors, can be captured by `torch.compile(fullgraph=True)`,
+and skip communication only where every member of the group sees that there is nothing to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.layout import block_size
+from autopar.runtime.groups import Group
+from autopar.runtime.reduction import accumulator, reduce_tensors
+
+_T = TypeVar("_T")
+
+
+def all_reduce(x: Tensor, monoid: str, group: Group) -> Tensor:
+    """Returns the reduction of the members' tensors, which have one shape."""
+    if group.size == 1 or x.numel() == 0:
+        return x
+    if x.is_complex():
+        return _reduce_complex(x, monoid, group)
+    reducer = _reducer(monoid, x.dtype)
+    return reducer(x.contiguous(), monoid, group).to(x.dtype)
+
+
+def all_gather(x: Tensor, dim: int, size: int, group: Group) -> Tensor:
+    """Returns the members' blocks of `dim`, whose global size is `size`, one after another."""
+    dim %= x.ndim
+    block = block_size(size, group.size)
+    shape = list(x.shape)
+    shape[dim] = size
+    if group.size == 1 or _product(shape) == 0:
+        return x.new_empty(shape) if group.size > 1 else x
+    rows = _gather_rows(_padded(_carried(x.movedim(dim, 0)), block), group)
+    return _restored(rows[:size], x.dtype).movedim(0, dim).contiguous()
+
+
+def reduce_scatter(x: Tensor, dim: int, monoid: str, group: Group) -> Tensor:
+    """Returns the rank's block of `dim` of the reduction of the members' tensors."""
+    dim %= x.ndim
+    size = x.shape[dim]
+    block = block_size(size, group.size)
+    start, length = _block(size, block, group.position)
+    if group.size == 1 or x.numel() == 0:
+        return x.narrow(dim, start, length).contiguous()
+    if group.backend != "nccl" or not _summable(monoid, x.dtype):
+        # gloo's own reduce_scatter is an all_reduce too.
+        return all_reduce(x, monoid, group).narrow(dim, start, length).contiguous()
+    rows = _padded(x.movedim(dim, 0), block * group.size)
+    rows = _by_rank(rows.reshape(group.size, block, *rows.shape[1:]), group).flatten(0, 1)
+    ops = torch.ops._c10d_functional
+    mine = _wait(ops.reduce_scatter_tensor(rows.contiguous(), monoid, group.size, group.tag))
+    return mine[:length].movedim(0, dim).contiguous()
+
+
+def all_to_all(
+    x: Tensor, split_dim: int, concat_dim: int, concat_size: int, group: Group
+) -> Tensor:
+    """Splits `split_dim` into blocks, one per member, and joins the blocks received.
+
+    Args:
+        x: `split_dim` is complete, `concat_dim` is the rank's block of `concat_size`.
+        split_dim: The dimension of which the result holds the rank's block.
+        concat_dim: The dimension that is complete in the result.
+        concat_size: Its global size.
+        group: The members.
+    """
+    split_dim, concat_dim = split_dim % x.ndim, concat_dim % x.ndim
+    if group.size == 1:
+        return x
+    sent = _blocks(x.shape[split_dim], group.size)
+    received = _blocks(concat_size, group.size)
+    shape = list(x.shape)
+    shape[split_dim], shape[concat_dim] = sent[group.position][1], concat_size
+    if _all_empty(x, concat_dim, concat_size):
+        return x.new_empty(shape)
+    moved = x.movedim((split_dim, concat_dim), (0, 1))
+    pieces = [moved.narrow(0, *extent) for extent in _in_rank_order(sent, group)]
+    flat = torch.cat([_carried(piece).flatten(0, moved.ndim - 1) for piece in pieces])
+    inner = _product(list(moved.shape[2:]))
+    in_splits = [piece.numel() for piece in pieces]
+    counts = [sent[group.position][1] * length * inner for _, length in received]
+    out_splits = _in_rank_order(counts, group)
+    ops = torch.ops._c10d_functional
+    arrived = _wait(ops.all_to_all_single(flat, out_splits, in_splits, group.tag))
+    parts = torch.split(arrived, out_splits)
+    joined = [
+        _restored(parts[at], x.dtype).reshape(sent[group.position][1], length, *moved.shape[2:])
+        for at, (_, length) in zip(group.order, received, strict=True)
+    ]
+    return torch.cat(joined, 1).movedim((0, 1), (split_dim, concat_dim)).contiguous()
+
+
+def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
+    """Returns the tensor of the member at position `source`."""
+    if group.size == 1 or x.numel() == 0:
+        return x
+    ops = torch.ops._c10d_functional
+    sent = _wait(ops.broadcast(_carried(x).contiguous(), group.order[source], group.tag))
+    return _restored(sent, x.dtype)
+
+
+COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
+    "comm.all_reduce": all_reduce,
+    "comm.all_gather": all_gather,
+    "comm.reduce_scatter": reduce_scatter,
+    "comm.all_to_all": all_to_all,
+    "comm.broadcast": broadcast,
+}
+"""The function of each collective; its last argument is the `Group`."""
+
+
+# Reductions
+
+
+def _reducer(monoid: str, dtype: torch.dtype) -> Callable[[Tensor, str, Group], Tensor]:
+    if dtype == torch.bool or monoid in ("any", "all"):
+        return _reduce_truth
+    if monoid in ("max", "min"):
+        return _reduce_ordered if dtype.is_floating_point else _reduce_integers
+    if monoid in ("sum", "prod"):
+        return _reduce_wide
+    raise RuntimeFailure(f"unknown reduction {monoid!r} of a collective")
+
+
+def _summable(monoid: str, dtype: torch.dtype) -> bool:
+    return monoid == "sum" and dtype in _PLAIN
+
+
+def _reduce_wide(x: Tensor, monoid: str, group: Group) -> Tensor:
+    if x.dtype == torch.uint64:
+        return _native(x.view(torch.int64), monoid, group).view(torch.uint64)
+    wide = x.dtype if x.dtype in _PLAIN else accumulator(x.dtype)
+    return _native(x.to(wide), monoid, group)
+
+
+def _reduce_truth(x: Tensor, monoid: str, group: Group) -> Tensor:
+    either = monoid in ("any", "max", "sum")
+    return _native((x != 0).to(torch.uint8), "max" if either else "min", group)
+
+
+def _reduce_integers(x: Tensor, monoid: str, group: Group) -> Tensor:
+    if x.dtype == torch.uint64:
+        # Flipping the top bit maps unsigned order onto signed order.
+        flipped = x.view(torch.int64) ^ torch.iinfo(torch.int64).min
+        reduced = _native(flipped, monoid, group)
+        return (reduced ^ torch.iinfo(torch.int64).min).view(torch.uint64)
+    wide = x.dtype if x.dtype in _PLAIN else accumulator(x.dtype)
+    return _native(x.to(wide), monoid, group)
+
+
+def _reduce_ordered(x: Tensor, monoid: str, group: Group) -> Tensor:
+    """MAX or MIN of floats, as integers: in IEEE 754, magnitudes order like their bit patterns."""
+    wide = x if x.dtype == torch.float64 else x.to(torch.float32)
+    integer = torch.int64 if wide.dtype == torch.float64 else torch.int32
+    magnitude = torch.iinfo(integer).max
+    bits = wide.view(integer)
+    keys = torch.where(bits < 0, bits ^ magnitude, bits)
+    # Beyond every number on the side that wins, whatever sign and payload the NaN has.
+    extreme = magnitude if monoid == "max" else torch.iinfo(integer).min
+    keys = torch.where(torch.isnan(wide), extreme, keys)
+    keys = _native(keys, monoid, group)
+    return torch.where(keys < 0, keys ^ magnitude, keys).view(wide.dtype)
+
+
+def _reduce_complex(x: Tensor, monoid: str, group: Group) -> Tensor:
+    if monoid == "sum":
+        parts = torch.view_as_real(x.contiguous())
+        return torch.view_as_complex(_native(parts, "sum", group))
+    if monoid != "prod":
+        raise RuntimeFailure(f"no reduction {monoid!r} for complex numbers")
+    gathered = all_gather(x.unsqueeze(0), 0, group.size, group)
+    return reduce_tensors("prod", gathered.unbind(0))
+
+
+_NATIVE_NAMES = {"sum": "sum", "max": "max", "min": "min", "prod": "product"}
+
+
+def _native(x: Tensor, monoid: str, group: Group) -> Tensor:
+    ops = torch.ops._c10d_functional
+    return _wait(ops.all_reduce(x.contiguous(), _NATIVE_NAMES[monoid], group.tag))
+
+
+# Moves
+
+_PLAIN = frozenset(
+    (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int8,
+        torch.uint8,
+    )
+)
+"""Dtypes that every backend takes as they are."""
+
+_CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
+
+
+def _carried(x: Tensor) -> Tensor:
+    """Returns the same bytes as a dtype that every backend moves; complex ones get a dimension."""
+    if x.dtype in _PLAIN:
+        return x.contiguous()
+    if x.is_complex():
+        return torch.view_as_real(x.contiguous())
+    return x.contiguous().view(_CARRIERS[x.dtype.itemsize])
+
+
+def _restored(x: Tensor, dtype: torch.dtype) -> Tensor:
+    if dtype.is_complex:
+        return torch.view_as_complex(x.contiguous())
+    return x if x.dtype == dtype else x.contiguous().view(dtype)
+
+
+def _gather_rows(x: Tensor, group: Group) -> Tensor:
+    """Returns the members' tensors, of one shape, along dimension 0 in the order of the blocks."""
+    ops = torch.ops._c10d_functional
+    gathered = _wait(ops.all_gather_into_tensor(x.contiguous(), group.size, group.tag))
+    if _is_sorted(group):
+        return gathered
+    chunks = gathered.reshape(group.size, *x.shape).unbind(0)
+    return torch.cat([chunks[at] for at in group.order])
+
+
+def _by_rank(blocks: Tensor, group: Group) -> Tensor:
+    if _is_sorted(group):
+        return blocks
+    return torch.stack(_in_rank_order(blocks.unbind(0), group))
+
+
+def _in_rank_order(items: Sequence[_T], group: Group) -> list[_T]:
+    """Returns items given in the order of the blocks, in the backend's order."""
+    positions = sorted(range(group.size), key=group.order.__getitem__)
+    return [items[position] for position in positions]
+
+
+def _is_sorted(group: Group) -> bool:
+    return group.order == tuple(range(group.size))
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    missing = rows - x.shape[0]
+    if not missing:
+        return x
+    return torch.cat([x, x.new_zeros((missing, *x.shape[1:]))])
+
+
+def _block(size: int, block: int, index: int) -> tuple[int, int]:
+    start = min(index * block, size)
+    return start, min(block, size - start)
+
+
+def _blocks(size: int, parts: int) -> list[tuple[int, int]]:
+    block = block_size(size, parts)
+    return [_block(size, block, index) for index in range(parts)]
+
+
+def _all_empty(x: Tensor, concat_dim: int, concat_size: int) -> bool:
+    """Whether every member sends nothing: its own block of `concat_dim` alone may be empty."""
+    return concat_size == 0 or any(
+        size == 0 for dim, size in enumerate(x.shape) if dim != concat_dim
+    )
+
+
+def _product(sizes: list[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _wait(pending: Tensor) -> Tensor:
+    return torch.ops._c10d_functional.wait_tensor(pending)  # type: ignore[no-any-return]

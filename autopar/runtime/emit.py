@@ -1,0 +1,214 @@
+"""The one emitter: a concrete function becomes an fx graph, whose generated code runs it.
+
+Every executor runs the graph made here: serial runs and real ranks call the generated code, which
+drops each value after its last use; the virtual mesh steps through the nodes and stops at
+collectives. `call` and `repeat` become submodules, emitted once per callee.
+
+Each node carries in `meta`:
+    op      the op that it carries out (also on the nodes that pick one of several results)
+    value   the name of the value that it holds, where it holds one
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.program import Arg, Function, Op, Program, Ref
+from autopar.runtime.communication import COLLECTIVES
+from autopar.runtime.control import Repeat
+from autopar.runtime.groups import Group
+from autopar.runtime.kernels import kernel, signature, to_torch
+
+
+def emit(
+    program: Program, groups: Mapping[str, Group], device: torch.device | str = "cpu"
+) -> fx.GraphModule:
+    """Returns a module that computes `main` of a concrete program.
+
+    It takes the inputs of `main` by position and returns a tuple of its outputs.
+
+    Args:
+        program: A program without rank expressions (see `specialize`).
+        groups: The rank's process groups, by the names that collectives use.
+        device: Where ops that create tensors create them.
+
+    Raises:
+        InvalidInputError: If there is no kernel for an op.
+        RuntimeFailure: If a collective names a group that the rank isn't in.
+    """
+    return _Emitter(program, groups, torch.device(device)).module("main")
+
+
+def op_of(module: fx.GraphModule, node_name: str) -> Op | None:
+    """Returns the op that a variable of the generated code was computed by."""
+    for node in module.graph.nodes:
+        if node.name == node_name:
+            op = node.meta.get("op")
+            return op if isinstance(op, Op) else None
+    return None
+
+
+class _Emitter:
+    def __init__(self, program: Program, groups: Mapping[str, Group], device: torch.device) -> None:
+        self.program = program
+        self.groups = groups
+        self.device = device
+        self.modules: dict[str, fx.GraphModule] = {}
+
+    def module(self, name: str) -> fx.GraphModule:
+        """Returns the module of a function, emitted the first time."""
+        if name not in self.modules:
+            function = self.program.functions.get(name)
+            if function is None:
+                raise RuntimeFailure(f"program {self.program.name!r} has no function {name!r}")
+            self.modules[name] = self._emit(function)
+        return self.modules[name]
+
+    def _emit(self, function: Function) -> fx.GraphModule:
+        body = _Body(self, function)
+        for name in function.inputs:
+            body.bind(name, body.graph.placeholder(_identifier(name)), None)
+        for op in function.ops:
+            body.add(op)
+        body.graph.output(tuple(body.nodes[name] for name in function.outputs))
+        return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
+
+
+class _Body:
+    """The graph of one function while it grows."""
+
+    def __init__(self, emitter: _Emitter, function: Function) -> None:
+        self.emitter = emitter
+        self.function = function
+        self.graph = fx.Graph()
+        self.nodes: dict[str, fx.Node] = {}
+        self.submodules: dict[str, nn.Module] = {}
+
+    def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
+        node.meta["value"] = self.function.values[name]
+        node.meta["op"] = op
+        self.nodes[name] = node
+
+    def add(self, op: Op) -> None:
+        if op.kind == "barrier":
+            for name, source in zip(op.results, op.operands, strict=True):
+                self.nodes[name] = self.nodes[source]
+        elif op.kind == "call":
+            target = self._submodule(str(op.arg("callee")), None)
+            self._results(op, self._node(op, "call_module", target, self._flat(op, "operands")))
+        elif op.kind == "repeat":
+            target = self._submodule(str(op.arg("body")), _repeat(op))
+            parts = ("carried", "sliced", "invariant")
+            operands = tuple(ref for part in parts for ref in self._flat(op, part))
+            self._results(op, self._node(op, "call_module", target, operands))
+        elif op.kind.startswith("comm."):
+            self.bind(op.results[0], self._collective(op), op)
+        else:
+            self._compute(op)
+
+    def _compute(self, op: Op) -> None:
+        args, kwargs = self._arguments(op)
+        function = kernel(op.kind)
+        node = self.graph.create_node(
+            "call_function", function, args, kwargs, name=_identifier(op.results[0])
+        )
+        node.meta["op"] = op
+        if len(op.results) == 1 and not _returns_several(function):
+            self.bind(op.results[0], node, op)
+        else:
+            self._results(op, node)
+
+    def _arguments(self, op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Leading arguments go by position, which is faster than by name."""
+        known = signature(op.kind)
+        given = {name: self._value(arg) for name, arg in op.args}
+        if known.device and self.device.type != "cpu":
+            given["device"] = self.device
+        args = []
+        for name in known.positional:
+            if name not in given:
+                break
+            args.append(given.pop(name))
+        return tuple(args), given
+
+    def _collective(self, op: Op) -> fx.Node:
+        function = COLLECTIVES.get(op.kind)
+        if function is None:
+            raise RuntimeFailure(f"{op.loc}: unknown collective {op.kind}")
+        group = self.emitter.groups.get(str(op.arg("group")))
+        if group is None:
+            raise RuntimeFailure(
+                f"{op.loc}: {op.kind} -> %{op.results[0]} runs in group {op.arg('group')!r}, which"
+                " the rank is not in; compile again"
+            )
+        given = tuple(self._value(arg) for name, arg in op.args if name != "group")
+        return self._node(op, "call_function", function, (*given, group))
+
+    def _node(self, op: Op, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
+        node = self.graph.create_node(kind, target, args, name=_identifier(op.results[0]))
+        node.meta["op"] = op
+        return node
+
+    def _results(self, op: Op, node: fx.Node) -> None:
+        for at, name in enumerate(op.results):
+            picked = self.graph.create_node(
+                "call_function", operator.getitem, (node, at), name=_identifier(name)
+            )
+            self.bind(name, picked, op)
+
+    def _submodule(self, callee: str, repeat: tuple[int, int, int] | None) -> str:
+        module: nn.Module = self.emitter.module(callee)
+        target = _identifier(callee)
+        if repeat is not None:
+            module = Repeat(self.emitter.module(callee), *repeat)
+            target = f"{target}_times_{'_'.join(map(str, repeat))}"
+        self.submodules[target] = module
+        return target
+
+    def _flat(self, op: Op, name: str) -> tuple[fx.Node, ...]:
+        items = op.arg(name, ())
+        refs = items if isinstance(items, tuple) else (items,)
+        return tuple(self._value(ref) for ref in refs)
+
+    @property
+    def device(self) -> torch.device:
+        return self.emitter.device
+
+    def _value(self, arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return self.nodes[arg.name]
+        if isinstance(arg, tuple):
+            return [self._value(item) for item in arg]
+        return to_torch(arg)
+
+
+def _repeat(op: Op) -> tuple[int, int, int]:
+    """Returns (trip, number of carried, number of sliced operands)."""
+    trip, carried, sliced = op.arg("trip"), op.arg("carried", ()), op.arg("sliced", ())
+    if not isinstance(trip, int) or trip < 1:
+        raise RuntimeFailure(f"{op.loc}: repeat -> %{op.results[0]} has trip {trip}; it needs >= 1")
+    assert isinstance(carried, tuple)
+    assert isinstance(sliced, tuple)
+    return trip, len(carried), len(sliced)
+
+
+def _returns_several(function: Any) -> bool:
+    schema = getattr(function, "_schema", None)
+    if schema is None:
+        return False
+    return len(schema.returns) != 1 or not isinstance(schema.returns[0].type, torch.TensorType)
+
+
+def _identifier(name: str) -> str:
+    """Returns a Python identifier close to a value's name; fx makes it unique."""
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return text if text[:1].isalpha() else f"v_{text}"
+
+
+Outputs = tuple[Tensor, ...]

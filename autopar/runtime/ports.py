@@ -1,0 +1,140 @@
+"""Inputs and outputs as the user sees them: checked, cut into a rank's pieces, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.program import Port, Program
+from autopar.runtime.boxes import Box, resolve_box, take
+from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
+from autopar.runtime.weights import WEIGHT_ROLES, WeightFile
+
+Arrays = Mapping[str, Any]
+"""Global tensors by name: torch tensors, or anything that `torch.as_tensor` takes."""
+
+
+def port_box(port: Port, coords: Mapping[str, int]) -> Box:
+    """Returns the piece of an input or output that the rank with these coordinates holds."""
+    return resolve_box(port.box, port.shape, coords)
+
+
+def is_weight(port: Port) -> bool:
+    """Returns whether an input's value comes with the program."""
+    return port.role in WEIGHT_ROLES
+
+
+def user_inputs(program: Program) -> tuple[Port, ...]:
+    """Returns the inputs whose values the user gives."""
+    return tuple(port for port in program.signature.inputs if not is_weight(port))
+
+
+def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
+    """Returns the user's inputs as tensors by value name, all problems with them found first.
+
+    Args:
+        program: A program at any level; its signature says what is expected.
+        inputs: Global tensors by label.
+
+    Raises:
+        InvalidInputError: If inputs are missing, unknown, or of the wrong shape or dtype.
+    """
+    ports = {port.label or port.name: port for port in user_inputs(program)}
+    problems = [
+        f"there is no input {label!r}{near_misses(label, ports) or _listing(ports)}"
+        for label in inputs
+        if label not in ports
+    ]
+    tensors: dict[str, Tensor] = {}
+    for label, port in ports.items():
+        if label not in inputs:
+            problems.append(f"input {label!r} is missing; it is {_expected(port)}")
+            continue
+        tensor = torch.as_tensor(inputs[label])
+        tensors[port.name] = tensor
+        problems.extend(_mismatch(label, port, tensor))
+    if problems:
+        raise InvalidInputError("wrong inputs:\n" + "\n".join(f"  - {p}" for p in problems))
+    return tensors
+
+
+def rank_arguments(
+    program: Program, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], device: str
+) -> tuple[Tensor, ...]:
+    """Returns the arguments of a rank's `main`: its pieces of the inputs, and its weights.
+
+    Args:
+        program: The rank's specialized program.
+        tensors: What `check_inputs` returned.
+        weights: The rank's weights by value name.
+        device: Where the pieces go.
+    """
+    boxes = {port.name: port_box(port, {}) for port in user_inputs(program)}
+    return tuple(
+        weights[name] if name in weights else take(tensors[name], boxes[name]).to(device)
+        for name in program.main.inputs
+    )
+
+
+def read_weights(
+    program: Program,
+    file: WeightFile,
+    device: str,
+    cache: dict[tuple[str, Box], Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Returns a rank's pieces of the weights by value name.
+
+    Args:
+        program: The rank's specialized program.
+        file: The weights of all ranks.
+        device: Where the pieces go.
+        cache: Pieces read before, which ranks in one process share.
+
+    Raises:
+        InvalidInputError: If a weight is absent or of the wrong dtype or shape.
+    """
+    pieces: dict[str, Tensor] = {}
+    cache = {} if cache is None else cache
+    for port in program.signature.inputs:
+        if is_weight(port):
+            box = port_box(port, {})
+            if (port.name, box) not in cache:
+                dtype = TORCH_DTYPES[port.dtype]
+                cache[port.name, box] = file.read(port.name, dtype, port.shape, box, device)
+            pieces[port.name] = cache[port.name, box]
+    return pieces
+
+
+def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
+    """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
+
+    Integers often index a table, so they stay where every table has an entry.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    inputs: dict[str, Tensor] = {}
+    for port in user_inputs(program):
+        dtype = TORCH_DTYPES[port.dtype]
+        if dtype.is_floating_point or dtype.is_complex:
+            drawn = torch.randn(port.shape, generator=generator)
+        else:
+            drawn = torch.randint(0, 2, port.shape, generator=generator)
+        inputs[port.label or port.name] = drawn.to(dtype)
+    return inputs
+
+
+def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:
+    found = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
+    if (tuple(tensor.shape), found) != (port.shape, port.dtype):
+        yield f"input {label!r} is {found}{list(tensor.shape)}, it must be {_expected(port)}"
+
+
+def _expected(port: Port) -> str:
+    return f"{port.dtype}{list(port.shape)}"
+
+
+def _listing(ports: Mapping[str, Port]) -> str:
+    return f"; the inputs are {', '.join(ports) or 'none'}"

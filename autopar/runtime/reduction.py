@@ -1,0 +1,75 @@
+"""The monoids by which pending values are reduced: their identities, and reference reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import RuntimeFailure
+
+
+def identity(monoid: str, dtype: torch.dtype) -> bool | int | float:
+    """Returns the element that doesn't change a reduction: 0 for sum, -inf or the least for max.
+
+    Raises:
+        RuntimeFailure: If the monoid is unknown or not defined for the dtype.
+    """
+    if monoid in ("any", "sum"):
+        return False if dtype == torch.bool else 0
+    if monoid in ("all", "prod"):
+        return True if dtype == torch.bool else 1
+    if monoid in ("max", "min") and not dtype.is_complex:
+        return _extreme(dtype, -1 if monoid == "max" else 1)
+    raise RuntimeFailure(f"no reduction {monoid!r} for elements of {dtype}")
+
+
+def _extreme(dtype: torch.dtype, sign: int) -> bool | int | float:
+    if dtype == torch.bool:
+        return sign > 0
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        return info.max if sign > 0 else info.min
+    # 8-bit floats lack infinities, or saturate: their largest finite number serves.
+    return sign * (torch.finfo(dtype).max if dtype.itemsize == 1 else float("inf"))
+
+
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "any": torch.logical_or,
+    "all": torch.logical_and,
+}
+_BOOLEAN = {"sum": "any", "max": "any", "any": "any", "prod": "all", "min": "all", "all": "all"}
+
+
+def reduce_tensors(monoid: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Returns the reduction of tensors of one shape and dtype, first to last.
+
+    Floats below 32 bits are accumulated in 32 and rounded once. NaN survives every reduction.
+
+    Raises:
+        RuntimeFailure: If the monoid is unknown.
+    """
+    if monoid not in _COMBINE:
+        raise RuntimeFailure(f"unknown reduction {monoid!r}; known: {', '.join(_COMBINE)}")
+    dtype = tensors[0].dtype
+    combine = _COMBINE[_BOOLEAN[monoid] if dtype == torch.bool else monoid]
+    wide = accumulator(dtype)
+    total = tensors[0].to(wide)
+    for tensor in tensors[1:]:
+        total = combine(total, tensor.to(wide))
+    return total.to(dtype)
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype in which elements are accumulated."""
+    if dtype.is_floating_point and dtype.itemsize < 4:
+        return torch.float32
+    return _WIDER.get(dtype, dtype)
+
+
+_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}

@@ -1,0 +1,87 @@
+"""Collectives by definition: from all members' tensors to all members' results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.layout import block_size
+from autopar.ir.program import Op
+from autopar.runtime.reduction import reduce_tensors
+
+
+def collective(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Returns the result of every member, given their tensors in the order of the blocks.
+
+    Raises:
+        RuntimeFailure: If the kind is unknown or the tensors don't fit together.
+    """
+    function = _REFERENCE.get(op.kind)
+    if function is None:
+        raise RuntimeFailure(f"{op.loc}: unknown collective {op.kind}")
+    return function(op, tensors)
+
+
+def _integer(op: Op, name: str) -> int:
+    value = op.arg(name)
+    if not isinstance(value, int):
+        raise RuntimeFailure(f"{op.loc}: {op.kind} -> %{op.results[0]} has {name}={value}")
+    return value
+
+
+def _blocks(size: int, parts: int) -> list[tuple[int, int]]:
+    block = block_size(size, parts)
+    starts = [min(index * block, size) for index in range(parts)]
+    return [(start, min(block, size - start)) for start in starts]
+
+
+def _all_reduce(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    return [reduce_tensors(str(op.arg("monoid")), tensors)] * len(tensors)
+
+
+def _all_gather(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    dim, size = _integer(op, "dim"), _integer(op, "size")
+    lengths = [length for _, length in _blocks(size, len(tensors))]
+    _expect(op, [tensor.shape[dim] for tensor in tensors], lengths)
+    return [torch.cat(list(tensors), dim)] * len(tensors)
+
+
+def _reduce_scatter(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    dim = _integer(op, "dim")
+    total = reduce_tensors(str(op.arg("monoid")), tensors)
+    blocks = _blocks(total.shape[dim], len(tensors))
+    return [total.narrow(dim, *block).contiguous() for block in blocks]
+
+
+def _all_to_all(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    split_dim, concat_dim = _integer(op, "split_dim"), _integer(op, "concat_dim")
+    lengths = [length for _, length in _blocks(_integer(op, "concat_size"), len(tensors))]
+    _expect(op, [tensor.shape[concat_dim] for tensor in tensors], lengths)
+    blocks = _blocks(tensors[0].shape[split_dim], len(tensors))
+    return [
+        torch.cat([tensor.narrow(split_dim, *block) for tensor in tensors], concat_dim)
+        for block in blocks
+    ]
+
+
+def _broadcast(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    return [tensors[_integer(op, "source")]] * len(tensors)
+
+
+def _expect(op: Op, found: list[int], wanted: list[int]) -> None:
+    if found != wanted:
+        raise RuntimeFailure(
+            f"{op.loc}: {op.kind} -> %{op.results[0]} gets blocks of {found}, not {wanted}"
+        )
+
+
+_REFERENCE: Mapping[str, Callable[[Op, Sequence[Tensor]], Sequence[Tensor]]] = {
+    "comm.all_reduce": _all_reduce,
+    "comm.all_gather": _all_gather,
+    "comm.reduce_scatter": _reduce_scatter,
+    "comm.all_to_all": _all_to_all,
+    "comm.broadcast": _broadcast,
+}

@@ -1,0 +1,53 @@
+"""Runs a serial program on one device, through the emitter that all ranks use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import AutoparError, RuntimeFailure
+from autopar.ir.program import Program
+from autopar.runtime.emit import emit
+from autopar.runtime.ports import Arrays, check_inputs, rank_arguments
+from autopar.runtime.specialize import specialize
+from autopar.runtime.stepper import Trace, describe_op, step
+
+
+def run_serial(
+    program: Program,
+    weights: Mapping[str, Tensor],
+    inputs: Arrays,
+    trace: Trace | None = None,
+    device: str = "cpu",
+) -> dict[str, Tensor]:
+    """Returns the outputs by label of a serial program.
+
+    Args:
+        program: The program.
+        weights: Its weights, global, by value name.
+        inputs: The user's inputs by label.
+        trace: Shown every value that is computed.
+        device: Where it runs.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If an op fails.
+    """
+    concrete = specialize(program, {})
+    tensors = check_inputs(program, inputs)
+    arguments = rank_arguments(concrete, tensors, weights, device)
+    steps = step(emit(concrete, {}, device), arguments, trace)
+    try:
+        with torch.no_grad():
+            request = next(steps)
+    except StopIteration as finished:
+        ports = program.signature.outputs
+        return {
+            port.label or port.name: result
+            for port, result in zip(ports, finished.value, strict=True)
+        }
+    except AutoparError as error:
+        raise RuntimeFailure(f"serial program: {error}") from error
+    raise RuntimeFailure(f"a serial program has no collectives: {describe_op(request.op)}")

@@ -1,0 +1,157 @@
+"""From a shared program to what one rank runs: rank expressions become integers.
+
+Ranks share a program; a rank's coordinates resolve its sizes, offsets and boxes. Only now is it
+known where a rank holds nothing, so this is also where ops on empty tensors, on which kernels
+crash, give way to constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.expr import Expr, evaluate
+from autopar.ir.program import (
+    Arg,
+    BoxDim,
+    DType,
+    Function,
+    Op,
+    Port,
+    Program,
+    Signature,
+    Value,
+)
+from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.reduction import identity
+
+CONTROL = ("call", "repeat", "barrier")
+"""Kinds that run functions or order values; they are never replaced by constants."""
+
+
+def specialize(program: Program, coords: Mapping[str, int]) -> Program:
+    """Returns the program of the rank with these coordinates, free of rank expressions.
+
+    Args:
+        program: A serial program, or an executable one.
+        coords: The rank's coordinate per axis; empty for a serial program.
+
+    Raises:
+        RuntimeFailure: If an expression names an axis that `coords` lacks.
+    """
+    try:
+        functions = {
+            name: _function(function, coords) for name, function in program.functions.items()
+        }
+        signature = Signature(
+            tuple(_port(port, coords) for port in program.signature.inputs),
+            tuple(_port(port, coords) for port in program.signature.outputs),
+        )
+    except KeyError as error:
+        raise RuntimeFailure(
+            f"program {program.name!r} depends on axis {error.args[0]!r}, but the rank has only"
+            f" {sorted(coords)}; compile again"
+        ) from error
+    return replace(program, functions=functions, signature=signature)
+
+
+def coordinates_key(program: Program, coords: Mapping[str, int]) -> tuple[int, ...]:
+    """Returns what the program's expressions are worth: ranks with equal keys run equal code."""
+    return tuple(evaluate(expr, coords) for expr in _expressions(program))
+
+
+def _expressions(program: Program) -> Iterable[Expr]:
+    found: dict[Expr, None] = {}
+    for function in program.functions.values():
+        for value in function.values.values():
+            found.update((size, None) for size in value.shape if isinstance(size, Expr))
+        for op in function.ops:
+            for _, arg in op.args:
+                found.update((expr, None) for expr in _arg_expressions(arg))
+    for port in (*program.signature.inputs, *program.signature.outputs):
+        for sub in (sub for dim in port.box for sub in dim):
+            found.update((e, None) for e in (sub.start, sub.length) if isinstance(e, Expr))
+    return found
+
+
+def _arg_expressions(arg: Arg) -> Iterable[Expr]:
+    if isinstance(arg, Expr):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _arg_expressions(item)
+
+
+def _function(function: Function, coords: Mapping[str, int]) -> Function:
+    values = {
+        name: replace(value, shape=tuple(evaluate(size, coords) for size in value.shape))
+        for name, value in function.values.items()
+    }
+    ops = tuple(
+        concrete
+        for op in function.ops
+        for concrete in _without_empties(_resolve_args(op, coords), values)
+    )
+    return replace(function, values=values, ops=ops)
+
+
+def _resolve_args(op: Op, coords: Mapping[str, int]) -> Op:
+    return replace(op, args=tuple((name, _resolve(arg, coords)) for name, arg in op.args))
+
+
+def _resolve(arg: Arg, coords: Mapping[str, int]) -> Arg:
+    if isinstance(arg, Expr):
+        return evaluate(arg, coords)
+    if isinstance(arg, tuple):
+        return tuple(_resolve(item, coords) for item in arg)
+    return arg
+
+
+def _port(port: Port, coords: Mapping[str, int]) -> Port:
+    box = tuple(
+        tuple(
+            BoxDim(sub.size, evaluate(sub.start, coords), evaluate(sub.length, coords))
+            for sub in dim
+        )
+        for dim in port.box
+    )
+    return replace(port, box=box)
+
+
+def _without_empties(op: Op, values: Mapping[str, Value]) -> Iterable[Op]:
+    """Yields the op, or constants in its place where it has nothing to compute."""
+    if op.kind in CONTROL or op.kind.startswith("comm."):
+        return (op,)
+    if op.kind == "autopar.to_partial":
+        return (_to_partial(op, values),)
+    if all(_is_empty(values[name]) for name in op.results):
+        return tuple(_constant(op, values[name], 0) for name in op.results)
+    monoid = dict(op.plan).get("identity")
+    if monoid and any(_is_empty(values[name]) for name in op.operands):
+        return tuple(_identity(op, values[name], monoid) for name in op.results)
+    return (op,)
+
+
+def _to_partial(op: Op, values: Mapping[str, Value]) -> Op:
+    if op.arg("index") == 0:
+        return replace(op, kind="aten.alias.default", args=(("self", op.arg("self")),))
+    return _identity(op, values[op.results[0]], str(op.arg("monoid")))
+
+
+def _identity(op: Op, value: Value, monoid: str) -> Op:
+    return _constant(op, value, identity(monoid, TORCH_DTYPES[value.dtype]))
+
+
+def _constant(op: Op, value: Value, element: bool | int | float) -> Op:
+    args: tuple[tuple[str, Arg], ...] = (
+        ("size", value.shape),
+        ("fill_value", element),
+        ("dtype", DType(value.dtype)),
+    )
+    return replace(op, kind="aten.full.default", args=args, results=(value.name,), plan=())
+
+
+def _is_empty(value: Value) -> bool:
+    return math.prod(value.global_shape) == 0

@@ -1,0 +1,226 @@
+"""The virtual mesh: all ranks of a deployment in one process, in lock-step.
+
+The ranks run the same programs, emitted by the same emitter, as real processes do. Each is stepped
+until it waits at a collective; when all members of a group have arrived, the collective is
+computed by definition and they go on. There is no process group, so any number of ranks can be
+simulated, and a mismatch between ranks is reported instead of hanging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import AutoparError, RuntimeFailure
+from autopar.ir.program import Op, Program, Value
+from autopar.runtime.boxes import Box, place
+from autopar.runtime.emit import emit
+from autopar.runtime.groups import members_by_rank, virtual_groups
+from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.ports import Arrays, check_inputs, port_box, rank_arguments, read_weights
+from autopar.runtime.reference import collective
+from autopar.runtime.specialize import coordinates_key, specialize
+from autopar.runtime.stepper import Request, Scope, Steps, describe_op, step
+from autopar.runtime.weights import WeightFile
+
+RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
+"""Is shown each value that a rank computes and returns the one to go on with."""
+
+
+@dataclass(frozen=True)
+class VirtualRank:
+    """What one rank runs.
+
+    Attributes:
+        program: Its specialized program.
+        module: The emitted program; shared by ranks that run equal code.
+        weights: Its pieces of the weights by value name.
+    """
+
+    program: Program
+    module: fx.GraphModule
+    weights: Mapping[str, Tensor]
+
+
+class VirtualMesh:
+    """All ranks of a deployment, ready to run.
+
+    Args:
+        deployment: The executable programs and who runs them.
+        weights: The weights of all ranks; each rank gets its pieces, equal ones are shared.
+    """
+
+    def __init__(self, deployment: Deployment, weights: WeightFile) -> None:
+        self.deployment = deployment
+        self.members = members_by_rank(deployment)
+        self.ranks = tuple(_load_ranks(deployment, weights))
+
+    def run(self, inputs: Arrays, trace: RankTrace | None = None) -> dict[str, Tensor]:
+        """Returns the global outputs by label, given global inputs by label.
+
+        Args:
+            inputs: The user's inputs.
+            trace: Shown every value of every rank.
+
+        Raises:
+            InvalidInputError: If the inputs don't fit the program.
+            RuntimeFailure: If an op fails, or the ranks' collectives don't match.
+        """
+        tensors = check_inputs(self.deployment.programs[0], inputs)
+        steps = [
+            step(
+                rank.module,
+                rank_arguments(rank.program, tensors, rank.weights, "cpu"),
+                _trace_of(at, trace),
+            )
+            for at, rank in enumerate(self.ranks)
+        ]
+        with torch.no_grad():
+            return self._assemble(_LockStep(steps, self.members).run())
+
+    def _assemble(self, results: list[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+        outputs: dict[str, Tensor] = {}
+        for at, port in enumerate(self.ranks[0].program.signature.outputs):
+            outputs[port.label or port.name] = assemble(
+                torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype]),
+                (
+                    (port_box(rank.program.signature.outputs[at], {}), result[at])
+                    for rank, result in zip(self.ranks, results, strict=True)
+                ),
+            )
+        return outputs
+
+
+def assemble(whole: Tensor, pieces: Iterator[tuple[Box, Tensor]]) -> Tensor:
+    """Fills a global tensor with the ranks' pieces and returns it; equal boxes are read once."""
+    seen: set[Box] = set()
+    for box, piece in pieces:
+        if box not in seen:
+            seen.add(box)
+            place(whole, piece, box)
+    return whole
+
+
+def _load_ranks(deployment: Deployment, weights: WeightFile) -> Iterator[VirtualRank]:
+    emitted: dict[tuple[int, tuple[int, ...]], tuple[Program, fx.GraphModule]] = {}
+    cache: dict[tuple[str, Box], Tensor] = {}
+    for rank, entry in enumerate(deployment.ranks):
+        coords = deployment.coords_of(rank)
+        shared = deployment.program_of(rank)
+        key = (entry.program, coordinates_key(shared, coords))
+        if key not in emitted:
+            program = specialize(shared, coords)
+            emitted[key] = program, emit(program, virtual_groups(deployment, rank))
+        program, module = emitted[key]
+        yield VirtualRank(program, module, read_weights(program, weights, "cpu", cache))
+
+
+def _trace_of(
+    rank: int, trace: RankTrace | None
+) -> Callable[[Scope, Value, Tensor], Tensor] | None:
+    if trace is None:
+        return None
+    return lambda scope, value, tensor: trace(rank, scope, value, tensor)
+
+
+class _LockStep:
+    """Runs ranks until each has finished or all that are left wait in vain."""
+
+    def __init__(
+        self, steps: list[Steps], members: Mapping[tuple[str, int], tuple[int, ...]]
+    ) -> None:
+        self.steps = steps
+        self.members = members
+        self.waiting: dict[int, Request] = {}
+        self.results: dict[int, tuple[Tensor, ...]] = {}
+
+    def run(self) -> list[tuple[Tensor, ...]]:
+        """Returns each rank's outputs."""
+        ready: dict[int, Tensor | None] = dict.fromkeys(range(len(self.steps)))
+        while ready:
+            arrived: dict[tuple[int, ...], None] = {}
+            for rank, answer in ready.items():
+                self._advance(rank, answer)
+                if rank in self.waiting:
+                    arrived[self._group(rank)] = None
+            ready = {}
+            for members in arrived:
+                ready.update(self._exchange(members))
+        if self.waiting:
+            raise RuntimeFailure(self._stuck())
+        return [self.results[rank] for rank in range(len(self.steps))]
+
+    def _advance(self, rank: int, answer: Tensor | None) -> None:
+        try:
+            # A generator is started with None and resumed with the collective's result.
+            self.waiting[rank] = self.steps[rank].send(answer)  # type: ignore[arg-type]
+        except StopIteration as finished:
+            self.results[rank] = finished.value
+        except AutoparError as error:
+            raise RuntimeFailure(f"rank {rank}: {error}") from error
+
+    def _group(self, rank: int) -> tuple[int, ...]:
+        op = self.waiting[rank].op
+        members = self.members.get((str(op.arg("group")), rank))
+        if members is None:
+            raise RuntimeFailure(f"rank {rank}: {describe_op(op)} names a group it isn't in")
+        return members
+
+    def _exchange(self, members: tuple[int, ...]) -> dict[int, Tensor]:
+        """Returns the members' answers if all of them wait at the same collective."""
+        if not all(rank in self.waiting and self._group(rank) == members for rank in members):
+            return {}
+        requests = [self.waiting[rank] for rank in members]
+        for rank, request in zip(members[1:], requests[1:], strict=True):
+            if _signature(request) != _signature(requests[0]):
+                raise RuntimeFailure(_mismatch(members[0], requests[0], rank, request))
+        for rank in members:
+            del self.waiting[rank]
+        tensors = [request.tensor for request in requests]
+        return dict(zip(members, collective(requests[0].op, tensors), strict=True))
+
+    def _stuck(self) -> str:
+        lines = [
+            f"  rank {rank}: waits at {describe_op(self.waiting[rank].op)} for ranks"
+            f" {[m for m in self._group(rank) if not self._joined(m, self._group(rank))]}"
+            for rank in sorted(self.waiting)[:8]
+        ]
+        finished = f"; {len(self.results)} ranks have finished" if self.results else ""
+        more = ["  ..."] if len(self.waiting) > 8 else []
+        return "\n".join(
+            [f"deadlock: {len(self.waiting)} ranks wait for each other{finished}", *lines, *more]
+        )
+
+    def _joined(self, rank: int, members: tuple[int, ...]) -> bool:
+        return rank in self.waiting and self._group(rank) == members
+
+
+def _signature(request: Request) -> tuple[object, ...]:
+    """Returns what all members of a collective must agree on."""
+    op: Op = request.op
+    shape = list(request.tensor.shape)
+    for name in ("dim", "concat_dim"):
+        # Blocks of the dimension that is being gathered may differ.
+        dim = op.arg(name)
+        if isinstance(dim, int) and op.kind in ("comm.all_gather", "comm.all_to_all"):
+            shape[dim] = -1
+    args = tuple((name, arg) for name, arg in op.args if name != "self")
+    return op.kind, args, request.tensor.dtype, tuple(shape)
+
+
+def _mismatch(first: int, one: Request, second: int, other: Request) -> str:
+    return (
+        "ranks meet in one group with different collectives:\n"
+        f"  rank {first}: {_describe_request(one)}\n  rank {second}: {_describe_request(other)}"
+    )
+
+
+def _describe_request(request: Request) -> str:
+    tensor = request.tensor
+    args = ", ".join(f"{name}={arg}" for name, arg in request.op.args if name != "self")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{describe_op(request.op)} of {dtype}{list(tensor.shape)} with {args}"
