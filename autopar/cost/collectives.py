@@ -1,0 +1,222 @@
+"""CommunicationModel: the seconds of a collective over mesh axes, in closed form.
+
+The alpha-beta model (Hockney, 1994): a message of N bytes takes alpha + N * beta seconds. Formulas
+for the collectives over p devices are those of Thakur, Rabenseifner and Gropp, *Optimization of
+Collective Communication Operations in MPICH* (2005), and of Chan, Heimlich, Purkayastha and van de
+Geijn, *Collective communication: theory, practice, and experience* (2007). A group that spans
+several levels of links works level by level, as NCCL and MPI do: what each level moves, and over
+how many members, is derived from the sizes and strides of the group's axes. Ranks are never
+enumerated: 4,096 of them cost as much as 8.
+
+In the formulas below p is the number of members on one level, alpha and beta are the level's, and
+lg is the logarithm to base 2, rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from autopar.cost.cluster import Cluster
+from autopar.ir.errors import AnnotationError
+from autopar.ir.mesh import ProcessMesh
+
+
+class CommunicationModel:
+    """Seconds of collectives over the axes of a mesh that lies on a cluster.
+
+    Process i is carried out by device i, unless `order` says that the axes are nested otherwise.
+    A group's axes are treated as strided ranges of devices; where a mesh isn't a regular grid of
+    ids, the strides are those of its first corner.
+
+    Args:
+        cluster: Gives the levels of links.
+        mesh: Its axes, and those of the mesh it is part of, may be named in the methods.
+        order: The axes from the outermost (farthest apart) to the innermost (neighbours), if it
+            isn't the mesh's own order.
+
+    Raises:
+        AnnotationError: If the cluster has fewer devices than the mesh has processes, or `order`
+            isn't a permutation of the axes.
+    """
+
+    def __init__(
+        self, cluster: Cluster, mesh: ProcessMesh, order: Sequence[str] | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.mesh = mesh
+        root = mesh
+        while root.parent is not None:
+            root = root.parent
+        if root.size > cluster.devices:
+            raise AnnotationError(
+                f"{root} has {root.size} processes, but cluster {cluster.name!r} has"
+                f" {cluster.devices} devices; use a smaller mesh or describe a larger cluster"
+            )
+        self._sizes = dict(root.axis_sizes())
+        self._strides = _strides(root, order)
+        self._extent = max(root.ids) + 1 if order is None else root.size
+        self._spans: dict[tuple[str, ...], tuple[int, ...]] = {}
+
+    def span(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Returns how many members a group over these axes has per level of links.
+
+        The product is the group's size. `(8, 4)`: in each of 4 hosts, 8 members. Where a level
+        holds different numbers of members in different places, the worst case is taken: more of
+        them on the outer level.
+        """
+        key = tuple(sorted(axes))
+        if key not in self._spans:
+            counts = [1] * len(self.cluster.links)
+            for axis in key:
+                for level, count in enumerate(self._axis_span(axis)):
+                    counts[level] *= count
+            self._spans[key] = tuple(counts)
+        return self._spans[key]
+
+    def _axis_span(self, axis: str) -> Iterable[int]:
+        rest = self._sizes[axis]
+        reach = self._strides[axis]
+        capacity = 1
+        for level in self.cluster.links[:-1]:
+            capacity *= level.size
+            if self._extent <= capacity:
+                break
+            inner = math.gcd(rest, capacity // reach) if capacity % reach == 0 else 1
+            yield inner
+            rest //= inner
+            reach *= inner
+        yield rest
+
+    def all_gather(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of an all_gather.
+
+        Recursive doubling (Bruck's algorithm where p is no power of 2), outer levels first, on
+        the smaller pieces: lg(p) alpha + N (p - 1) / p beta per level, with N the bytes that the
+        level's members hold together afterwards.
+
+        Args:
+            nbytes: Bytes of the full result on a device.
+            axes: The mesh axes of the group.
+        """
+        seconds = 0.0
+        for (alpha, beta, count), size in zip(self._levels(axes), self._pieces(nbytes, axes)):
+            seconds += _lg(count) * alpha + size * (count - 1) / count * beta
+        return seconds
+
+    def reduce_scatter(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of a reduce_scatter: an all_gather backwards, recursive halving.
+
+        Args:
+            nbytes: Bytes of the full input on a device.
+            axes: The mesh axes of the group.
+        """
+        return self.all_gather(nbytes, axes)
+
+    def all_reduce(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of an all_reduce.
+
+        Inner levels reduce-scatter, so that outer ones move smaller pieces, and gather at the end.
+        Per level the better of recursive doubling, lg(p) (alpha + N beta), and Rabenseifner's
+        reduce_scatter and all_gather (a ring in bandwidth), 2 lg(p) alpha + 2 N (p - 1) / p beta.
+
+        Args:
+            nbytes: Bytes of the tensor on a device.
+            axes: The mesh axes of the group.
+        """
+        seconds = 0.0
+        for (alpha, beta, count), size in zip(self._levels(axes), self._pieces(nbytes, axes)):
+            tree = _lg(count) * (alpha + size * beta)
+            ring = 2 * (_lg(count) * alpha + size * (count - 1) / count * beta)
+            seconds += min(tree, ring)
+        return seconds
+
+    def all_to_all(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of an all_to_all.
+
+        The better of pairwise exchange, (p - 1) alpha + N (p - 1) / p beta, and Bruck's
+        algorithm, lg(p) (alpha + N / 2 beta), on each level; all bytes take part in every level.
+
+        Args:
+            nbytes: Bytes of the input on a device, which are those of the result.
+            axes: The mesh axes of the group.
+        """
+        seconds = 0.0
+        for alpha, beta, count in self._levels(axes):
+            pairwise = (count - 1) * alpha + nbytes * (count - 1) / count * beta
+            bruck = _lg(count) * (alpha + nbytes / 2 * beta)
+            seconds += min(pairwise, bruck)
+        return seconds
+
+    def broadcast(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of a broadcast.
+
+        The better of a binomial tree, lg(p) (alpha + N beta), and van de Geijn's scatter and
+        all_gather, 2 lg(p) alpha + 2 N (p - 1) / p beta, on each level.
+
+        Args:
+            nbytes: Bytes of the tensor.
+            axes: The mesh axes of the group.
+        """
+        seconds = 0.0
+        for alpha, beta, count in self._levels(axes):
+            tree = _lg(count) * (alpha + nbytes * beta)
+            split = 2 * (_lg(count) * alpha + nbytes * (count - 1) / count * beta)
+            seconds += min(tree, split)
+        return seconds
+
+    def point_to_point(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of a message between members of a group: alpha + N beta.
+
+        Args:
+            nbytes: Bytes of the message.
+            axes: The mesh axes along which sender and receiver differ; the slowest level that
+                they span counts.
+        """
+        levels = [(alpha, beta) for alpha, beta, count in self._levels(axes) if count > 1]
+        if not levels:
+            return 0.0
+        return max(alpha + nbytes * beta for alpha, beta in levels)
+
+    def local_copy(self, nbytes: float) -> float:
+        """Returns the seconds to read and write this many bytes of a device's own memory."""
+        return 2 * nbytes / self.cluster.memory_bytes_per_second
+
+    def _levels(self, axes: Sequence[str]) -> list[tuple[float, float, int]]:
+        return [
+            (level.alpha_seconds, level.beta_seconds_per_byte, count)
+            for level, count in zip(self.cluster.links, self.span(axes), strict=True)
+        ]
+
+    def _pieces(self, nbytes: float, axes: Sequence[str]) -> list[float]:
+        """The bytes that the members of each level hold together: less on the outer ones."""
+        pieces = []
+        for count in self.span(axes):
+            pieces.append(nbytes)
+            nbytes /= count
+        return pieces
+
+
+def _lg(count: int) -> int:
+    return (count - 1).bit_length()
+
+
+def _strides(mesh: ProcessMesh, order: Sequence[str] | None) -> dict[str, int]:
+    """Returns how many devices apart the neighbours along each axis are."""
+    if order is not None:
+        if sorted(order) != sorted(mesh.dim_names):
+            raise AnnotationError(
+                f"axis order {list(order)} is not a permutation of {list(mesh.dim_names)}"
+            )
+        strides: dict[str, int] = {}
+        stride = 1
+        for axis in reversed(order):
+            strides[axis] = stride
+            stride *= mesh.axis_size(axis)
+        return strides
+    strides = {}
+    step = 1
+    for axis, size in zip(reversed(mesh.dim_names), reversed(mesh.shape), strict=True):
+        strides[axis] = abs(mesh.ids[step] - mesh.ids[0]) if size > 1 else 1
+        step *= size
+    return strides

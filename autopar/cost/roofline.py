@@ -1,0 +1,76 @@
+"""Seconds of an op on one device: the roofline of its arithmetic and of its memory traffic.
+
+Williams, Waterman and Patterson, *Roofline: an insightful visual performance model* (2009): an op
+takes as long as the slower of computing and moving its data. Sizes are those of the rank with the
+largest part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autopar.cost.cluster import Cluster
+from autopar.ir.distribution import local_points
+from autopar.ir.program import DTYPE_BYTES, OpDist
+from autopar.ir.rule import Dims, Rule, TensorType
+
+
+def local_flops(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> int:
+    """Returns the floating-point operations of an op on one device.
+
+    Args:
+        rule: The op's rule; None counts one operation per element of the largest tensor.
+        dist: The choice.
+        types: Global types of the operands and then the results.
+    """
+    if rule is None:
+        return max((math.prod(t.shape) for t in types), default=0)
+    return rule.under(dist.body).work * local_points(rule, dist)
+
+
+def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> int:
+    """Returns the bytes that an op reads and writes on one device.
+
+    An operand that is addressed by an indexed factor (an embedding's table) is read only as often
+    as there are indexes, so it counts no more than the largest result.
+
+    Args:
+        rule: The op's rule; None counts every tensor as whole.
+        dist: The choice.
+        types: Global types of the operands and then the results.
+    """
+    if rule is None:
+        return sum(math.prod(t.shape) * DTYPE_BYTES[t.dtype] for t in types)
+    rule = rule.under(dist.body)
+    split = {
+        factor: math.prod(-(-sub.size // dist.mesh.axes_size(sub.axes)) for sub in dim)
+        for factor, dim in dist.factors
+    }
+    sizes = {**rule.sizes, **split}
+    tensors: tuple[Dims, ...] = (*rule.operands, *rule.results)
+    nbytes = [
+        math.prod(sizes[factor] for dim in dims for factor in dim) * DTYPE_BYTES[t.dtype]
+        for dims, t in zip(tensors, types, strict=True)
+    ]
+    largest = max(nbytes[len(rule.operands) :], default=0)
+    for position, dims in enumerate(rule.operands):
+        if any(factor in rule.indexed for dim in dims for factor in dim):
+            nbytes[position] = min(nbytes[position], largest)
+    return sum(nbytes)
+
+
+def op_seconds(
+    rule: Rule | None, dist: OpDist, types: Sequence[TensorType], cluster: Cluster
+) -> float:
+    """Returns the seconds of an op on one device: max(flops / peak, bytes / bandwidth).
+
+    Args:
+        rule: The op's rule, None if it has none.
+        dist: The choice.
+        types: Global types of the operands and then the results.
+        cluster: Gives peak and bandwidth. The peak is that of the first tensor's dtype.
+    """
+    peak = cluster.flops(types[0].dtype) if types else cluster.flops("f32")
+    compute = local_flops(rule, dist, types) / peak
+    return max(compute, local_bytes(rule, dist, types) / cluster.memory_bytes_per_second)
