@@ -1,0 +1,10 @@
+"""Mapping: logical processes onto ranks, process groups, proof of communication, strip."""
+
+from __future__ import annotations
+
+from autopar.mapping.deploy import deploy
+from autopar.mapping.map import Map
+from autopar.mapping.prove import Proof, prove
+from autopar.mapping.strip import Strip
+
+__all__ = ["Map", "Proof", "Strip", "deploy", "prove"]

@@ -1,0 +1,69 @@
+"""From one partitioned program to the programs, ranks and groups that are launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autopar.cost.cluster import Cluster
+from autopar.ir.deployment import Deployment, RankEntry
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program
+from autopar.mapping.collectives import collectives
+from autopar.mapping.groups import named_groups
+from autopar.mapping.map import Map, mesh_of
+from autopar.mapping.placement import Placement
+from autopar.mapping.prove import prove
+from autopar.mapping.strip import Strip
+
+Observer = Callable[[str, Program], None]
+"""Called with (pass name, program) after each pass."""
+
+
+def deploy(
+    program: Program,
+    cluster: Cluster,
+    placement: Placement = "identity",
+    observe: Observer | None = None,
+) -> Deployment:
+    """Maps a partitioned program onto ranks, strips it, and proves its communication.
+
+    Args:
+        program: The partitioned program; its mesh says which processes there are.
+        cluster: The hardware; `auto` places the axes by its links.
+        placement: Which process each rank carries out; see `Map`.
+        observe: Called after each pass.
+
+    Raises:
+        InvalidInputError: If the placement doesn't fit the mesh.
+        VerificationError: If the ranks' collectives don't match or can wait for ever.
+    """
+    mapping, strip = Map(cluster, placement), Strip()
+    mesh, processes = mesh_of(program), mapping.processes(program)
+    mapped = mapping(program)
+    executable = strip(mapped)
+    if observe is not None:
+        observe(mapping.name, mapped)
+        observe(strip.name, executable)
+    used = dict.fromkeys(each.axes for each in collectives(program))
+    deployment = Deployment(
+        (executable,),
+        mesh.dim_names,
+        rank_table(mesh, processes),
+        named_groups(mesh, used, processes),
+    )
+    prove(deployment)
+    return deployment
+
+
+def rank_table(mesh: ProcessMesh, processes: Sequence[int]) -> tuple[RankEntry, ...]:
+    """Returns one entry per rank, all running program 0.
+
+    Args:
+        mesh: The logical processes.
+        processes: The process id that each rank carries out.
+    """
+    position = {process: at for at, process in enumerate(mesh.ids)}
+    coords = np.stack(np.unravel_index(range(mesh.size), mesh.shape), axis=1).tolist()
+    return tuple(RankEntry(0, tuple(coords[position[process]]), process) for process in processes)

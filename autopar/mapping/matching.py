@@ -1,0 +1,235 @@
+"""Whether collectives that meet are one and the same, and whether their sizes fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.expr import IntExpr
+from autopar.mapping.collectives import Collective
+from autopar.mapping.membership import Ints, Membership, evaluate_on_ranks, rank_text
+
+Party = tuple[Ints, Collective]
+"""The ranks of one class and the collective that they are in."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Collectives that fire together in the lists of one group, seen from all ranks at once.
+
+    Attributes:
+        group: The group.
+        ranks: Everyone who takes part, ascending.
+        brings: Size of each dimension of the tensor that a rank brings, on every rank.
+        gets: Size of each dimension of the tensor that a rank gets.
+        settings: The integer arguments on which all members must agree.
+    """
+
+    group: Membership
+    ranks: Ints
+    brings: tuple[Ints, ...]
+    gets: tuple[Ints, ...]
+    settings: Mapping[str, Ints]
+
+    def dim(self, name: str) -> int:
+        """Returns an argument that is a dimension, the same on all ranks."""
+        return int(self.settings[name][self.ranks[0]])
+
+    def block(self, size: Ints) -> Ints:
+        """Returns each member's block of a dimension of this size: ceil(size / n), the last less.
+
+        The rule is that of `autopar.ir.layout`.
+        """
+        block = -(-size // self.group.size)
+        return np.clip(size - self.group.position * block, 0, block)
+
+    def of_first(self) -> list[Ints]:
+        """Returns what the first member of each list brings."""
+        return [size[self.group.first] for size in self.brings]
+
+
+Sizes = Sequence[Ints]
+
+
+def _alike(met: Meeting) -> tuple[Sizes, Sizes]:
+    return met.of_first(), met.of_first()
+
+
+def _all_gather(met: Meeting) -> tuple[Sizes, Sizes]:
+    brings, gets = met.of_first(), met.of_first()
+    brings[met.dim("dim")] = met.block(met.settings["size"])
+    gets[met.dim("dim")] = met.settings["size"]
+    return brings, gets
+
+
+def _reduce_scatter(met: Meeting) -> tuple[Sizes, Sizes]:
+    brings, gets = met.of_first(), met.of_first()
+    gets[met.dim("dim")] = met.block(brings[met.dim("dim")])
+    return brings, gets
+
+
+def _all_to_all(met: Meeting) -> tuple[Sizes, Sizes]:
+    brings, gets = met.of_first(), met.of_first()
+    brings[met.dim("concat_dim")] = met.block(met.settings["concat_size"])
+    gets[met.dim("concat_dim")] = met.settings["concat_size"]
+    gets[met.dim("split_dim")] = met.block(brings[met.dim("split_dim")])
+    return brings, gets
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What the members of a kind of collective must bring and get.
+
+    Attributes:
+        sizes: Gives the sizes of what every rank must bring, and of what it must get.
+        dims: Arguments that name a dimension of the tensor.
+        totals: Arguments that give the whole size of a dimension of which members hold blocks.
+        members: Arguments that give a member by its position in the list.
+    """
+
+    sizes: Callable[[Meeting], tuple[Sizes, Sizes]]
+    dims: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+
+
+CONTRACTS: Mapping[str, Contract] = {
+    "comm.all_reduce": Contract(_alike),
+    "comm.broadcast": Contract(_alike, members=("source",)),
+    "comm.all_gather": Contract(_all_gather, dims=("dim",), totals=("size",)),
+    "comm.reduce_scatter": Contract(_reduce_scatter, dims=("dim",)),
+    "comm.all_to_all": Contract(
+        _all_to_all, dims=("split_dim", "concat_dim"), totals=("concat_size",)
+    ),
+}
+
+
+class Matcher:
+    """Compares collectives of a deployment; evaluates every rank expression once."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._world = deployment.world_size
+        table = np.asarray([entry.coords for entry in deployment.ranks], np.int64)
+        table = table.reshape(self._world, len(deployment.axes))
+        self._coords = {axis: table[:, at] for at, axis in enumerate(deployment.axes)}
+        self._values: dict[IntExpr, Ints] = {}
+
+    def problem(self, group: Membership, parties: Sequence[Party]) -> str:
+        """Returns why these collectives, met in one group, don't match; "" if they do."""
+        (ranks, first), *others = parties
+        for _, each in parties:
+            if malformed := _malformed(each):
+                return f"{malformed}: {each}"
+        for other_ranks, other in others:
+            if difference := _difference(first, other):
+                sides = ((ranks, first), (other_ranks, other))
+                told = "".join(f"\n    {rank_text(who.tolist())}: {each}" for who, each in sides)
+                return f"group {group.name!r}: {difference}{told}"
+        try:
+            met = self._meeting(group, parties)
+        except KeyError as error:
+            return f"a size depends on {error}, but ranks have only {list(self._coords)}: {first}"
+        for name, values in met.settings.items():
+            if problem := _compare(met, first, name, values, values[group.first]):
+                return problem
+        return _size_problem(met, first)
+
+    def _meeting(self, group: Membership, parties: Sequence[Party]) -> Meeting:
+        operands = [each.operand.shape for _, each in parties]
+        results = [each.result.shape for _, each in parties]
+        integers = [each.integers for _, each in parties]
+        settings = {
+            name: self._gathered(parties, [own[name] for own in integers]) for name in integers[0]
+        }
+        return Meeting(
+            group,
+            np.sort(np.concatenate([ranks for ranks, _ in parties])),
+            tuple(self._gathered(parties, sizes) for sizes in zip(*operands, strict=True)),
+            tuple(self._gathered(parties, sizes) for sizes in zip(*results, strict=True)),
+            settings,
+        )
+
+    def _gathered(self, parties: Sequence[Party], exprs: Sequence[IntExpr]) -> Ints:
+        """Returns one array with each party's expression on its ranks."""
+        if len(parties) == 1:
+            return self._value(exprs[0])
+        gathered = np.zeros(self._world, np.int64)
+        for (ranks, _), expr in zip(parties, exprs, strict=True):
+            gathered[ranks] = self._value(expr)[ranks]
+        return gathered
+
+    def _value(self, expr: IntExpr) -> Ints:
+        if expr not in self._values:
+            self._values[expr] = evaluate_on_ranks(expr, self._coords, self._world)
+        return self._values[expr]
+
+
+def _malformed(each: Collective) -> str:
+    """Returns what is wrong with a collective by itself; "" if nothing is."""
+    contract = CONTRACTS.get(each.op.kind)
+    if contract is None:
+        return "unknown kind of collective"
+    needed = (*contract.dims, *contract.totals, *contract.members)
+    missing = [name for name in needed if name not in each.integers]
+    if missing:
+        return f"argument {missing[0]} is missing or no integer"
+    for name in contract.dims:
+        dim = each.integers[name]
+        if not isinstance(dim, int) or not 0 <= dim < len(each.operand.shape):
+            return f"{name}={dim} is no dimension of a tensor with {len(each.operand.shape)}"
+    if len(each.result.shape) != len(each.operand.shape):
+        return f"it brings {len(each.operand.shape)} dimensions and gets {len(each.result.shape)}"
+    return ""
+
+
+def _difference(one: Collective, other: Collective) -> str:
+    """Returns what differs between two collectives, sizes aside; "" if nothing does."""
+    if one is other:
+        return ""
+    if one.op.kind != other.op.kind:
+        return "collectives of different kinds meet"
+    if one.operand.dtype != other.operand.dtype:
+        return f"dtypes differ: {one.operand.dtype} and {other.operand.dtype}"
+    counts = [(len(each.operand.shape), len(each.result.shape)) for each in (one, other)]
+    if counts[0] != counts[1]:
+        return f"numbers of dimensions differ: {counts[0][0]} and {counts[1][0]}"
+    if one.settings.keys() != other.settings.keys() or one.integers.keys() != other.integers.keys():
+        return f"arguments differ: {list(one.settings)} and {list(other.settings)}"
+    for name, arg in one.settings.items():
+        if name not in one.integers and arg != other.settings[name]:
+            return f"{name} differs: {arg} and {other.settings[name]}"
+    if (one.function, one.result.name) != (other.function, other.result.name):
+        return "two different collectives meet; one side has another order or lacks one"
+    return ""
+
+
+def _size_problem(met: Meeting, each: Collective) -> str:
+    brings, gets = CONTRACTS[each.op.kind].sizes(met)
+    for what, sizes, wanted in (("brings", met.brings, brings), ("gets", met.gets, gets)):
+        for dim, (have, want) in enumerate(zip(sizes, wanted, strict=True)):
+            if problem := _compare(met, each, f"what it {what} along dimension {dim}", have, want):
+                return problem
+    for name in CONTRACTS[each.op.kind].members:
+        position = met.settings[name]
+        if problem := _compare(met, each, name, position, position % met.group.size):
+            return problem
+    return ""
+
+
+def _compare(met: Meeting, each: Collective, what: str, have: Ints, want: Ints) -> str:
+    """Returns a message about the ranks on which `have` is not what it must be, or ""."""
+    if have is want:
+        return ""
+    wrong = met.ranks[have[met.ranks] != want[met.ranks]]
+    if not len(wrong):
+        return ""
+    rank = int(wrong[0])
+    members = met.group.lists[int(met.group.list_of[rank])]
+    return (
+        f"group {met.group.name!r}: sizes differ at {rank_text(wrong.tolist())}: {what} is"
+        f" {have[rank]} on rank {rank}, where {want[rank]} fits the others of {list(members)}"
+        f"\n    {each}"
+    )

@@ -1,0 +1,48 @@
+"""What a rank communicates over which mesh axes: the input of placement and of reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autopar.ir.expr import evaluate
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program, Value
+from autopar.mapping.collectives import Collective, executions, sites
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Collectives of one kind over the same axes, on tensors of one size.
+
+    Attributes:
+        kind: The comm op.
+        axes: The mesh axes it runs over, major to minor.
+        nbytes: Bytes of the larger of operand and result, on the rank with the largest piece.
+        count: How often a rank runs it in one execution of the program.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    nbytes: int
+    count: int
+
+
+def traffic(program: Program, mesh: ProcessMesh) -> tuple[Traffic, ...]:
+    """Returns what a rank of a partitioned program communicates, in order of first appearance."""
+    found = sites(program)
+    times = executions(found)
+    counts: dict[tuple[str, tuple[str, ...], int], int] = {}
+    origin = dict.fromkeys(mesh.dim_names, 0)
+    for name, each in found.items():
+        for site in each:
+            if isinstance(site, Collective):
+                nbytes = max(_nbytes(value, origin) for value in (site.operand, site.result))
+                key = (site.op.kind, site.axes, nbytes)
+                counts[key] = counts.get(key, 0) + times[name]
+    return tuple(Traffic(*key, count) for key, count in counts.items())
+
+
+def _nbytes(value: Value, coords: dict[str, int]) -> int:
+    # The process at the origin has the first block of everything, and no block is larger.
+    return math.prod(evaluate(size, coords) for size in value.shape) * value.itemsize

@@ -1,0 +1,116 @@
+"""From a partitioned program to a deployment: groups named, attributes stripped, ranks listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autopar.cost.cluster import Cluster
+from autopar.ir.deployment import RankEntry
+from autopar.ir.errors import VerificationError
+from autopar.ir.expr import Coord, maximum, minimum
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import OpDist, Program
+from autopar.mapping import Map, Strip, deploy
+from autopar.mapping.strip import distribution_attributes
+from tests.mapping.programs import program, step
+
+MESH = ProcessMesh.of_shape((2, 3), ("dp", "tp"))
+CLUSTER = Cluster.load("cpu")
+
+
+def partitioned() -> Program:
+    """Reduces 7 elements over tp in blocks, gathers them again, and reduces over everything."""
+    block = maximum(0, minimum(3, 7 - 3 * Coord("tp")))
+    steps = [
+        step("s", "reduce_scatter", "x", (block,), dim=0, monoid="sum", axes=("tp",)),
+        step("g", "all_gather", "s", (7,), dim=0, size=7, axes=("tp",)),
+        step("r", "all_reduce", "g", (7,), monoid="max", axes=("dp", "tp")),
+    ]
+    bare = program((7,), steps, MESH)
+    layout = Layout.replicated(MESH, (7,))
+    origin = Origin("default")
+    main = replace(
+        bare.main,
+        values={k: replace(v, dist=layout, origin=origin) for k, v in bare.main.values.items()},
+        ops=tuple(replace(op, dist=OpDist(MESH), origin=origin) for op in bare.main.ops),
+    )
+    return bare.with_main(main)
+
+
+def test_deployment() -> None:
+    deployed = deploy(partitioned(), CLUSTER)
+    assert deployed.axes == ("dp", "tp")
+    assert deployed.ranks[:4] == (
+        RankEntry(0, (0, 0), 0),
+        RankEntry(0, (0, 1), 1),
+        RankEntry(0, (0, 2), 2),
+        RankEntry(0, (1, 0), 3),
+    )
+    assert deployed.groups == {"tp": ((0, 1, 2), (3, 4, 5)), "dp_tp": ((0, 1, 2, 3, 4, 5),)}
+    (executable,) = deployed.programs
+    assert executable.level == "executable"
+    assert [dict(op.args)["group"] for op in executable.main.ops] == ["tp", "tp", "dp_tp"]
+    assert distribution_attributes(executable) == []
+
+
+def test_placement_moves_coordinates_and_groups_together() -> None:
+    deployed = deploy(partitioned(), CLUSTER, (5, 4, 3, 2, 1, 0))
+    assert deployed.coords_of(0) == {"dp": 1, "tp": 2}
+    assert deployed.ranks[0].process_id == 5
+    assert deployed.groups["tp"] == ((5, 4, 3), (2, 1, 0))
+    for members in deployed.groups["tp"]:
+        assert [deployed.coords_of(rank)["tp"] for rank in members] == [0, 1, 2]
+
+
+def test_observer_sees_each_pass() -> None:
+    seen = {}
+    deploy(partitioned(), CLUSTER, observe=lambda name, after: seen.update({name: after}))
+    assert list(seen) == ["map", "strip"]
+    assert distribution_attributes(seen["map"])
+    assert not distribution_attributes(seen["strip"])
+
+
+def test_inputs_are_unchanged() -> None:
+    program_ = partitioned()
+    deploy(program_, CLUSTER)
+    assert program_ == partitioned()
+
+
+def test_strip_lists_what_is_left() -> None:
+    with pytest.raises(VerificationError) as caught:
+        Strip()(partitioned())
+    assert len(caught.value.problems) == 3
+    assert "%s = comm.reduce_scatter names mesh axes (model.py:115)" in caught.value.problems[0]
+
+
+def test_every_attribute_is_found() -> None:
+    found = "\n".join(distribution_attributes(partitioned()))
+    assert found.startswith("the program has a mesh")
+    assert "%x has a layout" in found
+    assert "%r = comm.all_reduce has a choice" in found
+
+
+def test_deploy_proves_communication() -> None:
+    # The reduce_scatter claims to leave 2 elements everywhere, but 7 over 3 is 3, 3, 1.
+    wrong = step("s", "reduce_scatter", "x", (2,), dim=0, monoid="sum", axes=("tp",))
+    with pytest.raises(VerificationError, match="what it gets along dimension 0 is 2 on rank 0"):
+        deploy(program((7,), [wrong], MESH), CLUSTER)
+
+
+def test_a_program_without_mesh_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no mesh to map"):
+        Map(CLUSTER)(program((7,), []))
+
+
+def test_large_mesh_shares_one_program_and_one_class() -> None:
+    mesh = ProcessMesh.of_shape((64, 64), ("dp", "tp"))
+    reduced = step("r", "all_reduce", "x", (7,), monoid="sum", axes=("tp",))
+    deployed = deploy(program((7,), [reduced], mesh), CLUSTER)
+    assert len(deployed.programs) == 1
+    assert deployed.world_size == 4096
+    assert deployed.coords_of(4095) == {"dp": 63, "tp": 63}
+    assert len(deployed.groups["tp"]) == 64
+    assert deployed.groups["tp"][1][:2] == (64, 65)
