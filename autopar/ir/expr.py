@@ -13,7 +13,7 @@ size of a program, and the time to compile it, don't grow with the number of ran
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -163,34 +163,119 @@ def axes_of(expr: IntExpr) -> frozenset[str]:
     return frozenset()
 
 
+class ExprSyntaxError(ValueError):
+    """Text is not a rank expression: at `position`, `expected` was expected."""
+
+    def __init__(self, position: int, expected: str) -> None:
+        super().__init__(f"expected {expected} at position {position}")
+        self.position = position
+        self.expected = expected
+
+
 def parse(text: str) -> IntExpr:
     """Parses what `str` of an expression prints.
+
+    Also takes subtraction, and min and max of more than two operands.
 
     Raises:
         ValueError: If `text` is not a rank expression.
     """
     try:
-        return _from_ast(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, KeyError, RecursionError) as error:
-        raise ValueError(f"not a rank expression: {text!r}") from error
+        expr, end = parse_prefix(text)
+        if text[end:].strip():
+            raise ExprSyntaxError(end, "an operator or the end")
+    except ExprSyntaxError as error:
+        raise ValueError(f"not a rank expression: {text!r}: {error}") from error
+    return expr
 
 
-_AST_OPS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Mult: "*", ast.FloorDiv: "//"}
+def parse_prefix(text: str, start: int = 0) -> tuple[IntExpr, int]:
+    """Parses the longest rank expression that begins at `start`.
+
+    Returns:
+        The expression and the position behind it.
+
+    Raises:
+        ExprSyntaxError: If there is none.
+    """
+    parser = _Parser(text, start)
+    return parser.sum(), parser.at
 
 
-def _from_ast(node: ast.expr) -> IntExpr:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        operand = _from_ast(node.operand)
-        if isinstance(operand, int):
-            return -operand
-    if isinstance(node, ast.Name):
-        return Coord(node.id)
-    if isinstance(node, ast.BinOp):
-        return Binary(_AST_OPS[type(node.op)], _from_ast(node.left), _from_ast(node.right))
-    if isinstance(node, ast.Call) and len(node.args) == 2:
-        name = ast.unparse(node.func)
-        if name in ("min", "max"):
-            return Binary(name, _from_ast(node.args[0]), _from_ast(node.args[1]))
-    raise ValueError(f"not a rank expression: {ast.unparse(node)!r}")
+_TOKEN = re.compile(r"\s*(?:(?P<int>[0-9]{1,4000})|(?P<name>[^\W\d]\w*)|(?P<sign>//|[-+*(),]))")
+_MAX_NESTING = 100
+
+
+class _Parser:
+    """Recursive descent. `at` is the end of what has been parsed."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self.at = at
+        self._text = text
+        self._nesting = 0
+
+    def sum(self) -> IntExpr:
+        expr = self._product()
+        while sign := self._accept("+", "-"):
+            operand = self._product()
+            # Only `+` is ever printed, and must come back as it was; `-` is for people.
+            minus = sign == "-"
+            expr = add(expr, multiply(operand, -1)) if minus else Binary("+", expr, operand)
+        return expr
+
+    def _product(self) -> IntExpr:
+        expr = self._atom()
+        while sign := self._accept("*", "//"):
+            expr = Binary(sign, expr, self._atom())
+        return expr
+
+    def _atom(self) -> IntExpr:
+        if self._accept("-"):
+            return multiply(self._nested(self._atom), -1)
+        if self._accept("("):
+            return self._nested(self.sum, ")")
+        match = _TOKEN.match(self._text, self.at)
+        if match is None or match["sign"]:
+            raise self._error("a number, a mesh axis, min, max or '('")
+        self.at = match.end()
+        if match["int"]:
+            return int(match["int"])
+        if match["name"] in ("min", "max"):
+            self._expect("(")
+            name: str = match["name"]
+            return self._nested(lambda: self._operands(name), ")")
+        return Coord(match["name"])
+
+    def _operands(self, op: str) -> IntExpr:
+        expr = self.sum()
+        self._expect(",")
+        expr = Binary(op, expr, self.sum())
+        while self._accept(","):
+            expr = Binary(op, expr, self.sum())
+        return expr
+
+    def _nested(self, parse: Callable[[], IntExpr], close: str = "") -> IntExpr:
+        self._nesting += 1
+        if self._nesting > _MAX_NESTING:
+            raise self._error(f"at most {_MAX_NESTING} levels of nesting")
+        expr = parse()
+        if close:
+            self._expect(close)
+        self._nesting -= 1
+        return expr
+
+    def _accept(self, *signs: str) -> str | None:
+        match = _TOKEN.match(self._text, self.at)
+        if match is None or match["sign"] not in signs:
+            return None
+        self.at = match.end()
+        sign: str = match["sign"]
+        return sign
+
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
+            raise self._error(repr(sign))
+
+    def _error(self, expected: str) -> ExprSyntaxError:
+        rest = self._text[self.at :]
+        return ExprSyntaxError(self.at + len(rest) - len(rest.lstrip()), expected)
