@@ -1,0 +1,116 @@
+"""The parts import one another only along the arrows of the design, and load only what they need.
+
+    ir <- cost <- {completion, partition, mapping}        ir <- {frontend, annotate, runtime}
+
+`pipeline`, `cli`, `report` and the package itself see everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "autopar"
+MAY_IMPORT = {
+    "ir": set(),
+    "cost": {"ir"},
+    "completion": {"ir", "cost"},
+    "partition": {"ir", "cost"},
+    "mapping": {"ir", "cost"},
+    "frontend": {"ir"},
+    "annotate": {"ir"},
+    "runtime": {"ir"},
+}
+SEE_ALL = {"__init__", "__main__", "cli", "pipeline", "report"}
+
+
+def imported_modules(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yields (line, absolute module name) of every import, wherever in the source it stands.
+
+    `from autopar import cost` names the module `autopar.cost` too.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def part_of(path: Path) -> str:
+    """Returns the part that a source file belongs to: its folder, or its name at the top."""
+    inside = path.relative_to(PACKAGE)
+    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+
+
+def forbidden(source: str, path: Path) -> list[str]:
+    """Returns the imports of a file that no arrow of the design allows."""
+    part = part_of(path)
+    if part in SEE_ALL:
+        return []
+    package = ("autopar", *path.relative_to(PACKAGE).parts[:-1])
+    found = []
+    for line, module in imported_modules(source, package):
+        words = module.split(".")
+        if words[0] != "autopar" or words[1:] == ["__version__"]:
+            continue
+        if len(words) < 2 or words[1] not in MAY_IMPORT[part] | {part}:
+            found.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {part} imports {module}")
+    return found
+
+
+def test_parts_import_along_the_arrows_only() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert {part_of(path) for path in files} - SEE_ALL <= MAY_IMPORT.keys()
+    assert [problem for path in files for problem in forbidden(path.read_text(), path)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from autopar.partition import x",
+        "import autopar.partition.boxes",
+        "from autopar import partition",
+        "from ..partition import boxes",
+        "def f():\n    from autopar import pipeline",
+        "import autopar",
+    ],
+)
+def test_the_walk_sees_every_form_of_import(source: str) -> None:
+    assert len(forbidden(source, PACKAGE / "mapping" / "prove.py")) == 1
+
+
+def test_the_walk_admits_the_arrows() -> None:
+    source = "import torch\nfrom autopar import __version__\nfrom autopar.ir import mesh\n"
+    assert forbidden(source + "from . import groups", PACKAGE / "mapping" / "prove.py") == []
+
+
+def loaded_after(code: str) -> set[str]:
+    """Returns the modules that a fresh interpreter has loaded after running this code."""
+    show = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    run = [sys.executable, "-c", code + show]
+    result = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def test_runtime_loads_nothing_of_the_compiler() -> None:
+    loaded = loaded_after("import autopar.runtime.__main__")
+    ours = {name.split(".")[1] for name in loaded if name.startswith("autopar.")}
+    assert ours == {"ir", "runtime"}
+    assert not loaded & {"onnx", "onnxruntime", "click", "yaml"}
+
+
+@pytest.mark.parametrize("words", [[], ["compile"], ["inspect"], ["run"], ["verify"]])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    arguments = [*words, "--help"]
+    loaded = loaded_after(
+        f"from autopar.cli import main\nmain({arguments}, prog_name='autopar', standalone_mode=False)"
+    )
+    assert not loaded & {"torch", "onnx", "onnxruntime", "numpy", "google.protobuf", "yaml"}
