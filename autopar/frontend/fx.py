@@ -1,0 +1,337 @@
+"""Lowers an exported fx graph of ATen ops to a serial program.
+
+What is particular to torch ends here: devices and memory formats, strides (values are contiguous),
+aliases and copies, assertions, results in tuples, defaults that are spelled out. Whoever exported
+the graph says what its placeholders and outputs are, what its values are called and where its ops
+come from.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
+from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
+
+IR_DTYPES: Mapping[torch.dtype, str] = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3fn",
+    torch.float8_e5m2: "f8e5m2",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+"""The IR's name of each torch dtype."""
+
+_LEFT_OUT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+"""Arguments that say where and in which strides a result is stored."""
+
+_RENAMED: Mapping[str, str] = {
+    "aten._unsafe_view.default": "aten.view.default",
+    "aten.reshape.default": "aten.view.default",
+}
+"""Ops that differ in aliasing only, and the ones that stand for them."""
+
+_RENAMED_ARGUMENTS: Mapping[str, str] = {"aten.reshape.default.shape": "size"}
+
+_SIZES: Mapping[str, str] = {"aten.view.default": "size", "aten.expand.default": "size"}
+"""Arguments that spell the shape of the result, and may say -1 in it."""
+
+_COPIES = ("aten.alias", "aten.detach", "aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
+"""Ops whose result is their operand, for values that nobody writes to."""
+
+_RESHAPING = ("aten.view", "aten._unsafe_view", "aten.reshape", "aten.expand", "aten._to_copy")
+"""Ops that are no-ops if shape and dtype stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """What a placeholder is.
+
+    Attributes:
+        name: Name of its value.
+        role: A role of `autopar.ir.program.ROLES`.
+        label: The user's name for it; the value's if empty.
+        loc: Where it comes from.
+        kept: Whether it stays an input of the program even if nothing reads it.
+    """
+
+    name: str
+    role: str
+    label: str = ""
+    loc: Loc = UNKNOWN
+    kept: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutput:
+    """A value that the program returns, and the user's name for it."""
+
+    node: fx.Node
+    label: str
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What the exporter knows about its graph.
+
+    Attributes:
+        inputs: What each placeholder is, by node; in the order of the program's inputs. A
+            placeholder that isn't here must not be used.
+        outputs: What the program returns. Whatever they don't need is dropped.
+        names: Names of values, by the node that computes them. Others get the node's name.
+        locate: Where a node comes from.
+        name: Name of the program.
+    """
+
+    inputs: Mapping[fx.Node, GraphInput]
+    outputs: Sequence[GraphOutput]
+    names: Mapping[fx.Node, str] = field(default_factory=dict)
+    locate: Callable[[fx.Node], Loc] = lambda node: UNKNOWN
+    name: str = ""
+
+
+def lower(graph: fx.Graph, lowering: Lowering) -> Program:
+    """Returns the program that a functional graph of ATen overloads computes.
+
+    Raises:
+        InvalidInputError: If the graph has something in it that is no ATen op on dense tensors
+            of static shape. Names all such nodes.
+    """
+    return _Lowerer(graph, lowering).run()
+
+
+class _Lowerer:
+    """One run of `lower`."""
+
+    def __init__(self, graph: fx.Graph, lowering: Lowering) -> None:
+        self.lowering = lowering
+        self.graph = graph
+        self.problems: list[str] = []
+        self.values: dict[str, Value] = {}
+        self.refs: dict[fx.Node, str | tuple[str, ...]] = {}
+        self.same: dict[fx.Node, fx.Node] = {}
+        self.names = dict(lowering.names)
+        self.inputs: dict[fx.Node, GraphInput] = {}
+
+    def run(self) -> Program:
+        self._find_copies()
+        live = self._live()
+        self.inputs = {
+            node: given
+            for node, given in self.lowering.inputs.items()
+            if given.kept or node in live
+        }
+        for node, given in self.inputs.items():
+            self._add_value(node, self._unique(given.name), node.meta["val"], given.role, given.loc)
+        self._name_results(live)
+        ops = tuple(
+            self._op(node)
+            for node in live
+            if node.op == "call_function" and node.target is not operator.getitem
+        )
+        if self.problems:
+            raise InvalidInputError("\n".join(["can't lower the exported graph:", *self.problems]))
+        inputs = tuple(self._one(node) for node in self.inputs)
+        outputs = tuple(self._one(self._origin(out.node)) for out in self.lowering.outputs)
+        main = Function("main", inputs, outputs, self.values, ops)
+        return Program({"main": main}, self._signature(main), name=self.lowering.name)
+
+    def _find_copies(self) -> None:
+        for node in self.graph.nodes:
+            if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+                continue
+            source, packet = node.args[0], _kind(node).rpartition(".")[0]
+            if packet in _COPIES or (packet in _RESHAPING and _same_type(node, source)):
+                self.same[node] = source
+        for node in reversed(self.same):
+            if node in self.names:
+                self.names.setdefault(self.same[node], self.names[node])
+
+    def _origin(self, node: fx.Node) -> fx.Node:
+        """Returns the node whose result `node` holds, copies seen through."""
+        while node in self.same:
+            node = self.same[node]
+        return node
+
+    def _live(self) -> list[fx.Node]:
+        """Returns the nodes that the outputs need, in order."""
+        needed: set[fx.Node] = set()
+        pending = [self._origin(out.node) for out in self.lowering.outputs]
+        while pending:
+            node = pending.pop()
+            if node not in needed:
+                needed.add(node)
+                pending.extend(self._origin(source) for source in node.all_input_nodes)
+        for node in needed:
+            if node.op == "placeholder" and node not in self.lowering.inputs:
+                self.problems.append(f"  - {node.name}: a placeholder that nobody accounts for")
+            elif node.op not in ("placeholder", "call_function"):
+                self.problems.append(f"  - {node.name}: a node of kind {node.op}")
+        return [node for node in self.graph.nodes if node in needed]
+
+    def _name_results(self, live: Sequence[fx.Node]) -> None:
+        """Gives every result a value. The picks of a tuple name the parts of it."""
+        picks: dict[fx.Node, dict[int, fx.Node]] = {}
+        for node in live:
+            if node.target is operator.getitem:
+                whole, position = node.args
+                picks.setdefault(self._origin(whole), {})[position] = node  # type: ignore[arg-type,index]
+        for node in live:
+            if node.op != "call_function" or node.target is operator.getitem:
+                continue
+            result = node.meta.get("val")
+            if isinstance(result, torch.Tensor):
+                self._add_value(node, self._unique(self._wanted(node)), result)
+            elif isinstance(result, (tuple, list)):
+                self._add_parts(node, result, picks.get(node, {}))
+            else:
+                self.problems.append(f"  - {node.name}: {node.target} returns no tensor")
+
+    def _add_parts(
+        self, node: fx.Node, parts: Sequence[object], picks: Mapping[int, fx.Node]
+    ) -> None:
+        names = []
+        for position, part in enumerate(parts):
+            pick = picks.get(position)
+            wanted = self._wanted(pick) if pick is not None else f"{node.name}.{position}"
+            name = self._unique(wanted)
+            names.append(name)
+            if not isinstance(part, torch.Tensor):
+                self.problems.append(f"  - {node.name}: result {position} is no tensor")
+                continue
+            self._add_value(pick, name, part)
+        self.refs[node] = tuple(names)
+
+    def _wanted(self, node: fx.Node) -> str:
+        return self.names.get(node, node.name)
+
+    def _unique(self, name: str) -> str:
+        if name not in self.values:
+            return name
+        count = 1
+        while f"{name}.{count}" in self.values:
+            count += 1
+        return f"{name}.{count}"
+
+    def _add_value(
+        self,
+        node: fx.Node | None,
+        name: str,
+        tensor: torch.Tensor,
+        role: str = "activation",
+        loc: Loc = UNKNOWN,
+    ) -> None:
+        dtype = IR_DTYPES.get(tensor.dtype)
+        sizes = tuple(size for size in tensor.shape if isinstance(size, int))
+        if dtype is None:
+            self.problems.append(f"  - {name}: dtype {tensor.dtype} has no place in a program")
+        if len(sizes) != tensor.ndim:
+            self.problems.append(f"  - {name}: shape {tuple(tensor.shape)} isn't static")
+        self.values[name] = Value(name, dtype or "f32", sizes, role, loc=loc)
+        if node is not None:
+            self.refs[node] = name
+
+    def _one(self, node: fx.Node) -> str:
+        name = self.refs[node]
+        if isinstance(name, tuple):
+            raise InvalidInputError(f"{node.name}: a tuple where a tensor is needed")
+        return name
+
+    def _op(self, node: fx.Node) -> Op:
+        loc = self.lowering.locate(node)
+        results = self.refs.get(node, ())
+        names = (results,) if isinstance(results, str) else results
+        kind = _kind(node)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            self.problems.append(f"  - {loc}: {kind} is no ATen op")
+            return Op(kind, (), names, loc=loc)
+        renamed = _RENAMED.get(kind, kind)
+        args = []
+        for key, value in _given(node, node.target):
+            name = _RENAMED_ARGUMENTS.get(f"{kind}.{key}", key)
+            if name == _SIZES.get(renamed):
+                args.append((name, self.values[names[0]].shape))
+            else:
+                args.append((name, self._arg(value, f"{loc}: argument {key} of {kind}")))
+        return Op(renamed, tuple(args), names, loc=loc)
+
+    def _arg(self, value: Any, where: str) -> Arg:
+        if isinstance(value, fx.Node):
+            return Ref(self._one(self._origin(value)))
+        if isinstance(value, (list, tuple)):
+            return tuple(self._arg(item, where) for item in value)
+        if isinstance(value, torch.dtype) and value in IR_DTYPES:
+            return DType(IR_DTYPES[value])
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        self.problems.append(f"  - {where} is {value!r}, which has no place in a program")
+        return None
+
+    def _signature(self, main: Function) -> Signature:
+        labels = [given.label for given in self.inputs.values()]
+        inputs = tuple(
+            _port(main.values[name], label) for name, label in zip(main.inputs, labels, strict=True)
+        )
+        outputs = tuple(
+            _port(main.values[name], out.label)
+            for name, out in zip(main.outputs, self.lowering.outputs, strict=True)
+        )
+        return Signature(inputs, outputs)
+
+
+def _port(value: Value, label: str) -> Port:
+    return Port(value.name, label or value.name, value.dtype, value.global_shape, value.role)
+
+
+def _kind(node: fx.Node) -> str:
+    """Returns the op kind of a node: namespace, name and overload."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._opname}.{target._overloadname}"
+    return str(getattr(target, "__name__", target))
+
+
+def _same_type(node: fx.Node, source: fx.Node) -> bool:
+    mine, other = node.meta.get("val"), source.meta.get("val")
+    if not isinstance(mine, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return mine.shape == other.shape and mine.dtype == other.dtype
+
+
+def _given(node: fx.Node, target: torch._ops.OpOverload) -> Iterable[tuple[str, object]]:
+    """Yields the arguments by schema name, those left out that equal their default."""
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name in _LEFT_OUT:
+            continue
+        if position < len(node.args) and not argument.kwarg_only:
+            value = node.args[position]
+        elif argument.name in node.kwargs:
+            value = node.kwargs[argument.name]
+        else:
+            continue
+        if not (argument.has_default_value() and _equal(value, argument.default_value)):
+            yield argument.name, value
+
+
+def _equal(value: object, default: object) -> bool:
+    if isinstance(value, (list, tuple)) and isinstance(default, (list, tuple)):
+        return list(value) == list(default)
+    return type(value) is type(default) and value == default

@@ -1,0 +1,65 @@
+"""The ONNX frontend: `import_onnx` turns a file into a serial program and its weights.
+
+    load        read the file, check it
+    bind        give every input a static shape
+    walk        run the graph node by node; `control` unrolls, `record` computes what is known
+                and records the rest as steps; `ops` says how each operator is expressed
+    export      run the steps under torch.export
+    importing   all of it, in order
+
+Importing this package is cheap: onnx and torch are loaded by `import_onnx`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autopar.ir.manifest import ReportEntry
+from autopar.ir.program import Program
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """What an import returns.
+
+    Attributes:
+        program: The serial program, in one function.
+        weights: The tensor of each of its inputs that is a parameter or constant, by value name.
+            They aren't to be written to: they may be views of the file.
+        report: What of the model was ignored, or done in another way than it says.
+    """
+
+    program: Program
+    weights: Mapping[str, torch.Tensor]
+    report: tuple[ReportEntry, ...] = ()
+
+
+def import_onnx(
+    path: str | os.PathLike[str],
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    allow_external: Sequence[str | os.PathLike[str]] = (),
+) -> ImportedModel:
+    """Imports an ONNX model of opset 11 or newer.
+
+    Args:
+        path: The model's file.
+        input_shapes: Shapes by input name. They bind the symbols of the input's dimensions, too.
+        dims: Sizes by symbolic dimension (`dim_param`).
+        allow_external: Folders, besides the model's own, that external data may be read from.
+
+    Raises:
+        autopar.frontend.onnx.problems.ModelError: If the file can't be read or is malformed, a
+            size is unbound or contradicted, or nodes can't be expressed. Holds all problems.
+    """
+    from autopar.frontend.onnx.importing import import_model
+
+    folders = tuple(os.fspath(folder) for folder in allow_external)
+    return import_model(os.fspath(path), input_shapes or {}, dims or {}, folders)

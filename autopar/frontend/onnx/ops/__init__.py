@@ -1,0 +1,53 @@
+"""How ONNX operators are expressed with torch functions, in tables by family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar.frontend.onnx.ops.activation import TABLE as ACTIVATION
+from autopar.frontend.onnx.ops.convolution import TABLE as CONVOLUTION
+from autopar.frontend.onnx.ops.create import TABLE as CREATE
+from autopar.frontend.onnx.ops.elementwise import TABLE as ELEMENTWISE
+from autopar.frontend.onnx.ops.indexing import TABLE as INDEXING
+from autopar.frontend.onnx.ops.layout import TABLE as LAYOUT
+from autopar.frontend.onnx.ops.linear import TABLE as LINEAR
+from autopar.frontend.onnx.ops.normalization import TABLE as NORMALIZATION
+from autopar.frontend.onnx.ops.pooling import TABLE as POOLING
+from autopar.frontend.onnx.ops.quantization import TABLE as QUANTIZATION
+from autopar.frontend.onnx.ops.recurrent import TABLE as RECURRENT
+from autopar.frontend.onnx.ops.reduction import TABLE as REDUCTION
+from autopar.frontend.onnx.ops.resize import TABLE as RESIZE
+from autopar.frontend.onnx.ops.sequence import TABLE as SEQUENCE
+from autopar.frontend.onnx.values import Translation
+
+TABLES: tuple[Mapping[str, Translation], ...] = (
+    ACTIVATION,
+    CONVOLUTION,
+    CREATE,
+    ELEMENTWISE,
+    INDEXING,
+    LAYOUT,
+    LINEAR,
+    NORMALIZATION,
+    POOLING,
+    QUANTIZATION,
+    RECURRENT,
+    REDUCTION,
+    RESIZE,
+    SEQUENCE,
+)
+DEFAULT_DOMAIN: Mapping[str, Translation] = {
+    op_type: translation for table in TABLES for op_type, translation in table.items()
+}
+DOMAINS: Mapping[str, Mapping[str, Translation]] = {"": DEFAULT_DOMAIN}
+_STANDARD = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
+
+
+def find_translation(domain: str, op_type: str) -> Translation | None:
+    """Returns the translation of an operator, or None if it has none."""
+    return DOMAINS.get(domain, {}).get(op_type)
+
+
+def is_known_domain(domain: str) -> bool:
+    """Tells whether operators of this domain mean something to onnx or to us."""
+    return domain in DOMAINS or domain in _STANDARD

@@ -1,0 +1,258 @@
+"""Shapes and element order: reshape, transpose, slice, pad, join and split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from autopar.frontend.onnx.node import Array, Node, Refused
+from autopar.frontend.onnx.values import Translation
+
+
+def as_ints(array: Array) -> list[int]:
+    """Returns the content of an integer input as a flat list."""
+    return [int(item) for item in array.reshape(-1).tolist()]
+
+
+def as_axes(axes: Sequence[int], rank: int) -> list[int]:
+    """Returns axes counted from the front.
+
+    Raises:
+        Refused: If there is no such axis, or one is there twice.
+    """
+    result = [axis + rank if axis < 0 else axis for axis in axes]
+    if any(not 0 <= axis < rank for axis in result) or len(set(result)) != len(result):
+        raise Refused(f"axes {list(axes)} don't fit {rank} dimensions")
+    return result
+
+
+def _axes(node: Node, given: Array | None) -> list[int] | None:
+    """Returns the axes of a node: an attribute before opset 13, an input since."""
+    return as_ints(given) if given is not None else node.integers("axes")
+
+
+def _identity(node: Node, x: torch.Tensor, *_: object) -> torch.Tensor:
+    return x
+
+
+def _reshape(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
+    wanted = as_ints(shape)
+    if not node.flag("allowzero"):
+        if any(size == 0 and at >= x.ndim for at, size in enumerate(wanted)):
+            raise Refused(f"shape {wanted} copies a dimension that {list(x.shape)} lacks")
+        wanted = [x.shape[at] if size == 0 else size for at, size in enumerate(wanted)]
+    if wanted.count(-1) == 1:
+        rest = math.prod(size for size in wanted if size != -1)
+        if rest == 0 or x.numel() % rest:
+            raise Refused(f"can't reshape {list(x.shape)} to {wanted}")
+        wanted[wanted.index(-1)] = x.numel() // rest
+    return x if wanted == list(x.shape) else x.reshape(wanted)
+
+
+def _flatten(node: Node, x: torch.Tensor) -> torch.Tensor:
+    axis = node.integer("axis", 1)
+    axis = axis + x.ndim if axis < 0 else axis
+    rows = math.prod(x.shape[:axis])
+    return x.reshape(rows, math.prod(x.shape[axis:]))
+
+
+def _squeeze(node: Node, x: torch.Tensor, axes: Array | None = None) -> torch.Tensor:
+    given = _axes(node, axes)
+    gone = [at for at, size in enumerate(x.shape) if size == 1]
+    if given is not None:
+        gone = as_axes(given, x.ndim)
+        if any(x.shape[axis] != 1 for axis in gone):
+            raise Refused(f"axes {given} of shape {list(x.shape)} aren't all of size 1")
+    return x.reshape([size for at, size in enumerate(x.shape) if at not in gone])
+
+
+def _unsqueeze(node: Node, x: torch.Tensor, axes: Array | None = None) -> torch.Tensor:
+    given = _axes(node, axes) or []
+    rank = x.ndim + len(given)
+    new = as_axes(given, rank)
+    sizes = iter(x.shape)
+    return x.reshape([1 if at in new else next(sizes) for at in range(rank)])
+
+
+def _transpose(node: Node, x: torch.Tensor) -> torch.Tensor:
+    order = node.integers("perm")
+    order = list(reversed(range(x.ndim))) if order is None else order
+    return x if order == list(range(x.ndim)) else x.permute(as_axes(order, x.ndim))
+
+
+def _concat(node: Node, *tensors: torch.Tensor) -> torch.Tensor:
+    axis = as_axes([node.integer("axis", 0)], tensors[0].ndim)[0]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, axis)
+
+
+def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
+    axis = as_axes([node.integer("axis", 0)], x.ndim)[0]
+    given = as_ints(sizes) if sizes is not None else node.integers("split")
+    if given is None:
+        parts = node.integer("num_outputs", len(node.proto.output))
+        if parts <= 0:
+            raise Refused(f"it splits into {parts} parts")
+        block = -(-x.shape[axis] // parts)
+        given = [min(block, max(0, x.shape[axis] - block * at)) for at in range(parts)]
+    return tuple(torch.split(x, given, axis))
+
+
+def _expand(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
+    wanted = torch.broadcast_shapes(x.shape, tuple(as_ints(shape)))
+    return x if wanted == x.shape else x.expand(wanted)
+
+
+def _tile(node: Node, x: torch.Tensor, repeats: Array) -> torch.Tensor:
+    counts = as_ints(repeats)
+    if len(counts) != x.ndim:
+        raise Refused(f"{len(counts)} repeats for {x.ndim} dimensions")
+    return x if all(count == 1 for count in counts) else x.repeat(counts)
+
+
+def _slice(
+    node: Node,
+    x: torch.Tensor,
+    starts: Array,
+    ends: Array,
+    axes: Array | None = None,
+    steps: Array | None = None,
+) -> torch.Tensor:
+    first, last = as_ints(starts), as_ints(ends)
+    along = as_axes(range(len(first)) if axes is None else as_ints(axes), x.ndim)
+    strides = [1] * len(first) if steps is None else as_ints(steps)
+    for axis, start, end, step in zip(along, first, last, strides, strict=True):
+        if step == 0:
+            raise Refused("a step of 0")
+        x = _slice_axis(x, axis, slice(start, end, step))
+    return x
+
+
+def _slice_axis(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
+    # ONNX clamps bounds as Python does, but for the end of a backward slice: there, a large
+    # negative number means "the first element included".
+    start, stop, step = part.indices(x.shape[axis])
+    taken = range(start, stop, step)
+    if len(taken) == x.shape[axis] and step == 1:
+        return x
+    if not taken:
+        return x.narrow(axis, 0, 0)
+    if step > 0:
+        index = [slice(None)] * axis + [slice(start, taken[-1] + 1, step)]
+        return x[tuple(index)]
+    index = [slice(None)] * axis + [slice(taken[-1], start + 1, -step)]
+    return x[tuple(index)].flip(axis)
+
+
+def _pad(
+    node: Node,
+    x: torch.Tensor,
+    pads: Array | None = None,
+    value: Array | None = None,
+    axes: Array | None = None,
+) -> torch.Tensor:
+    amounts = as_ints(pads) if pads is not None else node.integers("pads") or []
+    along = as_axes(as_ints(axes), x.ndim) if axes is not None else list(range(x.ndim))
+    if len(amounts) != 2 * len(along):
+        raise Refused(f"{len(amounts)} pads for {len(along)} axes")
+    mode = node.text("mode", "constant")
+    before, after = amounts[: len(along)], amounts[len(along) :]
+    per_axis = dict(zip(along, zip(before, after, strict=True), strict=True))
+    if mode == "constant":
+        fill = value.item() if value is not None and value.size else node.number("value", 0.0)
+        flat = [n for axis in reversed(range(x.ndim)) for n in per_axis.get(axis, (0, 0))]
+        return _pad_constant(x, flat, fill)
+    for axis, (left, right) in per_axis.items():
+        if left or right:
+            x = _pad_axis(x, axis, left, right, mode)
+    return x
+
+
+def _pad_constant(x: torch.Tensor, flat: list[int], fill: object) -> torch.Tensor:
+    if not any(flat):
+        return x
+    if x.dtype == torch.bool:
+        return F.pad(x.to(torch.uint8), flat, value=float(bool(fill))).to(torch.bool)
+    number = fill if isinstance(fill, (int, float)) else 0
+    return F.pad(x, flat, value=number if x.dtype.is_floating_point else int(number))
+
+
+def _pad_axis(x: torch.Tensor, axis: int, left: int, right: int, mode: str) -> torch.Tensor:
+    size = x.shape[axis]
+    if size == 0 or size + left + right < 0:
+        raise Refused(f"can't pad axis {axis} of shape {list(x.shape)} by {left} and {right}")
+    at = np.arange(-left, size + right)
+    if mode == "edge":
+        index = np.clip(at, 0, size - 1)
+    elif mode == "wrap":
+        index = at % size
+    elif mode == "reflect":
+        period = max(1, 2 * (size - 1))
+        index = (size - 1) - np.abs((at % period) - (size - 1))
+    else:
+        raise Refused(f"pad mode {mode!r} isn't supported")
+    return x.index_select(axis, torch.tensor(index.tolist(), dtype=torch.int64))
+
+
+def _depth_to_space(node: Node, x: torch.Tensor) -> torch.Tensor:
+    block = node.integer("blocksize")
+    n, c, h, w = x.shape
+    if block <= 0 or c % (block * block):
+        raise Refused(f"{c} channels aren't divisible by blocks of {block} x {block}")
+    depth = c // (block * block)
+    if node.text("mode", "DCR") == "DCR":
+        y = x.reshape(n, block, block, depth, h, w).permute(0, 3, 4, 1, 5, 2)
+    else:
+        y = x.reshape(n, depth, block, block, h, w).permute(0, 1, 4, 2, 5, 3)
+    return y.reshape(n, depth, h * block, w * block)
+
+
+def _space_to_depth(node: Node, x: torch.Tensor) -> torch.Tensor:
+    block = node.integer("blocksize")
+    n, c, h, w = x.shape
+    if block <= 0 or h % block or w % block:
+        raise Refused(f"{h} x {w} isn't divisible by blocks of {block} x {block}")
+    y = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
+    return y.reshape(n, c * block * block, h // block, w // block)
+
+
+def _triangle(node: Node, x: torch.Tensor, k: Array | None = None) -> torch.Tensor:
+    diagonal = int(k.item()) if k is not None else 0
+    function = torch.triu if node.flag("upper", True) else torch.tril
+    return function(x, diagonal)
+
+
+def _reverse_sequence(node: Node, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise Refused(f"time axis {time} and batch axis {batch} aren't 0 and 1")
+    y = x.transpose(0, 1) if time == 0 else x
+    at = torch.arange(y.shape[1])
+    limit = lengths.to(torch.int64).reshape(-1, 1)
+    index = torch.where(at < limit, limit - 1 - at, at)
+    index = index.reshape(*index.shape, *[1] * (y.ndim - 2)).expand(y.shape)
+    result = torch.gather(y, 1, index)
+    return result.transpose(0, 1) if time == 0 else result
+
+
+TABLE: Mapping[str, Translation] = {
+    "Concat": Translation(_concat),
+    "DepthToSpace": Translation(_depth_to_space),
+    "Expand": Translation(_expand, static=(1,), expands=True),
+    "Flatten": Translation(_flatten),
+    "Identity": Translation(_identity),
+    "Pad": Translation(_pad, static=(1, 2, 3), expands=True),
+    "Reshape": Translation(_reshape, static=(1,)),
+    "ReverseSequence": Translation(_reverse_sequence),
+    "Slice": Translation(_slice, static=(1, 2, 3, 4)),
+    "SpaceToDepth": Translation(_space_to_depth),
+    "Split": Translation(_split, static=(1,)),
+    "Squeeze": Translation(_squeeze, static=(1,)),
+    "Tile": Translation(_tile, static=(1,), expands=True),
+    "Transpose": Translation(_transpose),
+    "Trilu": Translation(_triangle, static=(1,)),
+    "Unsqueeze": Translation(_unsqueeze, static=(1,)),
+}

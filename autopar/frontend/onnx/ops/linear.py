@@ -1,0 +1,47 @@
+"""Matrix products and what is built on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.values import Translation
+
+
+def _matmul(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.matmul(a, b)
+
+
+def _gemm(
+    node: Node, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None
+) -> torch.Tensor:
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    if a.ndim != 2 or b.ndim != 2:
+        raise Refused(f"its operands have {a.ndim} and {b.ndim} dimensions instead of 2")
+    left = a.t() if node.flag("transA") else a
+    right = b.t() if node.flag("transB") else b
+    if not a.dtype.is_floating_point:
+        product = torch.matmul(left, right) * int(alpha)
+        return product if c is None else product + c * int(beta)
+    if c is not None:
+        return torch.addmm(c, left, right, alpha=alpha, beta=beta)
+    product = torch.mm(left, right)
+    return product if alpha == 1.0 else product * alpha
+
+
+def _einsum(node: Node, *tensors: torch.Tensor) -> torch.Tensor:
+    return torch.einsum(node.text("equation").replace(" ", ""), *tensors)
+
+
+def _det(node: Node, x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.det(x)
+
+
+TABLE: Mapping[str, Translation] = {
+    "Det": Translation(_det),
+    "Einsum": Translation(_einsum, expands=True),
+    "Gemm": Translation(_gemm),
+    "MatMul": Translation(_matmul),
+}

@@ -1,0 +1,271 @@
+"""Recurrent layers, unrolled over the sequence.
+
+The input projection of all time steps is one matrix product; a step adds the recurrent part.
+Equations and gate orders are those of the ONNX operator definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from autopar.frontend.onnx.node import Array, Node, Refused
+from autopar.frontend.onnx.ops.layout import as_ints
+from autopar.frontend.onnx.values import Translation
+
+LONGEST = 4096
+"""Time steps that are unrolled at most."""
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+State = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What all directions of a layer share."""
+
+    node: Node
+    x: torch.Tensor
+    hidden: int
+    lengths: list[int]
+    activations: list[Activation]
+    directions: list[bool]
+
+
+def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
+    a = alpha if alpha is not None else {"leakyrelu": 0.01, "hardsigmoid": 0.2}.get(name, 1.0)
+    b = beta if beta is not None else {"hardsigmoid": 0.5}.get(name, 0.0)
+    table: Mapping[str, Activation] = {
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "relu": torch.relu,
+        "elu": lambda x: F.elu(x, a),
+        "softsign": F.softsign,
+        "softplus": F.softplus,
+        "leakyrelu": lambda x: F.leaky_relu(x, a),
+        "thresholdedrelu": lambda x: F.threshold(x, a, 0.0),
+        "hardsigmoid": lambda x: torch.clamp(x * a + b, 0.0, 1.0),
+        "affine": lambda x: x * a + b,
+        "scaledtanh": lambda x: torch.tanh(x * b) * a,
+    }
+    if name not in table:
+        raise Refused(f"activation {name!r} isn't supported")
+    return table[name]
+
+
+def _activations(node: Node, default: list[str], directions: int) -> list[Activation]:
+    names = node.texts("activations") or default * directions
+    if len(names) != len(default) * directions:
+        raise Refused(f"{len(names)} activations for {directions} directions")
+    alphas, betas = node.numbers("activation_alpha"), node.numbers("activation_beta")
+    result = []
+    for at, name in enumerate(names):
+        alpha = alphas[at] if alphas and at < len(alphas) else None
+        beta = betas[at] if betas and at < len(betas) else None
+        result.append(_activation(name.lower(), alpha, beta))
+    return result
+
+
+def _layer(
+    node: Node, x: torch.Tensor, r: torch.Tensor, lengths: Array | None, default: list[str]
+) -> _Layer:
+    way = node.text("direction", "forward")
+    known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+    if way not in known:
+        raise Refused(f"direction {way!r}")
+    directions = known[way]
+    if node.integer("layout") == 1:
+        x = x.transpose(0, 1)
+    steps, batch = x.shape[0], x.shape[1]
+    if steps > LONGEST:
+        raise Refused(f"{steps} time steps; at most {LONGEST} are unrolled")
+    given = [steps] * batch if lengths is None else as_ints(lengths)
+    if len(given) != batch or any(not 0 <= n <= steps for n in given):
+        raise Refused(f"sequence lengths {given[:8]} for a batch of {batch} and {steps} steps")
+    hidden = node.integer("hidden_size", r.shape[-1])
+    return _Layer(node, x, hidden, given, _activations(node, default, len(directions)), directions)
+
+
+def _clipped(node: Node, x: torch.Tensor) -> torch.Tensor:
+    limit = node.number("clip", 0.0)
+    return torch.clamp(x, -limit, limit) if limit else x
+
+
+def _initial(layer: _Layer, given: torch.Tensor | None, direction: int) -> torch.Tensor:
+    if given is None:
+        return layer.x.new_zeros(layer.x.shape[1], layer.hidden)
+    return given[:, direction] if layer.node.integer("layout") == 1 else given[direction]
+
+
+def _unroll(
+    layer: _Layer,
+    backward: bool,
+    projected: torch.Tensor,
+    state: State,
+    step: Callable[[torch.Tensor, State], State],
+) -> tuple[torch.Tensor, State]:
+    """Runs all time steps of one direction; returns the outputs in time order, and the end."""
+    steps = projected.shape[0]
+    outputs: list[torch.Tensor] = []
+    full = all(length == steps for length in layer.lengths)
+    for at in reversed(range(steps)) if backward else range(steps):
+        new = step(projected[at], state)
+        if full:
+            state = new
+            outputs.append(new[0])
+            continue
+        mask = torch.tensor([[at < length] for length in layer.lengths])
+        outputs.append(torch.where(mask, new[0], 0.0))
+        state = tuple(torch.where(mask, n, old) for n, old in zip(new, state, strict=True))
+    if backward:
+        outputs.reverse()
+    if not outputs:
+        return projected.new_zeros(0, *state[0].shape), state
+    return torch.stack(outputs), state
+
+
+def _assemble(
+    layer: _Layer, sequences: list[torch.Tensor], ends: list[State]
+) -> tuple[torch.Tensor, ...]:
+    """Joins the directions as ONNX lays them out."""
+    y = torch.stack(sequences, 1)
+    finals = [torch.stack([end[at] for end in ends]) for at in range(len(ends[0]))]
+    if layer.node.integer("layout") == 1:
+        return y.permute(2, 0, 1, 3), *(final.transpose(0, 1) for final in finals)
+    return y, *finals
+
+
+def _rnn(
+    node: Node,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor | None = None,
+    lengths: Array | None = None,
+    initial: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    layer = _layer(node, x, r, lengths, ["Tanh"])
+    sequences, ends = [], []
+    for at, backward in enumerate(layer.directions):
+        activation, recurrent = layer.activations[at], r[at].t()
+        projected = torch.matmul(layer.x, w[at].t())
+        if b is not None:
+            projected = projected + (b[at, : layer.hidden] + b[at, layer.hidden :])
+
+        def step(
+            part: torch.Tensor,
+            state: State,
+            f: Activation = activation,
+            weight: torch.Tensor = recurrent,
+        ) -> State:
+            return (f(_clipped(node, part + torch.mm(state[0], weight))),)
+
+        y, end = _unroll(layer, backward, projected, (_initial(layer, initial, at),), step)
+        sequences.append(y)
+        ends.append(end)
+    return _assemble(layer, sequences, ends)
+
+
+def _gru(
+    node: Node,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor | None = None,
+    lengths: Array | None = None,
+    initial: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh"])
+    sequences, ends = [], []
+    for at, backward in enumerate(layer.directions):
+        bias = b[at] if b is not None else None
+        step = _gru_step(layer, at, r[at], bias)
+        projected = torch.matmul(layer.x, w[at].t())
+        if bias is not None:
+            projected = projected + bias[: 3 * layer.hidden]
+        y, end = _unroll(layer, backward, projected, (_initial(layer, initial, at),), step)
+        sequences.append(y)
+        ends.append(end)
+    return _assemble(layer, sequences, ends)
+
+
+def _gru_step(
+    layer: _Layer, direction: int, r: torch.Tensor, bias: torch.Tensor | None
+) -> Callable[[torch.Tensor, State], State]:
+    node, hidden = layer.node, layer.hidden
+    f, g = layer.activations[2 * direction : 2 * direction + 2]
+    gates, candidate = r[: 2 * hidden].t(), r[2 * hidden :].t()
+    gate_bias = None if bias is None else bias[3 * hidden : 5 * hidden]
+    candidate_bias = None if bias is None else bias[5 * hidden :]
+    after = node.flag("linear_before_reset")
+
+    def step(part: torch.Tensor, state: State) -> State:
+        (h,) = state
+        both = part[:, : 2 * hidden] + torch.mm(h, gates)
+        both = f(_clipped(node, both if gate_bias is None else both + gate_bias))
+        z, reset = both[:, :hidden], both[:, hidden:]
+        inner = torch.mm(h if after else reset * h, candidate)
+        inner = inner if candidate_bias is None else inner + candidate_bias
+        new = g(_clipped(node, part[:, 2 * hidden :] + (reset * inner if after else inner)))
+        return ((1 - z) * new + z * h,)
+
+    return step
+
+
+def _lstm(
+    node: Node,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor | None = None,
+    lengths: Array | None = None,
+    initial_h: torch.Tensor | None = None,
+    initial_c: torch.Tensor | None = None,
+    peephole: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh", "Tanh"])
+    sequences, ends = [], []
+    for at, backward in enumerate(layer.directions):
+        step = _lstm_step(layer, at, r[at], None if peephole is None else peephole[at])
+        projected = torch.matmul(layer.x, w[at].t())
+        if b is not None:
+            projected = projected + (b[at, : 4 * layer.hidden] + b[at, 4 * layer.hidden :])
+        start = (_initial(layer, initial_h, at), _initial(layer, initial_c, at))
+        y, end = _unroll(layer, backward, projected, start, step)
+        sequences.append(y)
+        ends.append(end)
+    return _assemble(layer, sequences, ends)
+
+
+def _lstm_step(
+    layer: _Layer, direction: int, r: torch.Tensor, peephole: torch.Tensor | None
+) -> Callable[[torch.Tensor, State], State]:
+    node, hidden = layer.node, layer.hidden
+    f, g, h_function = layer.activations[3 * direction : 3 * direction + 3]
+    recurrent = r.t()
+    coupled = node.flag("input_forget")
+    looks = (None, None, None) if peephole is None else tuple(torch.split(peephole, hidden))
+
+    def gate(part: torch.Tensor, cell: torch.Tensor, look: torch.Tensor | None) -> torch.Tensor:
+        return f(_clipped(node, part if look is None else part + look * cell))
+
+    def step(part: torch.Tensor, state: State) -> State:
+        h, c = state
+        # ONNX orders the gates input, output, forget, cell.
+        i, o, forget, cell = torch.split(part + torch.mm(h, recurrent), hidden, 1)
+        take = gate(i, c, looks[0])
+        keep = 1 - take if coupled else gate(forget, c, looks[2])
+        new = keep * c + take * g(_clipped(node, cell))
+        return gate(o, new, looks[1]) * h_function(new), new
+
+    return step
+
+
+TABLE: Mapping[str, Translation] = {
+    "GRU": Translation(_gru, static=(4,)),
+    "LSTM": Translation(_lstm, static=(4,)),
+    "RNN": Translation(_rnn, static=(4,)),
+}

@@ -1,0 +1,322 @@
+"""Runs nodes at import time: at once if all they read is known, else on fake tensors.
+
+The import makes two passes. This one walks the graph with fake tensors for whatever depends on the
+program's inputs, which gives shapes and dtypes, tells what is known, and finds every node that
+can't be expressed. It leaves a list of steps, the second pass (`export`) runs them under
+torch.export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+
+from autopar.frontend.onnx.dtypes import ElementType, element_type_of
+from autopar.frontend.onnx.node import Array, Node, Refused, as_array
+from autopar.frontend.onnx.problems import Problems
+from autopar.frontend.onnx.values import (
+    Failed,
+    Known,
+    Operand,
+    Recipe,
+    Slot,
+    Step,
+    Stored,
+    StoredTensor,
+    TensorTree,
+    Traced,
+    Translation,
+    Value,
+    flatten,
+    leaves,
+)
+
+LARGEST_KNOWN = 2 * 2**30
+"""Bytes of the largest tensor that is computed at import time, or held as a constant."""
+SMALL = 64 * 2**10
+"""Bytes up to which a known result is always computed at import time."""
+FEW_ELEMENTS = 4096
+"""Elements of the inputs up to which a known result is computed without looking at its shape."""
+FEW_CONVERTED = 64
+"""Elements up to which the content of a tensor is converted to a dtype that numpy knows."""
+
+
+@dataclass
+class Recorder:
+    """Records the nodes of one model.
+
+    Attributes:
+        problems: Where nodes that can't be expressed are noted.
+        steps: What was recorded, in order.
+        stored: The known tensors that recorded steps read: weights and constants.
+        names: The ONNX name of each slot.
+        largest_known: See `LARGEST_KNOWN`.
+    """
+
+    problems: Problems
+    steps: list[Step] = field(default_factory=list)
+    stored: list[StoredTensor] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    slots: int = 0
+    largest_known: int = LARGEST_KNOWN
+    _places: dict[Known, int] = field(default_factory=dict)
+    _mode: FakeTensorMode = field(
+        default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True)
+    )
+
+    def add_input(self, kind: ElementType, shape: Sequence[int]) -> Traced:
+        """Returns the value of a program input."""
+        with self._mode:
+            fake = torch.empty(tuple(shape), dtype=kind.carrier)
+        return Traced(fake, self._new_slot(), kind)
+
+    def run(
+        self, node: Node, translation: Translation, inputs: Sequence[Value], outputs: int
+    ) -> list[Value]:
+        """Runs a node, or records it.
+
+        Returns:
+            The values of its outputs; `Failed` ones, after noting why, if it can't be expressed.
+        """
+        tensors = [leaf for value in inputs for leaf in leaves(value)]
+        if any(isinstance(leaf, Failed) for leaf in tensors):
+            return [Failed()] * outputs
+        try:
+            with torch.no_grad():
+                found = self._run(node, translation, list(inputs), tensors)
+        except Refused as refusal:
+            self.problems.add(node.label, str(refusal))
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            what = "its result has a shape or a choice that depends on the program's inputs"
+            self.problems.add(node.label, what)
+        except Exception as error:  # torch raises whatever it likes on a node that makes no sense
+            self.problems.add(node.label, f"torch can't run it: {_first_line(error)}")
+        else:
+            return [*found, *[None] * (outputs - len(found))]
+        return [Failed()] * outputs
+
+    def content(self, value: Value) -> torch.Tensor | None:
+        """Returns the content of a value, computed now if that is possible; else None."""
+        if isinstance(value, Known):
+            return value.tensor
+        if not isinstance(value, Traced) or value.recipe is None:
+            return None
+        recipe = value.recipe
+        self._check_size(value.fake)
+        inputs = [self._concrete(item) for item in recipe.inputs]
+        arguments = self._arguments(recipe.translation, inputs, real=True)
+        node = replace(recipe.node, known=())
+        return flatten(recipe.translation.run(node, *arguments))[value.output]
+
+    def _concrete(self, value: Value) -> Value:
+        if isinstance(value, list):
+            return [self._concrete(item) for item in value]
+        tensor = self.content(value)
+        if tensor is None or not isinstance(value, (Known, Traced)):
+            return value
+        return Known(tensor, value.kind)
+
+    def _run(
+        self,
+        node: Node,
+        translation: Translation,
+        inputs: list[Value],
+        tensors: Sequence[Known | Traced | Failed],
+    ) -> list[Value]:
+        types = [v.kind if isinstance(v, (Known, Traced)) else None for v in inputs]
+        node = replace(node, types=types)
+        inputs = self._resolve_static(node, translation, inputs)
+        if all(isinstance(leaf, Known) for leaf in tensors):
+            return self._run_known(node, translation, inputs, tensors)
+        node = replace(node, known=[self._content_now(value) for value in inputs])
+        arguments = self._arguments(translation, inputs, real=False)
+        return self._record(node, translation, inputs, translation.run(node, *arguments))
+
+    def _resolve_static(
+        self, node: Node, translation: Translation, inputs: list[Value]
+    ) -> list[Value]:
+        resolved = list(inputs)
+        for at, value in enumerate(inputs):
+            if value is None or not translation.needs(at):
+                continue
+            found = self._concrete(value)
+            if not all(isinstance(leaf, Known) for leaf in leaves(found)):
+                raise Refused(
+                    f"the content of its input {node.proto.input[at]!r} must be known at import "
+                    "time, and it is computed from the program's inputs"
+                )
+            resolved[at] = found
+        return resolved
+
+    def _run_known(
+        self,
+        node: Node,
+        translation: Translation,
+        inputs: list[Value],
+        tensors: Sequence[Known | Traced | Failed],
+    ) -> list[Value]:
+        operands = [leaf for leaf in tensors if isinstance(leaf, Known)]
+        source = next((leaf.source for leaf in operands if leaf.source), "")
+        elements = sum(leaf.tensor.numel() for leaf in operands)
+        if translation.expands or elements > FEW_ELEMENTS:
+            shapes = self._shapes(node, translation, inputs)
+            for fake in shapes:
+                self._check_size(fake)
+            result_bytes = sum(fake.nbytes for fake in shapes)
+            if result_bytes > max(SMALL, sum(leaf.tensor.nbytes for leaf in operands)):
+                arguments = self._arguments(translation, inputs, real=False)
+                with self._mode:
+                    tree = translation.run(node, *arguments)
+                return self._record(node, translation, inputs, tree, known=True)
+        arguments = self._arguments(translation, inputs, real=True)
+        tree = translation.run(node, *arguments)
+        same = {id(leaf.tensor): leaf for leaf in operands}
+        return [self._as_known(item, source, same) for item in _outputs(tree)]
+
+    def _shapes(
+        self, node: Node, translation: Translation, inputs: list[Value]
+    ) -> list[torch.Tensor]:
+        """Returns fake results of a node that reads known values only; empty if that can't be."""
+        arguments = self._arguments(translation, inputs, real=False)
+        try:
+            with self._mode:
+                return flatten(translation.run(node, *arguments))
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return []
+
+    def _check_size(self, tensor: torch.Tensor) -> None:
+        if tensor.nbytes > self.largest_known:
+            raise Refused(
+                f"its result of shape {list(tensor.shape)} has {tensor.nbytes} bytes; at most "
+                f"{self.largest_known} are computed at import time"
+            )
+
+    def _as_known(self, item: TensorTree, source: str, same: dict[int, Known]) -> Value:
+        if item is None:
+            return None
+        if isinstance(item, torch.Tensor):
+            if id(item) in same:
+                return same[id(item)]
+            self._check_size(item)
+            return Known(item, element_type_of(item.dtype), source)
+        return [self._as_known(part, source, same) for part in item]
+
+    def _record(
+        self,
+        node: Node,
+        translation: Translation,
+        inputs: list[Value],
+        tree: TensorTree,
+        known: bool = False,
+    ) -> list[Value]:
+        """Records a step. Results that are one of its inputs, or real, aren't computed by it."""
+        operands = [leaf for value in inputs for leaf in leaves(value)]
+        same = {
+            id(leaf.fake): leaf
+            for leaf in operands
+            if isinstance(leaf, (Known, Traced)) and leaf.fake is not None
+        }
+        values: list[Value] = []
+        slots: list[int | None] = []
+        recipe = Recipe(node, translation, tuple(inputs)) if known else None
+        for tensor in flatten(tree):
+            kind = element_type_of(tensor.dtype)
+            if id(tensor) in same:
+                values.append(same[id(tensor)])
+            elif isinstance(tensor, FakeTensor):
+                values.append(Traced(tensor, self._new_slot(), kind, recipe, len(values)))
+            else:
+                self._check_size(tensor)
+                values.append(Known(tensor, kind))
+            last = values[-1]
+            fresh = isinstance(last, Traced) and id(tensor) not in same
+            slots.append(last.slot if isinstance(last, Traced) and fresh else None)
+        if any(slot is not None for slot in slots):
+            parts = tuple(
+                self._operand(value, translation.needs(at), node, at)
+                for at, value in enumerate(inputs)
+            )
+            self.steps.append(Step(node, translation, parts, tuple(slots)))
+        ordered = iter(values)
+        return [_arrange(item, ordered) for item in _outputs(tree)]
+
+    def _operand(self, value: Value, static: bool, node: Node, at: int) -> Operand:
+        if isinstance(value, list):
+            return [self._operand(item, static, node, at) for item in value]
+        if isinstance(value, Traced):
+            return Slot(value.slot)
+        if not isinstance(value, Known):
+            return None
+        if static:
+            return as_array(value.tensor)
+        return self.store(value, node, at)
+
+    def store(self, value: Known, node: Node | None = None, position: int = 0) -> Stored:
+        """Makes a known value a weight or constant of the program.
+
+        Args:
+            value: The value.
+            node: The node that reads it.
+            position: Which input of the node it is.
+        """
+        if value not in self._places:
+            self._places[value] = len(self.stored)
+            self.stored.append(StoredTensor(value, node, position))
+        return Stored(self._places[value])
+
+    def _new_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def _arguments(
+        self, translation: Translation, inputs: Sequence[Value], real: bool
+    ) -> list[object]:
+        return [
+            self._argument(value, translation.needs(at), real) for at, value in enumerate(inputs)
+        ]
+
+    def _argument(self, value: Value, static: bool, real: bool) -> object:
+        if isinstance(value, list):
+            return [self._argument(item, static, real) for item in value]
+        if isinstance(value, Known):
+            if static:
+                return as_array(value.tensor)
+            if real:
+                return value.tensor
+            if value.fake is None:
+                value.fake = self._mode.from_tensor(value.tensor)
+            return value.fake
+        return value.fake if isinstance(value, Traced) else None
+
+    def _content_now(self, value: Value) -> Array | None:
+        if not isinstance(value, Known):
+            return None
+        try:
+            return value.tensor.numpy()
+        except TypeError:
+            return as_array(value.tensor) if value.tensor.numel() <= FEW_CONVERTED else None
+
+
+def _arrange(item: TensorTree, ordered: Iterator[Value]) -> Value:
+    if item is None:
+        return None
+    if isinstance(item, torch.Tensor):
+        return next(ordered)
+    return [_arrange(part, ordered) for part in item]
+
+
+def _outputs(tree: TensorTree) -> list[TensorTree]:
+    return list(tree) if isinstance(tree, tuple) else [tree]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{lines[0] if lines else type(error).__name__}"

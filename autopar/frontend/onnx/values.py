@@ -1,0 +1,161 @@
+"""Values during import: known (a tensor at hand) or traced (computed by the program)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Union
+
+import torch
+
+from autopar.frontend.onnx.dtypes import ElementType
+from autopar.frontend.onnx.node import Array, Node
+
+
+@dataclass(eq=False, slots=True)
+class Known:
+    """A value that is known at import time.
+
+    Attributes:
+        tensor: Its content.
+        kind: Its ONNX element type.
+        source: The name of the initializer or Constant it comes from; "" if it follows from
+            shapes alone.
+        fake: Its stand-in where it meets traced values.
+    """
+
+    tensor: torch.Tensor
+    kind: ElementType
+    source: str = ""
+    fake: torch.Tensor | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Traced:
+    """A value that the program computes.
+
+    Attributes:
+        fake: Its shape and dtype.
+        slot: Its number in the recording.
+        kind: Its ONNX element type.
+        recipe: How to compute it now, if it follows from known values: it is too large to do so,
+            unless something asks for its content.
+        output: Which of the recipe's results it is.
+    """
+
+    fake: torch.Tensor
+    slot: int
+    kind: ElementType
+    recipe: Recipe | None = None
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The value of a node that can't be expressed. What reads it fails silently, in turn."""
+
+
+Value = Union[Known, Traced, Failed, None, list["Value"]]
+"""None is an input that is left out, or an empty optional; a list is an ONNX sequence."""
+
+TensorTree = Union[torch.Tensor, None, list["TensorTree"], tuple["TensorTree", ...]]
+"""What a translation returns: a tensor, a list for a sequence, or a tuple of several outputs."""
+
+Translate = Callable[..., TensorTree]
+"""A translation: called with the node and its inputs, runs torch functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """How an ONNX operator is expressed.
+
+    Attributes:
+        run: The translation.
+        static: Positions of the inputs whose content it needs, as numpy arrays; -1 means all.
+        expands: Whether outputs may be far larger than all inputs: shapes are computed first.
+    """
+
+    run: Translate
+    static: tuple[int, ...] = ()
+    expands: bool = False
+
+    def needs(self, position: int) -> bool:
+        """Tells whether the content of the input at this position is needed."""
+        return position in self.static or -1 in self.static
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a traced value follows from known ones."""
+
+    node: Node
+    translation: Translation
+    inputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An operand that is an input of the program, or a result of an earlier step."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An operand that is a weight or constant, by its position in `Recorder.stored`."""
+
+    position: int
+
+
+Operand = Union[Slot, Stored, Array, None, list["Operand"]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A known tensor that the program reads.
+
+    Attributes:
+        value: The tensor.
+        node: The first node that reads it; None if it is an output of the program.
+        position: Which input of that node it is.
+    """
+
+    value: Known
+    node: Node | None
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A recorded node.
+
+    Attributes:
+        node: The node.
+        translation: How it is expressed.
+        operands: Its inputs.
+        slots: The slot of each tensor among its results, as `flatten` orders them; None for
+            those that are known, or are one of its inputs.
+    """
+
+    node: Node
+    translation: Translation
+    operands: tuple[Operand, ...]
+    slots: tuple[int | None, ...]
+
+
+def leaves(value: Value) -> Iterator[Known | Traced | Failed]:
+    """Yields the tensors of a value."""
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    elif value is not None:
+        yield value
+
+
+def flatten(tree: TensorTree) -> list[torch.Tensor]:
+    """Returns the tensors of what a translation returned, in order."""
+    if tree is None:
+        return []
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    return [tensor for item in tree for tensor in flatten(item)]

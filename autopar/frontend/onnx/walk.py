@@ -1,0 +1,209 @@
+"""Walks an ONNX graph node by node: names, functions and control flow; `record` does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+
+from autopar.frontend.onnx.check import node_label
+from autopar.frontend.onnx.control import CONTROL
+from autopar.frontend.onnx.dtypes import element_type
+from autopar.frontend.onnx.load import LoadedModel
+from autopar.frontend.onnx.node import Node, Refused, as_array, read_tensors
+from autopar.frontend.onnx.ops import find_translation
+from autopar.frontend.onnx.record import Recorder
+from autopar.frontend.onnx.schema import function_key, normal_domain, schema_function
+from autopar.frontend.onnx.tensors import read_sparse, read_tensor
+from autopar.frontend.onnx.values import Failed, Known, Traced, Value
+from autopar.ir.errors import Loc
+from autopar.ir.manifest import ReportEntry
+
+NODE_BUDGET = 100_000
+"""Nodes that one import runs at most, iterations of unrolled loops included."""
+
+
+@dataclass
+class Scope:
+    """The names that a graph or function body sees.
+
+    Attributes:
+        opsets: Version by domain.
+        prefix: Goes before the names of values that are defined in it.
+        parent: The scope around it: that of the node whose subgraph this is.
+        attributes: What a function's attributes are bound to.
+        values: What is defined in it so far.
+        initializers: Stored tensors that weren't read yet.
+    """
+
+    opsets: Mapping[str, int]
+    prefix: str = ""
+    parent: Scope | None = None
+    attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    initializers: dict[str, TensorProto] = field(default_factory=dict)
+
+
+class Walker:
+    """Runs the graphs of one model through a recorder.
+
+    Attributes:
+        recorder: Where nodes are run or recorded.
+        notes: What the user should know about the result, though it is no error.
+    """
+
+    def __init__(self, model: LoadedModel, recorder: Recorder) -> None:
+        """Prepares to walk `model`."""
+        self.recorder = recorder
+        self.notes: list[ReportEntry] = []
+        self._model = model
+        self._functions = {function_key(f): f for f in model.proto.functions}
+        self._left = NODE_BUDGET
+
+    def run_model(self, inputs: Mapping[str, Traced]) -> list[Value]:
+        """Walks the main graph with these inputs and returns the values of its outputs."""
+        opsets = {normal_domain(o.domain): o.version for o in self._model.proto.opset_import}
+        scope = Scope(opsets)
+        for name, value in inputs.items():
+            self.define(scope, name, value)
+        return self.run_graph(self._model.proto.graph, scope)
+
+    def run_graph(self, graph: GraphProto, scope: Scope) -> list[Value]:
+        """Walks a graph whose inputs are defined in `scope`; returns the values of its outputs."""
+        scope.initializers.update((tensor.name, tensor) for tensor in graph.initializer)
+        for sparse in graph.sparse_initializer:
+            name = sparse.values.name
+            try:
+                dense = read_sparse(sparse, self._model.files)
+            except IndexError as error:
+                self.recorder.problems.add(f"sparse initializer {name!r}", str(error))
+                scope.values[name] = Failed()
+                continue
+            kind = element_type(sparse.values.data_type)
+            if kind is not None:
+                scope.values[name] = Known(dense, kind, name)
+        self._run_nodes(graph.node, scope)
+        return [self.lookup(scope, value.name) for value in graph.output]
+
+    def call(
+        self, function: FunctionProto, caller: Scope, node: Node, inputs: Sequence[Value]
+    ) -> list[Value]:
+        """Inlines a function: walks its body with the node's inputs and attributes."""
+        opsets = {normal_domain(o.domain): o.version for o in function.opset_import}
+        bound = {attribute.name: attribute for attribute in function.attribute_proto}
+        bound.update(node.attributes)
+        prefix = f"{caller.prefix}{node.name}/"
+        scope = Scope(opsets or caller.opsets, prefix, attributes=bound)
+        for name, value in zip(function.input, inputs, strict=False):
+            scope.values[name] = value
+        for name in function.input[len(inputs) :]:
+            scope.values[name] = None
+        self._run_nodes(function.node, scope)
+        return [self.lookup(scope, name) for name in function.output]
+
+    def run_subgraph(
+        self, graph: GraphProto, parent: Scope, inputs: Sequence[Value], label: str = ""
+    ) -> list[Value]:
+        """Walks the graph of a control-flow node, which sees the names around the node.
+
+        Args:
+            graph: The branch or loop body.
+            parent: The scope of the node.
+            inputs: The values of the graph's inputs.
+            label: Goes into the names of its values, to tell iterations apart.
+        """
+        prefix = f"{parent.prefix}{label}/" if label else parent.prefix
+        scope = Scope(parent.opsets, prefix, parent, parent.attributes)
+        for formal, value in zip(graph.input, inputs, strict=True):
+            scope.values[formal.name] = value
+        return self.run_graph(graph, scope)
+
+    def lookup(self, scope: Scope, name: str) -> Value:
+        """Returns what a name stands for; None for the empty name of an input left out."""
+        at: Scope | None = scope
+        while name and at is not None:
+            if name in at.values:
+                return at.values[name]
+            if name in at.initializers:
+                return self._read_initializer(at, name)
+            at = at.parent
+        return Failed() if name else None
+
+    def define(self, scope: Scope, name: str, value: Value) -> None:
+        """Gives a value a name."""
+        scope.values[name] = value
+        if isinstance(value, Traced):
+            self.recorder.names.setdefault(value.slot, scope.prefix + name)
+        elif isinstance(value, list):
+            for at, item in enumerate(value):
+                if isinstance(item, Traced):
+                    self.recorder.names.setdefault(item.slot, f"{scope.prefix}{name}.{at}")
+
+    def _read_initializer(self, scope: Scope, name: str) -> Value:
+        tensor = scope.initializers.pop(name)
+        kind = element_type(tensor.data_type)
+        if kind is None:
+            scope.values[name] = Failed()
+        else:
+            content = read_tensor(tensor, self._model.files)
+            scope.values[name] = Known(content, kind, scope.prefix + name)
+        return scope.values[name]
+
+    def _run_nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
+        for index, proto in enumerate(nodes):
+            node = self._node(proto, index, scope)
+            values = self._run_node(node, scope)
+            for name, value in zip(proto.output, values, strict=False):
+                if name:
+                    self.define(scope, name, value)
+            for name in proto.output[len(values) :]:
+                scope.values[name] = None
+
+    def _node(self, proto: NodeProto, index: int, scope: Scope) -> Node:
+        domain = normal_domain(proto.domain)
+        attributes = {}
+        for attribute in proto.attribute:
+            if not attribute.ref_attr_name:
+                attributes[attribute.name] = attribute
+            elif attribute.ref_attr_name in scope.attributes:
+                attributes[attribute.name] = scope.attributes[attribute.ref_attr_name]
+        name = scope.prefix + node_label(proto, index)
+        opset = scope.opsets.get(domain, 0)
+        tensors = read_tensors(attributes, self._model.files)
+        arrays = {key: as_array(value) for key, value in tensors.items() if value.numel() == 1}
+        return Node(proto, name, domain, opset, attributes, tensors, arrays)
+
+    def _run_node(self, node: Node, scope: Scope) -> list[Value]:
+        inputs = [self.lookup(scope, name) for name in node.proto.input]
+        failed: list[Value] = [Failed()] * len(node.proto.output)
+        self._left -= 1
+        if self._left < 0:
+            if self._left == -1:
+                what = f"the model runs more than {NODE_BUDGET} nodes once its loops are unrolled"
+                self.recorder.problems.add(node.label, what)
+            return failed
+        key = (node.domain, node.op_type, node.proto.overload)
+        if key in self._functions:
+            return self.call(self._functions[key], scope, node, inputs)
+        control = CONTROL.get(node.op_type) if not node.domain else None
+        if control is not None:
+            try:
+                return control(self, scope, node, inputs)
+            except Refused as refusal:
+                self.recorder.problems.add(node.label, str(refusal))
+                return failed
+        translation = find_translation(node.domain, node.op_type)
+        if translation is not None:
+            return self.recorder.run(node, translation, inputs, len(node.proto.output))
+        function = schema_function(node, inputs)
+        if function is not None:
+            return self.call(function, scope, node, inputs)
+        self.recorder.problems.add(node.label, "the operator isn't supported")
+        return failed
+
+    def note(self, node: Node, detail: str) -> None:
+        """Notes that a node is done in another way than the model says."""
+        loc = Loc(Path(self._model.path).name, name=node.name)
+        self.notes.append(ReportEntry("rewritten", f"node {node.name!r}", detail, loc))
