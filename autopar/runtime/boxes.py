@@ -65,9 +65,9 @@ def box_shape(box: Box) -> tuple[int, ...]:
     return tuple(math.prod(extent.length for extent in dim) for dim in box)
 
 
-def is_whole(box: Box) -> bool:
-    """Returns whether the piece is the whole tensor."""
-    return all(extent.length == extent.size for dim in box for extent in dim)
+def is_empty(box: Box) -> bool:
+    """Returns whether the piece has no elements."""
+    return any(extent.length == 0 for dim in box for extent in dim)
 
 
 def take(tensor: Tensor, box: Box) -> Tensor:

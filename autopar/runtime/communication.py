@@ -46,8 +46,8 @@ def all_gather(x: Tensor, dim: int, size: int, group: Group) -> Tensor:
     shape[dim] = size
     if group.size == 1 or _product(shape) == 0:
         return x.new_empty(shape) if group.size > 1 else x
-    rows = _gather_rows(_padded(_carried(x.movedim(dim, 0)), block), group)
-    return _restored(rows[:size], x.dtype).movedim(0, dim).contiguous()
+    rows = _gather_rows(_padded(carried(x.movedim(dim, 0)), block), group)
+    return restored(rows[:size], x.dtype).movedim(0, dim).contiguous()
 
 
 def reduce_scatter(x: Tensor, dim: int, monoid: str, group: Group) -> Tensor:
@@ -91,7 +91,7 @@ def all_to_all(
         return x.new_empty(shape)
     moved = x.movedim((split_dim, concat_dim), (0, 1))
     pieces = [moved.narrow(0, *extent) for extent in _in_rank_order(sent, group)]
-    flat = torch.cat([_carried(piece).flatten(0, moved.ndim - 1) for piece in pieces])
+    flat = torch.cat([carried(piece).flatten(0, moved.ndim - 1) for piece in pieces])
     inner = _product(list(moved.shape[2:]))
     in_splits = [piece.numel() for piece in pieces]
     counts = [sent[group.position][1] * length * inner for _, length in received]
@@ -100,7 +100,7 @@ def all_to_all(
     arrived = _wait(ops.all_to_all_single(flat, out_splits, in_splits, group.tag))
     parts = torch.split(arrived, out_splits)
     joined = [
-        _restored(parts[at], x.dtype).reshape(sent[group.position][1], length, *moved.shape[2:])
+        restored(parts[at], x.dtype).reshape(sent[group.position][1], length, *moved.shape[2:])
         for at, (_, length) in zip(group.order, received, strict=True)
     ]
     return torch.cat(joined, 1).movedim((0, 1), (split_dim, concat_dim)).contiguous()
@@ -111,8 +111,8 @@ def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
     if group.size == 1 or x.numel() == 0:
         return x
     ops = torch.ops._c10d_functional
-    sent = _wait(ops.broadcast(_carried(x).contiguous(), group.order[source], group.tag))
-    return _restored(sent, x.dtype)
+    sent = _wait(ops.broadcast(carried(x).contiguous(), group.order[source], group.tag))
+    return restored(sent, x.dtype)
 
 
 COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
@@ -215,7 +215,7 @@ _PLAIN = frozenset(
 _CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 
 
-def _carried(x: Tensor) -> Tensor:
+def carried(x: Tensor) -> Tensor:
     """Returns the same bytes as a dtype that every backend moves; complex ones get a dimension."""
     if x.dtype in _PLAIN:
         return x.contiguous()
@@ -224,7 +224,7 @@ def _carried(x: Tensor) -> Tensor:
     return x.contiguous().view(_CARRIERS[x.dtype.itemsize])
 
 
-def _restored(x: Tensor, dtype: torch.dtype) -> Tensor:
+def restored(x: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype.is_complex:
         return torch.view_as_complex(x.contiguous())
     return x if x.dtype == dtype else x.contiguous().view(dtype)

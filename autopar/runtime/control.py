@@ -1,9 +1,29 @@
-"""Loops of a program, as a module that the generated code calls."""
+"""Calls and loops of a program, as modules that the generated code calls.
+
+They run `body.forward` and not `body`: when an op fails, fx's own call prints the line of generated
+code and drops the traceback, from which the failing op is read.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, fx, nn
+
+
+class Call(nn.Module):
+    """Runs a function.
+
+    Args:
+        body: The function.
+    """
+
+    def __init__(self, body: fx.GraphModule) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Returns the function's outputs."""
+        return self.body.forward(*operands)  # type: ignore[no-any-return]
 
 
 class Repeat(nn.Module):
@@ -45,7 +65,7 @@ class Repeat(nn.Module):
         state = operands[: self.carried]
         collected: list[tuple[Tensor, ...]] = []
         for iteration in range(self.trip):
-            produced = self.body(*self.arguments(iteration, state, operands))
+            produced = self.body.forward(*self.arguments(iteration, state, operands))
             state = produced[: self.carried]
             collected.append(produced[self.carried :])
         return self.results(state, collected)

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.runtime.communication import COLLECTIVES
-from autopar.runtime.control import Repeat
+from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
 from autopar.runtime.kernels import kernel, signature, to_torch
 
@@ -43,15 +43,6 @@ def emit(
         RuntimeFailure: If a collective names a group that the rank isn't in.
     """
     return _Emitter(program, groups, torch.device(device)).module("main")
-
-
-def op_of(module: fx.GraphModule, node_name: str) -> Op | None:
-    """Returns the op that a variable of the generated code was computed by."""
-    for node in module.graph.nodes:
-        if node.name == node_name:
-            op = node.meta.get("op")
-            return op if isinstance(op, Op) else None
-    return None
 
 
 class _Emitter:
@@ -163,12 +154,10 @@ class _Body:
             self.bind(name, picked, op)
 
     def _submodule(self, callee: str, repeat: tuple[int, int, int] | None) -> str:
-        module: nn.Module = self.emitter.module(callee)
-        target = _identifier(callee)
-        if repeat is not None:
-            module = Repeat(self.emitter.module(callee), *repeat)
-            target = f"{target}_times_{'_'.join(map(str, repeat))}"
-        self.submodules[target] = module
+        body = self.emitter.module(callee)
+        shape = "" if repeat is None else f"_times_{'_'.join(map(str, repeat))}"
+        target = _identifier(callee) + shape
+        self.submodules[target] = Call(body) if repeat is None else Repeat(body, *repeat)
         return target
 
     def _flat(self, op: Op, name: str) -> tuple[fx.Node, ...]:
@@ -209,6 +198,3 @@ def _identifier(name: str) -> str:
     """Returns a Python identifier close to a value's name; fx makes it unique."""
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return text if text[:1].isalpha() else f"v_{text}"
-
-
-Outputs = tuple[Tensor, ...]

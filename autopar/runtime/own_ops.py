@@ -74,10 +74,82 @@ def gather(
     return torch.where(inside, found, torch.zeros_like(found))
 
 
+def embedding_dense_backward(
+    grad_output: Tensor,
+    indices: Tensor,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    *,
+    offset: int,
+) -> Tensor:
+    """A shard of `aten.embedding_dense_backward`: the gradient of `num_weights` rows.
+
+    `scale_grad_by_freq` must be false, as the frequency counts rows over the whole batch.
+    """
+    rows, inside = _local_rows(indices, offset, num_weights)
+    inside = inside & (indices != padding_idx)
+    width = grad_output.shape[-1]
+    found = torch.where(inside.unsqueeze(-1), grad_output, torch.zeros_like(grad_output))
+    total = grad_output.new_zeros((num_weights, width))
+    if num_weights == 0:
+        return total
+    return total.index_add(0, rows.reshape(-1), found.reshape(-1, width))
+
+
+def _writable(self: Tensor, dim: int, index: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    """Returns `self` with one more entry along `dim`, and indices that send strays there."""
+    size = self.shape[dim]
+    dim %= self.ndim
+    spare = self.new_zeros((*self.shape[:dim], 1, *self.shape[dim:][1:]))
+    local = index - offset
+    stray = (local < 0) | (local >= size)
+    return torch.cat([self, spare], dim), torch.where(stray, size, local)
+
+
+def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, *, offset: int) -> Tensor:
+    """A shard of `aten.scatter.src`: `self` holds the entries of `dim` from `offset` on."""
+    extended, rows = _writable(self, dim, index, offset)
+    return extended.scatter(dim, rows, src).narrow(dim, 0, self.shape[dim])
+
+
+def scatter_value(self: Tensor, dim: int, index: Tensor, value: float, *, offset: int) -> Tensor:
+    """A shard of `aten.scatter.value`: `self` holds the entries of `dim` from `offset` on."""
+    extended, rows = _writable(self, dim, index, offset)
+    return extended.scatter(dim, rows, value).narrow(dim, 0, self.shape[dim])
+
+
+def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor, *, offset: int) -> Tensor:
+    """A shard of `aten.scatter_add`: `self` holds the entries of `dim` from `offset` on."""
+    extended, rows = _writable(self, dim, index, offset)
+    return extended.scatter_add(dim, rows, src).narrow(dim, 0, self.shape[dim])
+
+
+def scatter_reduce(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+    offset: int,
+) -> Tensor:
+    """A shard of `aten.scatter_reduce.two`: `self` holds the entries of `dim` from `offset` on."""
+    extended, rows = _writable(self, dim, index, offset)
+    found = extended.scatter_reduce(dim, rows, src, reduce, include_self=include_self)
+    return found.narrow(dim, 0, self.shape[dim])
+
+
 OWN_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.to_partial": to_partial,
     "autopar.embedding": embedding,
     "autopar.index_select": index_select,
     "autopar.gather": gather,
+    "autopar.embedding_dense_backward": embedding_dense_backward,
+    "autopar.scatter": scatter,
+    "autopar.scatter_value": scatter_value,
+    "autopar.scatter_add": scatter_add,
+    "autopar.scatter_reduce": scatter_reduce,
 }
 """The function behind each op kind."""

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Value
-from autopar.runtime.control import Repeat
+from autopar.runtime.control import Call, Repeat
 
 Scope = tuple[str, ...]
 """Where a value was computed: one entry per enclosing call or iteration; () in `main`."""
@@ -91,8 +91,8 @@ def _run(
         within = (*scope, op.results[0])
         if isinstance(callee, Repeat):
             return (yield from _repeat(callee, args, trace, within))
-        assert isinstance(callee, fx.GraphModule)
-        return (yield from step(callee, args, trace, within))
+        assert isinstance(callee, Call)
+        return (yield from step(callee.body, args, trace, within))
     if op.kind.startswith("comm."):
         return (yield Request(op, args[0]))
     kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
@@ -124,8 +124,13 @@ def describe_op(op: Op) -> str:
 
 def describe_failure(op: Op, error: BaseException) -> str:
     """Returns the message of an op that failed."""
-    reason = str(error).strip().splitlines()
-    return f"{describe_op(op)} failed: {reason[0] if reason else type(error).__name__}"
+    return f"{describe_op(op)}: {reason_of(error)}"
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns the first line of an error, or its type if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _check(node: fx.Node, tensor: Any) -> None:

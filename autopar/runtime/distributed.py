@@ -1,0 +1,176 @@
+"""Runs one rank of a deployment among real processes.
+
+A session connects to the other ranks, agrees with them on the build, loads the rank's program and
+weights, and runs it as often as wanted. Whatever goes wrong on one rank ends all of them, and all
+of them know why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from autopar import __version__
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.emit import emit
+from autopar.runtime.failure import RankFailure
+from autopar.runtime.groups import create_groups
+from autopar.runtime.handshake import Identity, shake_hands
+from autopar.runtime.outputs import gather_outputs
+from autopar.runtime.ports import Arrays, check_inputs, rank_arguments, read_weights
+from autopar.runtime.processes import Processes
+from autopar.runtime.specialize import specialize
+from autopar.runtime.supervise import Supervisor
+from autopar.runtime.weights import WeightFile
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that the start and each collective wait for the other ranks."""
+
+
+class Session:
+    """One rank of a deployment, connected to the others. A context manager.
+
+    Args:
+        deployment: The executable programs and who runs them.
+        open_weights: Opens the weights of all ranks; this one reads its pieces.
+        digest: Digest of the build, which must be the same on all ranks.
+        device: `cpu` (with gloo), `cuda` (with nccl), or `auto`: cuda where there is one.
+        timeout: Seconds that the start and each collective wait for the other ranks.
+        compile: Whether to run the program through `torch.compile`.
+        processes: Who this process is; by default what the launcher says.
+        on_failure: See `Supervisor`.
+
+    Raises:
+        RuntimeFailure: If the ranks differ, or another rank failed.
+        InvalidInputError: If the weights don't fit the program.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        open_weights: Callable[[], WeightFile],
+        digest: str,
+        *,
+        device: str = "auto",
+        timeout: float = DEFAULT_TIMEOUT,
+        compile: bool = False,
+        processes: Processes | None = None,
+        on_failure: Callable[[RankFailure], None] | None = None,
+    ) -> None:
+        self.deployment = deployment
+        self.processes = processes or Processes.from_environment()
+        self.rank = self.processes.rank
+        self.timeout = timedelta(seconds=timeout)
+        self.supervisor = Supervisor(self.processes, self.timeout, self._members, on_failure)
+        self._owns_group = False
+        with self.supervisor.reported():
+            self._agree(digest)
+            self.device = choose_device(device, self.processes)
+            self._load(open_weights)
+            self._connect(compile)
+
+    def run(self, inputs: Arrays, gather: bool = True) -> dict[str, Tensor]:
+        """Runs the program once.
+
+        Args:
+            inputs: Global inputs by label, the same on all ranks.
+            gather: Whether rank 0 returns the global outputs and the others nothing; otherwise
+                each rank returns its pieces.
+
+        Raises:
+            InvalidInputError: If the inputs don't fit the program.
+            RuntimeFailure: If this or another rank fails.
+        """
+        with self.supervisor.reported(), torch.no_grad():
+            tensors = check_inputs(self.program, inputs)
+            results = self._forward(
+                *rank_arguments(self.program, tensors, self.weights, str(self.device))
+            )
+            if gather:
+                return gather_outputs(self.deployment, self.rank, results)
+            ports = self.program.signature.outputs
+            return {p.label or p.name: r for p, r in zip(ports, results, strict=True)}
+
+    def close(self) -> None:
+        """Ends the session, and the process group if the session made it."""
+        if self._owns_group:
+            self._owns_group = False
+            dist.destroy_process_group()
+        self.supervisor.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _members(self, group: str) -> tuple[int, ...]:
+        return self.deployment.group_of(group, self.rank)
+
+    def _agree(self, digest: str) -> None:
+        identity = Identity(digest, self.deployment.world_size, __version__)
+        shake_hands(
+            self.supervisor.store,
+            self.rank,
+            self.processes.size,
+            identity,
+            self.timeout.total_seconds(),
+            self.supervisor.board.first,
+        )
+
+    def _load(self, open_weights: Callable[[], WeightFile]) -> None:
+        coords = self.deployment.coords_of(self.rank)
+        self.program = specialize(self.deployment.program_of(self.rank), coords)
+        with open_weights() as file:
+            self.weights = read_weights(self.program, file, str(self.device))
+
+    def _connect(self, compile: bool) -> None:
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        if self.processes.size > 1 and not dist.is_initialized():
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)
+            dist.init_process_group(
+                backend,
+                store=PrefixStore("group", self.supervisor.store),
+                rank=self.rank,
+                world_size=self.processes.size,
+                timeout=self.timeout,
+            )
+            self._owns_group = True
+        groups = create_groups(self.deployment, self.rank, backend, self.timeout)
+        module = emit(self.program, groups, self.device)
+        self._forward: Callable[..., tuple[Tensor, ...]] = (
+            # `forward` and not the module itself: see `control`.
+            torch.compile(module, fullgraph=True) if compile else module.forward
+        )
+
+
+def choose_device(device: str, processes: Processes) -> torch.device:
+    """Returns the device of a rank.
+
+    Raises:
+        RuntimeFailure: If cuda is asked for and there is none, or fewer GPUs than ranks.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise RuntimeFailure(f"device {device!r}: use auto, cpu or cuda")
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if count < processes.local_size:
+        raise RuntimeFailure(
+            f"{processes.local_size} ranks on this host but only {count} GPUs, and ranks can't"
+            " share one; use more hosts, compile for fewer ranks, or choose the device cpu"
+        )
+    return torch.device("cuda", processes.local_rank)

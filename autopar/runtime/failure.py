@@ -1,0 +1,146 @@
+"""How a rank's failure ends all ranks, with the one message that matters.
+
+The first rank that fails writes its message into the store. The others, wherever they are stuck,
+learn of it from there: those that notice a lost connection or a time-out look it up, and a thread
+in each process watches for it and ends a process whose main thread doesn't come back.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from torch.distributed.distributed_c10d import Store
+
+from autopar.ir.errors import RuntimeFailure
+
+_FAILURE = "failure"
+_ROLL_CALL = "roll-call"
+
+
+class RankFailure(RuntimeFailure):
+    """A rank failed, here or elsewhere.
+
+    Attributes:
+        rank: The rank that failed first.
+        reason: What happened there.
+    """
+
+    def __init__(self, rank: int, reason: str) -> None:
+        self.rank = rank
+        self.reason = reason
+        super().__init__(f"rank {rank} failed: {reason}")
+
+
+class FailureBoard:
+    """What the ranks tell one another about failures.
+
+    Args:
+        store: The store of all ranks.
+        rank: This rank.
+    """
+
+    def __init__(self, store: Store, rank: int) -> None:
+        self.store = store
+        self.rank = rank
+
+    def report(self, reason: str) -> RankFailure:
+        """Publishes why this rank failed; returns the first failure of any rank.
+
+        Raises:
+            RuntimeError: If the store is gone.
+        """
+        mine = json.dumps([self.rank, reason])
+        return RankFailure(*json.loads(self.store.compare_set(_FAILURE, "", mine)))
+
+    def first(self, seconds: float = 0.0) -> RankFailure | None:
+        """Returns the first failure of any rank, or None if there is none within `seconds`.
+
+        Raises:
+            RuntimeError: If the store is gone.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.store.check([_FAILURE]):
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.02)
+        return RankFailure(*json.loads(self.store.get(_FAILURE)))
+
+    def count(self, event: str) -> None:
+        """Notes that an event happened on this rank."""
+        self.store.add(event, 1)
+
+    def await_count(self, event: str, count: int, seconds: float) -> None:
+        """Returns when `count` ranks have noted the event, or after some seconds."""
+        deadline = time.monotonic() + seconds
+        while self.store.add(event, 0) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def stuck(self, members: Sequence[int], seconds: float) -> list[int]:
+        """Returns the members that, unlike this rank, are not known to wait in vain."""
+        return self._silent(f"stuck/{self.rank}", [f"stuck/{m}" for m in members], members, seconds)
+
+    def dead(self, members: Sequence[int], seconds: float) -> list[int]:
+        """Returns the members that don't answer a roll call."""
+        self.store.set(_ROLL_CALL, "1")
+        return self._silent(f"alive/{self.rank}", [f"alive/{m}" for m in members], members, seconds)
+
+    def _silent(
+        self, mine: str, keys: Sequence[str], members: Sequence[int], seconds: float
+    ) -> list[int]:
+        self.store.set(mine, "1")
+        deadline = time.monotonic() + seconds
+        while not self.store.check(list(keys)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        pairs = zip(members, keys, strict=True)
+        return [member for member, key in pairs if not self.store.check([key])]
+
+
+class Watch(threading.Thread):
+    """Watches for other ranks' failures while the main thread may be stuck.
+
+    Args:
+        board: A board with a store connection of its own: a blocking call occupies one.
+        on_failure: Called with the failure if a rank failed and the main thread has not ended the
+            watch `grace` seconds later.
+        interval: Seconds between looks.
+        grace: Seconds left to the main thread.
+    """
+
+    def __init__(
+        self,
+        board: FailureBoard,
+        on_failure: Callable[[RankFailure], None],
+        interval: float = 0.2,
+        grace: float = 2.0,
+    ) -> None:
+        super().__init__(name="autopar-watch", daemon=True)
+        self.board = board
+        self.on_failure = on_failure
+        self.interval = interval
+        self.grace = grace
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Looks at the board until the watch ends or the store is gone."""
+        answered = False
+        try:
+            while not self.ended.wait(self.interval):
+                if not answered and self.board.store.check([_ROLL_CALL]):
+                    self.board.store.set(f"alive/{self.board.rank}", "1")
+                    answered = True
+                failure = self.board.first()
+                if failure is not None and not self.ended.wait(self.grace):
+                    self.on_failure(failure)
+                    return
+        except RuntimeError:
+            # The store went with the process that served it; the main thread loses its
+            # connections too.
+            return
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self.ended.set()
+        self.join(timeout=5)

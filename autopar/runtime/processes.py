@@ -1,0 +1,97 @@
+"""The started processes: who a process is among them, and the store over which they meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from autopar.ir.errors import RuntimeFailure
+
+
+@dataclass(frozen=True)
+class Processes:
+    """What torch's launchers tell a process in its environment.
+
+    Attributes:
+        rank: Its number in the job.
+        size: Number of processes of the job.
+        local_rank: Its number on its host.
+        local_size: Number of processes on its host.
+        address, port: Where the store is served; empty for a job of one process.
+        served: Whether the launcher serves the store; otherwise rank 0 does.
+        prefix: Keeps the keys of different jobs and restarts apart.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    address: str = ""
+    port: int = 0
+    served: bool = False
+    prefix: str = "autopar"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Processes:
+        """Returns what `torchrun` set; a process that it didn't start is the only one.
+
+        Raises:
+            RuntimeFailure: If the variables are incomplete or not numbers.
+        """
+        env = os.environ if environment is None else environment
+        if "RANK" not in env:
+            return cls()
+        try:
+            rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+            job = env.get("TORCHELASTIC_RUN_ID", "none")
+            return cls(
+                rank,
+                size,
+                int(env.get("LOCAL_RANK", rank)),
+                int(env.get("LOCAL_WORLD_SIZE", size)),
+                env["MASTER_ADDR"],
+                int(env["MASTER_PORT"]),
+                env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+                f"autopar/{job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}",
+            )
+        except (KeyError, ValueError) as error:
+            raise RuntimeFailure(
+                f"RANK is set but the launcher's other variables are not right ({error});"
+                " start the ranks with torchrun"
+            ) from error
+
+    def connect(self, timeout: timedelta, first: bool = True) -> Store:
+        """Returns a connection to the store of all processes.
+
+        Args:
+            timeout: For how long to wait for the store to appear.
+            first: Whether it is the process's first one; rank 0 then starts the store, unless
+                the launcher or an initialized process group serves it.
+
+        Raises:
+            RuntimeFailure: If there is no answer.
+        """
+        if self.size == 1 and not self.address:
+            return HashStore()
+        serve = first and self.rank == 0 and not self.served and not dist.is_initialized()
+        try:
+            store: Store = TCPStore(
+                self.address,
+                self.port,
+                is_master=serve,
+                timeout=timeout,
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise RuntimeFailure(
+                f"rank {self.rank} can't reach the store at {self.address}:{self.port}; is rank 0"
+                f" running? ({str(error).splitlines()[0]})"
+            ) from error
+        return PrefixStore(self.prefix, store)

@@ -1,0 +1,120 @@
+"""Supervision of one rank: its failure becomes everybody's, and theirs its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+from autopar.ir.errors import AutoparError
+from autopar.ir.program import Op
+from autopar.runtime.failure import FailureBoard, RankFailure, Watch
+from autopar.runtime.locate import failing_op
+from autopar.runtime.processes import Processes
+from autopar.runtime.stepper import describe_failure, describe_op, reason_of
+
+GRACE = 1.0
+"""Seconds that a rank that lost the others gives them to say why."""
+
+
+class Supervisor:
+    """Connects a rank to the store and turns what happens to it into messages.
+
+    Args:
+        processes: Who this process is.
+        timeout: For how long collectives wait.
+        members: Returns the ranks of a group that this rank is in.
+        on_failure: Called, on a thread, if another rank failed and this one is stuck; by default
+            prints the failure and ends the process: nothing else frees a thread that waits in a
+            collective of gloo.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        timeout: timedelta,
+        members: Callable[[str], Sequence[int]],
+        on_failure: Callable[[RankFailure], None] | None = None,
+    ) -> None:
+        self.processes = processes
+        self.timeout = timeout
+        self.members = members
+        self.store = processes.connect(timeout)
+        self.board = FailureBoard(self.store, processes.rank)
+        self._watch: Watch | None = None
+        if processes.size > 1:
+            second = processes.connect(timeout, first=False)
+            watched = FailureBoard(second, processes.rank)
+            self._watch = Watch(watched, on_failure or self._print_and_exit)
+            self._watch.start()
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Raises the first failure of any rank in place of what happens within.
+
+        A user's mistake that all ranks find alike is raised as it is.
+        """
+        try:
+            yield
+        except Exception as error:
+            failure = self._report(error)
+            self._leave("seen")
+            if isinstance(error, AutoparError) and str(error) == failure.reason:
+                raise
+            raise failure from error
+
+    def close(self) -> None:
+        """Ends the supervision; the process that serves the store waits for the others."""
+        with suppress(RuntimeError):
+            self._leave("done")
+
+    def _report(self, error: Exception) -> RankFailure:
+        try:
+            reason = self._reason(error)
+            return reason if isinstance(reason, RankFailure) else self.board.report(reason)
+        except RuntimeError:
+            # Without a launcher that serves it, the store ends with rank 0.
+            return RankFailure(0, "it ended without a word, and the store with it")
+
+    def _reason(self, error: Exception) -> str | RankFailure:
+        if isinstance(error, AutoparError):
+            return str(error)
+        op = failing_op(error)
+        if op is not None and not op.kind.startswith("comm."):
+            return describe_failure(op, error)
+        failure = self.board.first(GRACE) if self.processes.size > 1 else None
+        if failure is not None or op is None:
+            return failure or reason_of(error)
+        return f"{describe_op(op)}: {self._lost(op, error)}"
+
+    def _lost(self, op: Op, error: Exception) -> str:
+        """Returns why a collective failed of which no rank says that it is to blame."""
+        members = self.members(str(op.arg("group")))
+        if "timed out" in str(error).lower():
+            silent = self.board.stuck(members, GRACE)
+            within = f"no answer within {self.timeout.total_seconds():g} s"
+            if silent:
+                return f"{within} from {_ranks(silent)}"
+            return f"{within}, though all of {_ranks(members)} wait: is the network down?"
+        dead = self.board.dead(members, GRACE)
+        if dead:
+            return f"lost the connection to {_ranks(dead)}, gone without a word (killed?)"
+        return reason_of(error)
+
+    def _leave(self, event: str) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+            self.board.count(event)
+            if self.processes.rank == 0 and not self.processes.served:
+                self.board.await_count(event, self.processes.size, 3.0)
+
+    def _print_and_exit(self, failure: RankFailure) -> None:
+        print(f"rank {self.processes.rank} ends: {failure}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
