@@ -21,7 +21,7 @@ from autopar.ir.layout import (
 )
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
-from autopar.ir.rule import Dims, LocalArg, Rule, Size, Sizes
+from autopar.ir.rule import SAME, Dims, LocalArg, Rule, Size, Sizes
 
 
 def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
@@ -53,9 +53,11 @@ def produced(rule: Rule, dist: OpDist, result: int) -> Layout:
     present = {name for dim in dims for name in dim}
     pending = {p.axis: p.monoid for p in dist.pending}
     for factor, chosen in dist.factors:
-        if factor not in present:
+        axes = dim_axes(chosen)
+        if factor not in present and axes:
             monoid = rule.reduce[factor, result]
-            pending.update((axis, monoid) for axis in dim_axes(chosen))
+            if monoid != SAME:
+                pending.update((axis, monoid) for axis in axes)
     return Layout(dist.mesh, tensor_dims(rule, dist, dims)).with_partial(pending).normalized()
 
 
@@ -83,18 +85,21 @@ def factor_start(rule: Rule, dist: OpDist, factor: str) -> IntExpr:
 
 
 def local_points(rule: Rule, dist: OpDist) -> int:
-    """Returns the size of the iteration space of the rank with the largest part."""
+    """Returns the size of the iteration space of the rank with the largest part.
+
+    Factors of size 0 don't count: some ops have an unused result of shape [0].
+    """
     rule = rule.under(dist.body)
     points = 1
     for factor in rule.sizes:
         for sub in factor_layout(rule, dist, factor):
-            points *= -(-sub.size // dist.mesh.axes_size(sub.axes))
+            points *= max(1, -(-sub.size // dist.mesh.axes_size(sub.axes)))
     return points
 
 
 def serial_points(rule: Rule) -> int:
-    """Returns the size of the op's whole iteration space."""
-    return math.prod(rule.sizes.values())
+    """Returns the size of the op's whole iteration space, factors of size 0 left out."""
+    return math.prod(max(1, size) for size in rule.sizes.values())
 
 
 def _local_arg(rule: Rule, dist: OpDist, arg: LocalArg) -> Arg:
@@ -108,6 +113,8 @@ def _local_arg(rule: Rule, dist: OpDist, arg: LocalArg) -> Arg:
     (sub,) = factor_layout(rule, dist, arg.factor)
     start, length = local_extent(sub, dist.mesh)
     index = start + length if arg.end else start
+    if arg.minus:
+        index = index - factor_start(rule, dist, arg.minus)
     return index * arg.scale + arg.base
 
 

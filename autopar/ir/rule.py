@@ -17,16 +17,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
 
-if TYPE_CHECKING:
-    from autopar.ir.program import Arg, Op, Value
+from autopar.ir.program import Arg, Op, Value, refs
 
 Dims = tuple[tuple[str, ...], ...]
 """The factors, major to minor, of each dimension of a tensor. `()` is a dimension of size 1."""
 
 ALL_MONOIDS = frozenset(("sum", "max", "min", "prod", "any", "all"))
+
+SAME = "same"
+"""In `Rule.reduce`: however the factor is split, every part computes the whole result."""
 
 
 class RuleError(ValueError):
@@ -56,6 +57,26 @@ class OpCall:
     args: Mapping[str, Arg]
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
+
+    @cached_property
+    def positions(self) -> Mapping[str, tuple[int, ...]]:
+        """The positions in `operands` of the tensors that each argument names; () if none."""
+        found: dict[str, tuple[int, ...]] = {}
+        at = 0
+        for name, arg in self.args.items():
+            count = sum(1 for _ in refs(arg))
+            found[name] = tuple(range(at, at + count))
+            at += count
+        return found
+
+    def tensor(self, name: str) -> TensorType | None:
+        """Returns the type of the tensor that an argument names, None if it names none."""
+        at = self.positions.get(name, ())
+        return self.operands[at[0]] if at else None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Returns a boolean argument."""
+        return bool(self.args.get(name, default))
 
     def integer(self, name: str, default: int) -> int:
         """Returns an integer argument.
@@ -112,13 +133,20 @@ class Size:
 class Offset:
     """A scalar argument that becomes `base + scale * (first index of the factor's local block)`.
 
-    With `end`, the index just behind the block. `arange` uses both.
+    With `end`, the index just behind the block. `arange` uses both. With `minus`, the first index
+    of that factor's local block is subtracted, as the diagonal of a triangular matrix needs it.
     """
 
     factor: str
     base: int = 0
     scale: int = 1
     end: bool = False
+    minus: str = ""
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The factors on whose blocks it depends."""
+        return (self.factor, self.minus) if self.minus else (self.factor,)
 
 
 LocalArg = Sizes | Size | Offset
@@ -153,13 +181,14 @@ class Rule:
         results: The same per result.
         whole: Factors that must not be split (the sorted dimension of a sort).
         reduce: (factor, result position) -> monoid, for every splittable factor that is absent
-            from a result: a split leaves that result pending.
+            from a result: a split leaves that result pending, or, if it is `SAME`, complete.
         indexed: Factor addressed by the values of an index operand -> the op that computes a
             shard: it takes the first index of the shard's block as an extra argument `offset`.
         linear: How the op commutes with pending reductions of its operands.
         local: Arguments that depend on the shard.
         bodies: Alternative bodies.
-        work: Floating-point operations per point of the iteration space.
+        work: Floating-point operations per point of the iteration space. A fraction where the
+            factors span more points than are computed, 0 for ops that only move data.
     """
 
     sizes: Mapping[str, int]
@@ -171,17 +200,17 @@ class Rule:
     linear: tuple[Linear, ...] = ()
     local: Mapping[str, LocalArg] = field(default_factory=dict)
     bodies: tuple[Body, ...] = ()
-    work: int = 1
+    work: float = 1
 
     @cached_property
     def flat(self) -> frozenset[str]:
         """Factors that a shard must hold as one contiguous block (one sub-dimension)."""
-        offsets = {arg.factor for arg in self.local.values() if isinstance(arg, Offset)}
-        return frozenset(offsets) | frozenset(self.indexed)
+        offsets = (arg.factors for arg in self.local.values() if isinstance(arg, Offset))
+        return frozenset(self.indexed).union(*offsets)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
-        """The factors that may be split, by the op itself or by one of its bodies."""
+        """The factors that may be split under this rule; a body's rule may split more."""
         return tuple(name for name in self.sizes if name not in self.whole and self.sizes[name] > 1)
 
     def body(self, name: str) -> Body | None:
@@ -211,7 +240,7 @@ def make_rule(
     linear: Sequence[Linear] = (),
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
-    work: int = 1,
+    work: float = 1,
 ) -> Rule:
     """Parses a rule like `m k, k n -> m n` for the shapes of one call.
 
@@ -229,11 +258,11 @@ def make_rule(
         RuleError: If the text does not fit the shapes, or a splittable factor is absent from a
             result and `reduce` does not say how.
     """
-    left, arrow, right = text.partition("->")
-    if not arrow:
-        raise RuleError(f"rule {text!r} has no '->'")
-    operands = _expand([_parse_tensor(t, text) for t in _tensors(left)], call.operands, text)
-    results = _expand([_parse_tensor(t, text) for t in _tensors(right)], call.results, text)
+    operands, results = _parse(
+        text,
+        tuple(len(tensor.shape) for tensor in call.operands),
+        tuple(len(tensor.shape) for tensor in call.results),
+    )
     return build_rule(
         call,
         operands,
@@ -261,7 +290,7 @@ def build_rule(
     linear: Sequence[Linear] = (),
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
-    work: int = 1,
+    work: float = 1,
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
@@ -274,7 +303,7 @@ def build_rule(
         whole=closed,
         reduce=full_reduce,
         indexed=dict(indexed or {}),
-        linear=tuple(linear),
+        linear=tuple(row for row in linear if _survives(call, row)),
         local=dict(local or {}),
         bodies=tuple(bodies),
         work=work,
@@ -284,37 +313,47 @@ def build_rule(
 _TOKEN = re.compile(r"\(([^()]*)\)|(\*?[A-Za-z_]\w*)|(1)|(\S)")
 
 
-def _tensors(side: str) -> list[str]:
-    return [part.strip() for part in side.split(",")] if side.strip() else []
+@lru_cache(maxsize=4096)
+def _parse(
+    text: str, operand_ranks: tuple[int, ...], result_ranks: tuple[int, ...]
+) -> tuple[tuple[Dims, ...], tuple[Dims, ...]]:
+    left, arrow, right = text.partition("->")
+    if not arrow:
+        raise RuleError(f"rule {text!r} has no '->'")
+    return _parse_side(left, operand_ranks, text), _parse_side(right, result_ranks, text)
+
+
+def _parse_side(side: str, ranks: tuple[int, ...], rule: str) -> tuple[Dims, ...]:
+    tensors = [part.strip() for part in side.split(",")] if side.strip() or ranks else []
+    if len(tensors) != len(ranks):
+        raise RuleError(f"rule {rule!r} is for {len(tensors)} tensors, there are {len(ranks)}")
+    return tuple(
+        _expand(_parse_tensor(tensor, rule), rank, rule)
+        for tensor, rank in zip(tensors, ranks, strict=True)
+    )
 
 
 def _parse_tensor(text: str, rule: str) -> Dims:
     dims: list[tuple[str, ...]] = []
     for match in _TOKEN.finditer(text):
-        compound, name, one, stray = match.groups()
+        compound, name, _, stray = match.groups()
         if stray:
             raise RuleError(f"rule {rule!r}: unexpected {stray!r} in {text!r}")
         dims.append(tuple(compound.split()) if compound is not None else (name,) if name else ())
-        del one
     return tuple(dims)
 
 
-def _expand(tensors: list[Dims], types: Sequence[TensorType], rule: str) -> list[Dims]:
-    """Replaces `*b` by `b0 b1 ...`, as many as each tensor's rank leaves."""
-    if len(tensors) != len(types):
-        raise RuleError(f"rule {rule!r} is for {len(tensors)} tensors, there are {len(types)}")
-    expanded: list[Dims] = []
-    for dims, tensor in zip(tensors, types, strict=True):
-        stars = [at for at, dim in enumerate(dims) if len(dim) == 1 and dim[0].startswith("*")]
-        count = len(tensor.shape) - len(dims) + len(stars)
-        if len(stars) > 1 or count < 0 or (count > 0 and not stars):
-            raise RuleError(f"rule {rule!r}: {_dims_str(dims)} does not fit {list(tensor.shape)}")
-        if stars:
-            at = stars[0]
-            name = dims[at][0][1:]
-            dims = (*dims[:at], *((f"{name}{i}",) for i in range(count)), *dims[at + 1 :])
-        expanded.append(dims)
-    return expanded
+def _expand(dims: Dims, rank: int, rule: str) -> Dims:
+    """Replaces `*b` by `b0 b1 ...`, as many as the tensor's rank leaves."""
+    stars = [at for at, dim in enumerate(dims) if len(dim) == 1 and dim[0].startswith("*")]
+    count = rank - len(dims) + len(stars)
+    if len(stars) > 1 or count < 0 or (count > 0 and not stars):
+        raise RuleError(f"rule {rule!r}: {_dims_str(dims)!r} doesn't fit {rank} dimensions")
+    if not stars:
+        return dims
+    at = stars[0]
+    name = dims[at][0][1:]
+    return (*dims[:at], *((f"{name}{i}",) for i in range(count)), *dims[at + 1 :])
 
 
 def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -> dict[str, int]:
@@ -371,6 +410,22 @@ def _full_reduce(
                 )
             full[name, position] = monoid
     return full
+
+
+def _survives(call: OpCall, row: Linear) -> bool:
+    """Whether pending pieces may be reduced after the op: they exist, and no integer turns float.
+
+    A sum of integers may wrap around, and the identity of max differs between integer dtypes.
+    """
+    if any(at >= len(call.operands) for at in row.operands):
+        return False
+    dtypes = {call.operands[at].dtype for at in row.operands}
+    produced = {result.dtype for result in call.results}
+    both = dtypes | produced
+    return len(both) == 1 or both <= _FLOATS
+
+
+_FLOATS = frozenset(("f64", "f32", "f16", "bf16", "c64", "c128"))
 
 
 def _dims_str(dims: Dims) -> str:

@@ -5,16 +5,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from autopar.ir.ops.matmul import RULES as MATMUL
-from autopar.ir.ops.pointwise import RULES as POINTWISE
+from autopar.ir.ops import (
+    attention,
+    cast,
+    convolution,
+    creation,
+    indexing,
+    layout,
+    loss,
+    matmul,
+    normalization,
+    pointwise,
+    quantized,
+    reduction,
+    sampling,
+    sort,
+    view,
+)
+from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.program import Op, Value
-from autopar.ir.rule import OpCall, Rule, TensorType
+from autopar.ir.rule import OpCall, Rule, RuleError, TensorType
 
-RuleFunction = Callable[[OpCall], Rule | None]
-
-TABLES: tuple[Mapping[str, RuleFunction], ...] = (MATMUL, POINTWISE)
+TABLES: tuple[Table, ...] = (
+    pointwise.RULES,
+    cast.RULES,
+    matmul.RULES,
+    reduction.RULES,
+    normalization.RULES,
+    view.RULES,
+    layout.RULES,
+    indexing.RULES,
+    creation.RULES,
+    convolution.RULES,
+    convolution.POOLING,
+    convolution.RESIZING,
+    attention.RULES,
+    sampling.RULES,
+    sort.RULES,
+    loss.RULES,
+    quantized.RULES,
+)
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
 
 
@@ -29,9 +61,17 @@ def call_of(op: Op, values: Mapping[str, Value]) -> OpCall:
 
 
 def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
-    """Returns the rule of an op of a serial program, or None if it has none for this call."""
+    """Returns the rule of an op of a serial program, or None if it has none for this call.
+
+    A rule that doesn't fit the call's shapes counts as none: such an op is computed whole.
+    """
     function = RULES.get(op.kind)
-    return function(call_of(op, values)) if function else None
+    if function is None:
+        return None
+    try:
+        return function(call_of(op, values))
+    except RuleError:
+        return None
 
 
 def _type(value: Value) -> TensorType:

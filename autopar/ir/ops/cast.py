@@ -1,0 +1,34 @@
+"""Conversions between dtypes."""
+
+from __future__ import annotations
+
+from autopar.ir.ops.pointwise import broadcast_dims, pointwise
+from autopar.ir.ops.table import Table, pending, same
+from autopar.ir.rule import ALL_MONOIDS, OpCall, Rule, build_rule
+
+SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
+
+
+def to_copy(call: OpCall) -> Rule | None:
+    """aten._to_copy: rounding is monotone; between equal dtypes nothing happens at all."""
+    if call.operands[0].dtype == call.results[0].dtype:
+        return pointwise(pending(0, monoids=ALL_MONOIDS), work=0)(call)
+    return pointwise(SUM, EXTREMA)(call)
+
+
+def reinterpret(call: OpCall) -> Rule | None:
+    """aten.view.dtype: the last dimension changes its size with the size of the elements."""
+    operand, result = call.operands[0].shape, call.results[0].shape
+    dims = broadcast_dims(operand, operand)
+    if operand == result:
+        return build_rule(call, [dims], [dims], work=0)
+    last = (*dims[:-1], ("r",))
+    return build_rule(call, [dims], [last], whole=(*dims[-1], "r"), work=0)
+
+
+RULES: Table = {
+    **same(
+        ["aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"], to_copy
+    ),
+    "aten.view.dtype": reinterpret,
+}

@@ -1,0 +1,332 @@
+"""Ops that rearrange elements: permute, expand, slice, cat, pad, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from autopar.ir.ops.reduction import DimsOf, along, first_dim, kept
+from autopar.ir.ops.table import (
+    FIRST,
+    IDEMPOTENT,
+    MOVED,
+    RuleFunction,
+    Table,
+    axes,
+    axis,
+    factors,
+    operand_dims,
+    pending,
+    row,
+    same,
+)
+from autopar.ir.rule import (
+    ALL_MONOIDS,
+    Dims,
+    Linear,
+    Offset,
+    OpCall,
+    Rule,
+    RuleError,
+    Sizes,
+    build_rule,
+    make_rule,
+)
+
+
+def moved(call: OpCall, operand: Dims, result: Dims, whole: Sequence[str] = ()) -> Rule:
+    """Returns the rule of an op that moves the elements of its one operand."""
+    return build_rule(call, [operand], [result], whole=whole, linear=MOVED, work=0)
+
+
+def permute(call: OpCall) -> Rule | None:
+    """aten.permute, with the operand's dimension of each of the result's in `dims`."""
+    rank = len(call.operands[0].shape)
+    dims = factors("i", rank)
+    order = [at % rank for at in call.integers("dims")]
+    return moved(call, dims, tuple(dims[at] for at in order))
+
+
+def transpose(call: OpCall) -> Rule | None:
+    """aten.transpose.int, of `dim0` and `dim1`."""
+    rank = len(call.operands[0].shape)
+    dims = list(factors("i", rank))
+    operand = tuple(dims)
+    first, second = axis(call, rank, "dim0"), axis(call, rank, "dim1")
+    if rank:
+        dims[first], dims[second] = dims[second], dims[first]
+    return moved(call, operand, tuple(dims))
+
+
+def t(call: OpCall) -> Rule | None:
+    """aten.t, of a matrix or a vector."""
+    dims = factors("i", len(call.operands[0].shape))
+    return moved(call, dims, tuple(reversed(dims)))
+
+
+def unsqueeze(call: OpCall) -> Rule | None:
+    """aten.unsqueeze, a new dimension of size 1."""
+    rank = len(call.operands[0].shape)
+    at = axis(call, rank + 1)
+    dims = factors("i", rank)
+    return moved(call, dims, (*dims[:at], (), *dims[at:]))
+
+
+def squeeze(call: OpCall) -> Rule | None:
+    """aten.squeeze: without the dimensions that have size 1, of those in `dim` or of all.
+
+    A dimension that stays because it is larger must not be split into pieces of size 1.
+    """
+    shape = call.operands[0].shape
+    named = axes(call, len(shape)) if "dim" in call.args else frozenset(range(len(shape)))
+    dims = factors("i", len(shape))
+    operand = tuple(() if size == 1 and at in named else dims[at] for at, size in enumerate(shape))
+    whole = [f"i{at}" for at in named if shape[at] != 1]
+    return moved(call, operand, tuple(dim for dim in operand if dim), whole)
+
+
+def expand(call: OpCall) -> Rule | None:
+    """aten.expand: dimensions of size 1, and new leading ones, are repeated."""
+    operand, result = call.operands[0].shape, call.results[0].shape
+    skip = len(result) - len(operand)
+    dims = factors("i", len(result))
+    narrow = tuple(
+        dims[skip + at] if size == result[skip + at] else () for at, size in enumerate(operand)
+    )
+    local = {"size": Sizes(dims)}
+    return build_rule(call, [narrow], [dims], linear=MOVED, local=local, work=0)
+
+
+def repeat(call: OpCall) -> Rule | None:
+    """aten.repeat: element `r * size + i` of a dimension is the operand's element `i`."""
+    operand, times = call.operands[0].shape, call.integers("repeats")
+    skip = len(times) - len(operand)
+    if 0 in times or 0 in operand:
+        return None
+    dims = factors("i", len(operand), skip)
+    sizes = {f"r{at}": count for at, count in enumerate(times)}
+    sizes |= {f"i{skip + at}": size for at, size in enumerate(operand)}
+    result = tuple((f"r{at}",) if at < skip else (f"r{at}", f"i{at}") for at in range(len(times)))
+    local = {"repeats": Sizes(tuple((f"r{at}",) for at in range(len(times))))}
+    return build_rule(call, [dims], [result], sizes=sizes, linear=MOVED, local=local, work=0)
+
+
+def slice_dims(call: OpCall) -> Collection[int]:
+    """Returns the dimension that aten.slice.Tensor cuts; none if it takes all of it."""
+    shape = call.operands[0].shape
+    at = axis(call, len(shape))
+    everything = shape[at] == call.results[0].shape[at]
+    return () if everything and call.integer("step", 1) == 1 else (at,)
+
+
+def listed(name: str) -> DimsOf:
+    """Returns the function for the dimensions in argument `name`; all if it is empty."""
+
+    def dims(call: OpCall) -> Collection[int]:
+        rank = len(call.operands[0].shape)
+        return axes(call, rank, name) or range(rank)
+
+    return dims
+
+
+def padded_dims(call: OpCall) -> Collection[int]:
+    """Returns the dimensions that a padding changes. `pad` counts from the last dimension."""
+    rank = len(call.operands[0].shape)
+    pad = call.integers("pad")
+    pairs = zip(pad[::2], pad[1::2], strict=True)
+    return [rank - 1 - at for at, pair in enumerate(pairs) if any(pair)]
+
+
+def constant_pad(call: OpCall) -> Rule | None:
+    """aten.constant_pad_nd: zeros survive a sum, any constant an idempotent reduction."""
+    monoids = IDEMPOTENT | {"sum"} if call.args.get("value", 0) == 0 else IDEMPOTENT
+    return along(padded_dims, (pending(0, monoids=monoids),), work=0)(call)
+
+
+def trailing(count: int, linear: Sequence[Linear] = (), work: float = 0) -> RuleFunction:
+    """Returns the rule function of an op along the last `count` dimensions, whatever they are."""
+
+    def dims(call: OpCall) -> Collection[int]:
+        rank = len(call.operands[0].shape)
+        return range(rank - count, rank)
+
+    return along(dims, linear, work)
+
+
+def select(call: OpCall) -> Rule | None:
+    """aten.select.int and aten.unbind.int: without the dimension `dim`."""
+    rank = len(call.operands[0].shape)
+    at = axis(call, rank)
+    dims = factors("i", rank)
+    result = dims[:at] + dims[at + 1 :]
+    results = [result] * len(call.results)
+    return build_rule(call, [dims], results, whole=dims[at], linear=MOVED, work=0)
+
+
+def split(call: OpCall) -> Rule | None:
+    """aten.split and its kin: results are pieces along `dim`."""
+    operand, results, whole = kept(call, first_dim(call))
+    return build_rule(call, [operand], results, whole=whole, linear=MOVED, work=0)
+
+
+def cat(call: OpCall) -> Rule | None:
+    """aten.cat: the pieces along `dim` are whole."""
+    result = call.results[0].shape
+    at = axis(call, len(result))
+    whole = ["r"]
+    operands: list[Dims] = []
+    for position, operand in enumerate(call.operands):
+        whole.append(f"s{position}")
+        if operand.shape == (0,) != result:
+            operands.append(((f"s{position}",),))  # torch skips an empty vector
+            continue
+        operands.append(_with(factors("i", len(result)), at, f"s{position}"))
+    together = pending(*range(len(operands)), monoids=ALL_MONOIDS)
+    return build_rule(
+        call,
+        operands,
+        [_with(factors("i", len(result)), at, "r")],
+        whole=whole,
+        linear=(together,),
+        work=0,
+    )
+
+
+def stack(call: OpCall) -> Rule | None:
+    """aten.stack: a new dimension, one entry per operand."""
+    rank = len(call.operands[0].shape)
+    at = axis(call, rank + 1)
+    dims = factors("i", rank)
+    return build_rule(
+        call,
+        [dims] * len(call.operands),
+        [(*dims[:at], ("n",), *dims[at:])],
+        whole=("n",),
+        linear=(pending(*range(len(call.operands)), monoids=ALL_MONOIDS),),
+        work=0,
+    )
+
+
+def _with(dims: Dims, at: int, name: str) -> Dims:
+    return (*dims[:at], (name,), *dims[at + 1 :])
+
+
+def diagonal(call: OpCall) -> Rule | None:
+    """aten.diagonal: a new last dimension instead of `dim1` and `dim2`."""
+    rank = len(call.operands[0].shape)
+    first, second = axis(call, rank, "dim1"), axis(call, rank, "dim2", 1)
+    dims = factors("i", rank)
+    others = tuple(dim for at, dim in enumerate(dims) if at not in (first, second))
+    return moved(call, dims, (*others, ("d",)), (*dims[first], *dims[second], "d"))
+
+
+def unfold(call: OpCall) -> Rule | None:
+    """aten.unfold: windows along `dimension`, their elements in a new last dimension."""
+    rank = len(call.operands[0].shape)
+    at = axis(call, rank, "dimension")
+    dims = factors("i", rank)
+    return moved(call, dims, (*_with(dims, at, "w"), ("e",)), (f"i{at}", "w", "e"))
+
+
+def write_slice(call: OpCall) -> Rule | None:
+    """aten.slice_scatter and select_scatter: `src` replaces a part of `self` along `dim`."""
+    shape, source = (operand.shape for operand in call.operands)
+    at = axis(call, len(shape))
+    dims = factors("i", len(shape))
+    part = _with(dims, at, "s") if len(source) == len(shape) else dims[:at] + dims[at + 1 :]
+    return build_rule(
+        call,
+        operand_dims(call, {"self": dims, "src": part}),
+        [dims],
+        whole=(f"i{at}", "s"),
+        linear=(pending(0, 1, monoids=ALL_MONOIDS),),
+        work=0,
+    )
+
+
+def triangle(call: OpCall) -> Rule | None:
+    """aten.tril and aten.triu: which elements are kept depends on both indices."""
+    local = {"diagonal": Offset("r", base=call.integer("diagonal", 0), minus="c")}
+    return make_rule("*b r c -> *b r c", call, linear=FIRST, local=local, work=0)
+
+
+def pixel_shuffle(call: OpCall) -> Rule | None:
+    """aten.pixel_shuffle: channels (c a b) become c channels of pixels (h a) by (w b)."""
+    factor = call.integer("upscale_factor", 1)
+    return make_rule(
+        "*n (c a b) h w -> *n c (h a) (w b)",
+        call,
+        sizes={"a": factor, "b": factor},
+        whole=("a", "b"),
+        linear=MOVED,
+        work=0,
+    )
+
+
+def pixel_unshuffle(call: OpCall) -> Rule | None:
+    """aten.pixel_unshuffle, the inverse of aten.pixel_shuffle."""
+    factor = call.integer("downscale_factor", 1)
+    return make_rule(
+        "*n c (h a) (w b) -> *n (c a b) h w",
+        call,
+        sizes={"a": factor, "b": factor},
+        whole=("a", "b"),
+        linear=MOVED,
+        work=0,
+    )
+
+
+def repeat_interleave(call: OpCall) -> Rule | None:
+    """aten.repeat_interleave.self_int: element `i` of `dim` becomes the elements `i r`."""
+    if call.args.get("dim") is None:
+        raise RuleError(f"{call.kind} without dim has no rule")
+    rank = len(call.operands[0].shape)
+    at, times = axis(call, rank), call.integer("repeats", 1)
+    if times < 1:
+        return None
+    dims = factors("i", rank)
+    result = (*dims[:at], (f"i{at}", "r"), *dims[at + 1 :])
+    sizes = {"r": times, f"i{at}": call.operands[0].shape[at]}
+    return build_rule(call, [dims], [result], sizes=sizes, whole=("r",), linear=MOVED, work=0)
+
+
+def _kinds(*names: str) -> list[str]:
+    """Returns overloads of `aten`, and for `name.overload` those of `name_copy` too."""
+    copies = [f"{name.partition('.')[0]}_copy.{name.partition('.')[2]}" for name in names]
+    return [f"aten.{name}" for name in (*names, *copies)]
+
+
+RULES: Table = {
+    **same(_kinds("permute.default"), permute),
+    **same(_kinds("transpose.int"), transpose),
+    **same(_kinds("t.default"), t),
+    **same(_kinds("unsqueeze.default"), unsqueeze),
+    **same(_kinds("squeeze.default", "squeeze.dim", "squeeze.dims"), squeeze),
+    **same(_kinds("expand.default"), expand),
+    **same(_kinds("slice.Tensor"), along(slice_dims, MOVED, work=0)),
+    **same(_kinds("select.int", "unbind.int"), select),
+    **same(_kinds("split.Tensor", "split_with_sizes.default"), split),
+    **same(_kinds("diagonal.default"), diagonal),
+    **same(_kinds("unfold.default"), unfold),
+    "aten.alias_copy.default": row("*b -> *b", linear=MOVED, work=0),
+    "aten.chunk.default": split,
+    "aten.repeat.default": repeat,
+    "aten.repeat_interleave.self_int": repeat_interleave,
+    "aten.cat.default": cat,
+    "aten.stack.default": stack,
+    "aten.flip.default": along(listed("dims"), MOVED, work=0),
+    "aten.roll.default": along(listed("dims"), MOVED, work=0),
+    "aten.constant_pad_nd.default": constant_pad,
+    **same(
+        [f"aten.{kind}_pad1d.default" for kind in ("reflection", "replication")], trailing(1, MOVED)
+    ),
+    **same(
+        [f"aten.{kind}_pad2d.default" for kind in ("reflection", "replication")], trailing(2, MOVED)
+    ),
+    **same(
+        [f"aten.{kind}_pad3d.default" for kind in ("reflection", "replication")], trailing(3, MOVED)
+    ),
+    **same(["aten.slice_scatter.default", "aten.select_scatter.default"], write_slice),
+    **same(["aten.tril.default", "aten.triu.default"], triangle),
+    "aten.pixel_shuffle.default": pixel_shuffle,
+    "aten.pixel_unshuffle.default": pixel_unshuffle,
+}

@@ -1,0 +1,274 @@
+"""Reductions over dimensions, and ops that go along dimensions that can't be split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
+from autopar.ir.ops.table import FIRST, RuleFunction, Table, axes, axis, pending, same
+from autopar.ir.program import Arg, Ref
+from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
+
+DimsOf = Callable[[OpCall], Collection[int]]
+"""The dimensions of the first operand that an op goes along."""
+
+
+def all_dims(call: OpCall) -> Collection[int]:
+    """Returns every dimension."""
+    return range(len(call.operands[0].shape))
+
+
+def listed_dims(call: OpCall) -> Collection[int]:
+    """Returns the dimensions in `dim`, an integer or a list; all if it is None or empty."""
+    rank = len(call.operands[0].shape)
+    return axes(call, rank) or range(rank)
+
+
+def only_listed_dims(call: OpCall) -> Collection[int]:
+    """Returns the dimensions in `dim`; all if it is None, none if it is empty."""
+    rank = len(call.operands[0].shape)
+    return range(rank) if call.args.get("dim") is None else axes(call, rank)
+
+
+def last_dim(call: OpCall) -> Collection[int]:
+    """Returns the dimension `dim`, by default the last."""
+    return (axis(call, len(call.operands[0].shape), default=-1),)
+
+
+def first_dim(call: OpCall) -> Collection[int]:
+    """Returns the dimension `dim`, by default the first."""
+    return (axis(call, len(call.operands[0].shape)),)
+
+
+def reduced(call: OpCall, gone: Collection[int]) -> tuple[Dims, Dims]:
+    """Returns the factors of an operand, and of results without the dimensions in `gone`.
+
+    Raises:
+        RuleError: If a result's rank fits neither with nor without these dimensions.
+    """
+    rank, result_rank = len(call.operands[0].shape), len(call.results[0].shape)
+    operand = tuple((f"i{at}",) for at in range(rank))
+    if result_rank == rank:
+        return operand, tuple(() if at in gone else dim for at, dim in enumerate(operand))
+    if result_rank != rank - len(gone):
+        raise RuleError(f"{call.kind}: a result of {result_rank} dimensions from {rank}")
+    return operand, tuple(dim for at, dim in enumerate(operand) if at not in gone)
+
+
+def reduction(dims_of: DimsOf, monoid: str, linear: Sequence[Linear] = ()) -> RuleFunction:
+    """Returns the rule function of a reduction by a monoid over the dimensions `dims_of`."""
+
+    def rule(call: OpCall) -> Rule | None:
+        gone = dims_of(call)
+        operand, result = reduced(call, gone)
+        reduce = {f"i{at}": monoid for at in gone}
+        return build_rule(call, [operand], [result], reduce=reduce, linear=linear)
+
+    return rule
+
+
+def reduced_whole(dims_of: DimsOf, work: float = 1) -> RuleFunction:
+    """Returns the rule function of a reduction whose dimensions must not be split."""
+
+    def rule(call: OpCall) -> Rule | None:
+        gone = dims_of(call)
+        operand, result = reduced(call, gone)
+        results = [result] * len(call.results)
+        whole = [f"i{at}" for at in gone]
+        return build_rule(call, [operand], results, whole=whole, work=work)
+
+    return rule
+
+
+def mean(dims_of: DimsOf) -> RuleFunction:
+    """Returns the rule function of a mean. Its body divides a sum, which may be split."""
+
+    def rule(call: OpCall) -> Rule | None:
+        gone = dims_of(call)
+        operand, result = reduced(call, gone)
+        names = [f"i{at}" for at in gone]
+        count = math.prod(call.operands[0].shape[at] for at in gone)
+
+        def make(split: bool) -> Rule:
+            reduce = dict.fromkeys(names, "sum") if split else None
+            whole = () if split else names
+            return build_rule(call, [operand], [result], reduce=reduce, whole=whole, linear=FIRST)
+
+        def write(w: BodyWriter) -> None:
+            target = w.value(w.op.results[0])
+            # Half precision overflows in a sum where it doesn't in a mean.
+            x = w.cast(w.required("self"), accumulate_dtype(target.dtype))
+            args: dict[str, Arg] = {"self": Ref(x), "dim": tuple(sorted(gone))}
+            args["keepdim"] = len(result) == len(operand)
+            wide = accumulate_dtype(target.dtype)
+            total = w.emit("aten.sum.dim_IntList", args, target.global_shape, wide)
+            if wide == target.dtype:
+                w.like("aten.div.Scalar", total, target.name, other=count)
+            else:
+                w.cast(w.like("aten.div.Scalar", total, other=count), target.dtype, target.name)
+
+        return with_bodies(call, make, "sum", write)
+
+    return rule
+
+
+def _correction(call: OpCall) -> float:
+    if "correction" in call.args and isinstance(call.args["correction"], (int, float)):
+        return float(call.args["correction"])
+    return 1.0 if call.flag("unbiased", True) else 0.0
+
+
+def variance(call: OpCall) -> Rule | None:
+    """aten.var, std and var_mean (results variance, mean). The body sums squared deviations."""
+    gone = only_listed_dims(call) or all_dims(call)
+    operand, result = reduced(call, gone)
+    names = [f"i{at}" for at in gone]
+    count = math.prod(call.operands[0].shape[at] for at in gone)
+    free = max(0.0, count - _correction(call))
+
+    def make(split: bool) -> Rule:
+        # The mean must be complete before deviations from it are taken; so nothing stays pending
+        # but the variance itself, and not the standard deviation.
+        results = [result] * len(call.results)
+        reduce = {(name, at): SAME for name in names for at in range(len(results))}
+        return build_rule(
+            call, [operand], results, reduce=reduce, whole=() if split else names, work=4
+        )
+
+    def write(w: BodyWriter) -> None:
+        own, dims = w.op.results, tuple(sorted(gone))
+        x = w.cast(w.required("self"), accumulate_dtype(w.value(own[0]).dtype))
+        average = w.like("aten.div.Scalar", w.reduce("aten.sum.dim_IntList", x, dims), other=count)
+        centered = w.combine("aten.sub.Tensor", x, average)
+        squared = w.combine("aten.mul.Tensor", centered, centered)
+        total = w.reduce("aten.sum.dim_IntList", squared, dims)
+        spread = w.like("aten.div.Scalar", total, other=free)
+        if ".std" in call.kind:
+            spread = w.like("aten.sqrt.default", spread)
+        for found, name in zip((spread, average), own, strict=False):
+            target = w.value(name)
+            w.reshape(w.cast(found, target.dtype), target.global_shape, name)
+
+    if free <= 0:
+        return make(False)
+    return with_bodies(call, make, "moments", write)
+
+
+def logsumexp(call: OpCall) -> Rule | None:
+    """aten.logsumexp; the body shifts by the maximum."""
+    gone = listed_dims(call)
+    operand, result = reduced(call, gone)
+    names = [f"i{at}" for at in gone]
+
+    def make(split: bool) -> Rule:
+        reduce = dict.fromkeys(names, SAME) if split else None
+        whole = () if split else names
+        return build_rule(call, [operand], [result], reduce=reduce, whole=whole, work=4)
+
+    def write(w: BodyWriter) -> None:
+        target, dims = w.value(w.op.results[0]), tuple(sorted(gone))
+        x = w.cast(w.required("self"), target.dtype)
+        peak = w.reduce("aten.amax.default", x, dims)
+        # An infinite maximum must not be subtracted from itself.
+        infinite = w.emit(
+            "aten.isinf.default", {"self": Ref(peak)}, w.value(peak).global_shape, "bool"
+        )
+        shift = w.like("aten.masked_fill.Scalar", peak, mask=Ref(infinite), value=0)
+        powers = w.like("aten.exp.default", w.combine("aten.sub.Tensor", x, shift))
+        total = w.like("aten.log.default", w.reduce("aten.sum.dim_IntList", powers, dims))
+        w.reshape(w.combine("aten.add.Tensor", total, shift), target.global_shape, target.name)
+
+    return with_bodies(call, make, "shifted", write)
+
+
+def along(dims_of: DimsOf, linear: Sequence[Linear] = (), work: float = 1) -> RuleFunction:
+    """Returns the rule function of an op that goes along dimensions, and maps all others alike.
+
+    The dimensions that it goes along must not be split; their size may change. All results have
+    the rank of the one operand.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        operand, results, whole = kept(call, dims_of(call))
+        return build_rule(call, [operand], results, whole=whole, linear=linear, work=work)
+
+    return rule
+
+
+def kept(call: OpCall, gone: Collection[int]) -> tuple[Dims, list[Dims], list[str]]:
+    """Returns the factors of one operand and results of its rank, and which must not be split.
+
+    Dimensions in `gone` may change their size; the others must not.
+    """
+    shape = call.operands[0].shape
+    whole: list[str] = []
+
+    def factor(at: int, size: int, tensor: str) -> tuple[str, ...]:
+        name = f"i{at}" if size == shape[at] else f"{tensor}_{at}"
+        if at in gone:
+            whole.append(name)
+        return (name,)
+
+    operand = tuple(factor(at, size, "s") for at, size in enumerate(shape))
+    results = [
+        tuple(factor(at, size, f"r{position}") for at, size in enumerate(result.shape))
+        for position, result in enumerate(call.results)
+    ]
+    return operand, results, whole
+
+
+MAX, MIN = ((pending(0, monoids=(monoid,)),) for monoid in ("max", "min"))
+PROD, ANY, ALL = ((pending(0, monoids=(monoid,)),) for monoid in ("prod", "any", "all"))
+
+RULES: Table = {
+    "aten.sum.default": reduction(all_dims, "sum", FIRST),
+    "aten.sum.dim_IntList": reduction(listed_dims, "sum", FIRST),
+    "aten.nansum.default": reduction(listed_dims, "sum"),
+    "aten.count_nonzero.default": reduction(listed_dims, "sum"),
+    "aten.count_nonzero.dim_IntList": reduction(listed_dims, "sum"),
+    "aten.prod.default": reduction(all_dims, "prod", PROD),
+    "aten.prod.dim_int": reduction(first_dim, "prod", PROD),
+    "aten.amax.default": reduction(listed_dims, "max", MAX),
+    "aten.amin.default": reduction(listed_dims, "min", MIN),
+    "aten.max.default": reduction(all_dims, "max", MAX),
+    "aten.min.default": reduction(all_dims, "min", MIN),
+    "aten.any.default": reduction(all_dims, "any", ANY),
+    "aten.any.dim": reduction(first_dim, "any", ANY),
+    "aten.any.dims": reduction(only_listed_dims, "any", ANY),
+    "aten.all.default": reduction(all_dims, "all", ALL),
+    "aten.all.dim": reduction(first_dim, "all", ALL),
+    "aten.all.dims": reduction(only_listed_dims, "all", ALL),
+    "aten.mean.default": mean(all_dims),
+    "aten.mean.dim": mean(listed_dims),
+    **same(["aten.var.correction", "aten.std.correction", "aten.var_mean.correction"], variance),
+    **same(["aten.var.dim", "aten.std.dim", "aten.var_mean.dim"], variance),
+    "aten.logsumexp.default": logsumexp,
+    **same(
+        ["aten.aminmax.default", "aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim"],
+        reduced_whole(listed_dims),
+    ),
+    **same(
+        [
+            "aten.max.dim",
+            "aten.min.dim",
+            "aten.median.dim",
+            "aten.nanmedian.dim",
+            "aten.mode.default",
+            "aten.kthvalue.default",
+        ],
+        reduced_whole(last_dim),
+    ),
+    **same(["aten.argmax.default", "aten.argmin.default"], reduced_whole(only_listed_dims)),
+    "aten.median.default": reduced_whole(all_dims),
+    "aten.cumsum.default": along(first_dim, FIRST),
+    **same(
+        [
+            "aten.cumprod.default",
+            "aten.cummax.default",
+            "aten.cummin.default",
+            "aten.logcumsumexp.default",
+        ],
+        along(first_dim),
+    ),
+}

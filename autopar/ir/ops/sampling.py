@@ -1,0 +1,175 @@
+"""Ops that combine whole images, rows or signals, independently of each other."""
+
+from __future__ import annotations
+
+import math
+
+from autopar.ir.ops.pointwise import broadcast_dims
+from autopar.ir.ops.reduction import along, last_dim
+from autopar.ir.ops.table import (
+    FIRST,
+    MOVED,
+    RuleFunction,
+    Table,
+    axes,
+    axis,
+    factors,
+    pending,
+    row,
+    same,
+)
+from autopar.ir.rule import Dims, OpCall, Rule, Size, build_rule, make_rule
+
+
+def images_backward(spatial: int) -> RuleFunction:
+    """Returns the rule function of the gradient of a pooling over the last dimensions.
+
+    All operands and the result have the leading dimensions in common.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        lead = factors("i", len(call.results[0].shape) - spatial)
+        whole: list[str] = []
+        tensors: list[Dims] = []
+        for at, tensor in enumerate((*call.operands, *call.results)):
+            own = factors(f"s{at}_", len(tensor.shape) - len(lead))
+            whole.extend(name for (name,) in own)
+            tensors.append((*lead, *own))
+        return build_rule(
+            call, tensors[:-1], tensors[-1:], whole=whole, linear=(pending(0),), work=0
+        )
+
+    return rule
+
+
+def im2col(call: OpCall) -> Rule | None:
+    """aten.im2col: channels `c` become `(c k)`, with the positions in the kernel."""
+    kernel = math.prod(call.integers("kernel_size"))
+    return make_rule(
+        "*n c h w -> *n (c k) l",
+        call,
+        sizes={"k": kernel},
+        whole=("h", "w", "k", "l"),
+        linear=FIRST,
+        work=0,
+    )
+
+
+def col2im(call: OpCall) -> Rule | None:
+    """aten.col2im, the transpose of aten.im2col."""
+    kernel = math.prod(call.integers("kernel_size"))
+    return make_rule(
+        "*n (c k) l -> *n c h w",
+        call,
+        sizes={"k": kernel},
+        whole=("h", "w", "k", "l"),
+        linear=FIRST,
+        work=0,
+    )
+
+
+def channel_shuffle(call: OpCall) -> Rule | None:
+    """aten.channel_shuffle: channels `(g c)` become `(c g)`."""
+    return make_rule(
+        "n (g c) *x -> n (c g) *x",
+        call,
+        sizes={"g": call.integer("groups", 1)},
+        local={"groups": Size(("g",))},
+        linear=MOVED,
+        work=0,
+    )
+
+
+def fourier(call: OpCall) -> Rule | None:
+    """A Fourier transform along the dimensions in `dim`."""
+
+    def dims(call: OpCall) -> frozenset[int]:
+        return axes(call, len(call.operands[0].shape))
+
+    return along(dims, FIRST, work=10)(call)
+
+
+def histogram(call: OpCall) -> Rule | None:
+    """aten.histc: counts add up if the range doesn't depend on the data."""
+    names = factors("i", len(call.operands[0].shape))
+    fixed = call.args.get("min", 0) != call.args.get("max", 0)
+    return build_rule(
+        call,
+        [names],
+        [(("n",),)],
+        reduce={name: "sum" for (name,) in names},
+        whole=("n",) if fixed else ("n", *(name for (name,) in names)),
+        work=0,
+    )
+
+
+def cross(call: OpCall) -> Rule | None:
+    """aten.linalg_cross of vectors along `dim`."""
+    shape = call.results[0].shape
+    operands = [broadcast_dims(operand.shape, shape) for operand in call.operands]
+    at = axis(call, len(shape), default=-1)
+    whole = (f"i{at}",)
+    return build_rule(
+        call,
+        operands,
+        [broadcast_dims(shape, shape)],
+        whole=whole,
+        linear=(pending(0), pending(1)),
+        work=3,
+    )
+
+
+def prelu(call: OpCall) -> Rule | None:
+    """aten.prelu: one slope for all, or one per channel, in dimension 1."""
+    dims = factors("i", len(call.operands[0].shape))
+    slope = call.operands[1].shape
+    per_channel: Dims = dims[1:2] if slope and slope[0] != 1 else ((),) * len(slope)
+    return build_rule(call, [dims, per_channel], [dims])
+
+
+def distances(call: OpCall) -> Rule | None:
+    """aten._cdist_forward: distances of rows [*b, p, m] and [*b, r, m]."""
+    shape = call.results[0].shape
+    lead = broadcast_dims(shape[:-2], shape[:-2])
+    left, right = (operand.shape for operand in call.operands)
+    return build_rule(
+        call,
+        [
+            (*broadcast_dims(left[:-2], shape[:-2]), ("p",), ("m",)),
+            (*broadcast_dims(right[:-2], shape[:-2]), ("r",), ("m",)),
+        ],
+        [(*lead, ("p",), ("r",))],
+        whole=("m",),
+        work=3,
+    )
+
+
+RULES: Table = {
+    "aten.im2col.default": im2col,
+    "aten.col2im.default": col2im,
+    "aten.channel_shuffle.default": channel_shuffle,
+    "aten.native_channel_shuffle.default": channel_shuffle,
+    "aten.grid_sampler_2d.default": row(
+        "n c x y, n h w d -> n c h w", whole=("x", "y", "d"), linear=FIRST, work=0
+    ),
+    "aten.grid_sampler_3d.default": row(
+        "n c x y z, n t h w d -> n c t h w", whole=("x", "y", "z", "d"), linear=FIRST, work=0
+    ),
+    **same(["aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"], fourier),
+    "aten.glu.default": along(last_dim, work=3),
+    "aten.histc.default": histogram,
+    "aten.linalg_cross.default": cross,
+    "aten.prelu.default": prelu,
+    **same(
+        ["aten.outer.default", "aten.ger.default"],
+        row("m, n -> m n", linear=(pending(0), pending(1))),
+    ),
+    "aten._cdist_forward.default": distances,
+    "aten.max_pool2d_with_indices_backward.default": images_backward(2),
+    "aten.max_pool3d_with_indices_backward.default": images_backward(3),
+    "aten.avg_pool2d_backward.default": images_backward(2),
+    "aten.avg_pool3d_backward.default": images_backward(3),
+    "aten._adaptive_avg_pool2d_backward.default": images_backward(2),
+    "aten.upsample_nearest2d_backward.default": images_backward(2),
+    "aten.upsample_bilinear2d_backward.default": images_backward(2),
+}

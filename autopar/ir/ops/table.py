@@ -1,0 +1,89 @@
+"""What the tables of rules are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from autopar.ir.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, make_rule
+
+RuleFunction = Callable[[OpCall], Rule | None]
+Table = Mapping[str, RuleFunction]
+
+IDEMPOTENT = frozenset(("max", "min", "any", "all"))
+"""Monoids that leave a value unchanged when it is combined with itself."""
+
+
+def pending(*operands: int, monoids: Collection[str] = ("sum",)) -> Linear:
+    """Returns the row for operands that may be pending together."""
+    return Linear(frozenset(operands), frozenset(monoids))
+
+
+FIRST = (pending(0),)
+"""Linear in the first operand."""
+
+MOVED = (pending(0, monoids=ALL_MONOIDS),)
+"""The first operand's elements are moved, and nothing is computed."""
+
+BILINEAR = (pending(0), pending(1))
+"""Linear in either of two operands, the other being complete."""
+
+
+def row(text: str, **options: Any) -> RuleFunction:
+    """Returns the rule function of an op whose rule is the same text for all shapes.
+
+    The options are those of `make_rule`.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        return make_rule(text, call, **options)
+
+    return rule
+
+
+def same(kinds: Sequence[str], rule: RuleFunction) -> dict[str, RuleFunction]:
+    """Returns the rows of several ops that share a rule function."""
+    return dict.fromkeys(kinds, rule)
+
+
+def operand_dims(call: OpCall, by_name: Mapping[str, Dims]) -> list[Dims]:
+    """Returns the dimensions' factors per operand, from those of each argument that names one.
+
+    Raises:
+        RuleError: If an argument names tensors and isn't in `by_name`.
+    """
+    found: list[Dims] = []
+    for name, positions in call.positions.items():
+        if positions and name not in by_name:
+            raise RuleError(f"{call.kind}: argument {name} isn't expected to be a tensor")
+        found.extend(by_name[name] for _ in positions)
+    return found
+
+
+def factors(prefix: str, count: int, start: int = 0) -> Dims:
+    """Returns dimensions of one factor each: `prefix0 prefix1 ...`."""
+    return tuple((f"{prefix}{at}",) for at in range(start, start + count))
+
+
+def axis(call: OpCall, rank: int, name: str = "dim", default: int = 0) -> int:
+    """Returns an argument that names a dimension, counted from the front.
+
+    Raises:
+        RuleError: If there is no such dimension.
+    """
+    at = call.integer(name, default)
+    if not -max(rank, 1) <= at < max(rank, 1):
+        raise RuleError(f"{call.kind}: dimension {at} of a tensor with {rank}")
+    return at % max(rank, 1)
+
+
+def axes(call: OpCall, rank: int, name: str = "dim") -> frozenset[int]:
+    """Returns an argument that names dimensions, counted from the front.
+
+    Raises:
+        RuleError: If a dimension doesn't exist.
+    """
+    given = call.integers(name)
+    if any(not -max(rank, 1) <= at < max(rank, 1) for at in given):
+        raise RuleError(f"{call.kind}: dimensions {list(given)} of a tensor with {rank}")
+    return frozenset(at % max(rank, 1) for at in given)
