@@ -100,7 +100,7 @@ class CommunicationModel:
             axes: The mesh axes of the group.
         """
         seconds = 0.0
-        for (alpha, beta, count), size in zip(self._levels(axes), self._pieces(nbytes, axes)):
+        for alpha, beta, count, size in self._pieces(nbytes, axes):
             seconds += _lg(count) * alpha + size * (count - 1) / count * beta
         return seconds
 
@@ -125,7 +125,7 @@ class CommunicationModel:
             axes: The mesh axes of the group.
         """
         seconds = 0.0
-        for (alpha, beta, count), size in zip(self._levels(axes), self._pieces(nbytes, axes)):
+        for alpha, beta, count, size in self._pieces(nbytes, axes):
             tree = _lg(count) * (alpha + size * beta)
             ring = 2 * (_lg(count) * alpha + size * (count - 1) / count * beta)
             seconds += min(tree, ring)
@@ -188,11 +188,11 @@ class CommunicationModel:
             for level, count in zip(self.cluster.links, self.span(axes), strict=True)
         ]
 
-    def _pieces(self, nbytes: float, axes: Sequence[str]) -> list[float]:
-        """The bytes that the members of each level hold together: less on the outer ones."""
+    def _pieces(self, nbytes: float, axes: Sequence[str]) -> list[tuple[float, float, int, float]]:
+        """The levels with the bytes that each one's members hold together: less on outer ones."""
         pieces = []
-        for count in self.span(axes):
-            pieces.append(nbytes)
+        for alpha, beta, count in self._levels(axes):
+            pieces.append((alpha, beta, count, nbytes))
             nbytes /= count
         return pieces
 

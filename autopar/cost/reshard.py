@@ -353,4 +353,3 @@ def _path(came: dict[State, tuple[State, _Step]], state: State) -> list[_Step]:
         state, step = came[state]
         steps.append(step)
     return steps[::-1]
-

@@ -16,7 +16,7 @@ from autopar.ir.program import DTYPE_BYTES, OpDist
 from autopar.ir.rule import Dims, Rule, TensorType
 
 
-def local_flops(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> int:
+def local_flops(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> float:
     """Returns the floating-point operations of an op on one device.
 
     Args:

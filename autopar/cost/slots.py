@@ -142,9 +142,7 @@ def _change(
     return (*dims[: place.dim], normalize_dim(changed, mesh), *dims[place.dim + 1 :])
 
 
-def cut(
-    dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh
-) -> tuple[DimLayout, ...] | None:
+def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[DimLayout, ...] | None:
     """Cuts a dimension's layout at places in it, given from the major to the minor one.
 
     Returns the parts before, at, between and behind the places: 2 n + 1 for n places. None if the
@@ -159,16 +157,22 @@ def cut(
             return None
         sizes += [place.outer // done, place.size]
         done = place.outer * place.size
-    return factorize_dim(dim, [*sizes, places[-1].inner], mesh)
+    parts = factorize_dim(dim, [*sizes, places[-1].inner], mesh)
+    if parts is None:
+        return None
+    return tuple(normalize_dim(part, mesh) if len(part) > 1 else part for part in parts)
 
 
 def widen(place: Place, dims: Dims, mesh: ProcessMesh) -> Place:
     """Returns the place together with the unsplit elements just minor to it.
 
-    A digit with what follows it is one stretch of the local tensor, so moves need no view.
+    A digit with what follows it is one stretch of the local tensor, so moves need no view. The
+    place is returned as it is where its blocks would change: `(5@x)(3)` is not `15@x`.
     """
     parts = cut(dims[place.dim], [place], mesh)
-    if parts is None or parts[2][0].axes or len(parts[1]) != 1:
+    if parts is None or parts[2][0].axes:
         return place
     minor = parts[2][0].size
-    return Place(place.dim, place.outer, place.size * minor, place.inner // minor)
+    wide = Place(place.dim, place.outer, place.size * minor, place.inner // minor)
+    joined = cut(dims[place.dim], [wide], mesh)
+    return wide if joined is not None and len(joined[1]) == 1 else place

@@ -101,7 +101,34 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
             merged.pop()
             sub = joined
         merged.append(sub)
+    if any(sub.size % mesh.axes_size(sub.axes) for sub in merged if sub.axes):
+        merged = _settle(merged, mesh)
     return tuple(merged) if merged else (SubDim(1),)
+
+
+def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
+    """Moves the border between an uneven split and the elements just minor to it.
+
+    Blocks of `(2@y)(6)` over 3 processes are those of `(4@y)(3)`: 6 elements, 6 elements, none.
+    The canonical form is the one with the largest split sub-dimension.
+    """
+    settled: list[SubDim] = []
+    rest = list(dim)
+    while rest:
+        sub = rest.pop(0)
+        parts = mesh.axes_size(sub.axes)
+        if sub.size % parts:
+            common = math.gcd(sub.size, block_size(sub.size, parts))
+            least = sub.size // common
+            minor = common * (rest.pop(0).size if rest and not rest[0].axes else 1)
+            block = block_size(least, parts)
+            limit = -(-parts // (parts * block - least)) - 1
+            scale = max(k for k in range(1, min(limit, minor) + 1) if minor % k == 0)
+            sub = SubDim(least * scale, sub.axes)
+            if minor > scale:
+                rest.insert(0, SubDim(minor // scale))
+        settled.append(sub)
+    return settled
 
 
 def _join(major: SubDim, minor: SubDim, mesh: ProcessMesh) -> SubDim | None:
@@ -141,18 +168,21 @@ def factorize_dim(
             taken.append(head)
             need //= head.size
             if tail is not None:
+                if not tail.axes and rest and not rest[0].axes:
+                    tail = SubDim(tail.size * rest.pop(0).size)
                 rest.insert(0, tail)
         result.append(tuple(taken) or (SubDim(1),))
     return tuple(result) if not rest else None
 
 
 def _take(sub: SubDim, need: int, mesh: ProcessMesh) -> tuple[SubDim, SubDim | None] | None:
-    """Splits `sub` into a head whose size divides `need` and a tail; None if it can't be cut."""
+    """Cuts `sub` into a head whose size divides `need` and a tail; None if it can't be cut."""
     if need == 0 or sub.size == 0:
         return (sub, None) if need == sub.size else None
     if need % sub.size == 0:
         return sub, None
-    if sub.size % need:
+    need = math.gcd(need, sub.size)
+    if need == 1:
         return None
     minor = sub.size // need
     if not sub.axes:

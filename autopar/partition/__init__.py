@@ -1,0 +1,7 @@
+"""Partition: from a completed program for one device to the program that every rank runs."""
+
+from __future__ import annotations
+
+from autopar.partition.spmd import Partition
+
+__all__ = ["Partition"]

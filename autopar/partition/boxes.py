@@ -1,0 +1,40 @@
+"""Boxes: which piece of an input or output each rank holds, as rank expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autopar.ir.errors import VerificationError
+from autopar.ir.layout import Layout, local_extent
+from autopar.ir.program import BoxDim, Port, Signature, Value
+
+Box = tuple[tuple[BoxDim, ...], ...]
+
+
+def box_of(layout: Layout) -> Box:
+    """Returns, per dimension, a rank's piece of each sub-dimension of a tensor laid out so."""
+    return tuple(
+        tuple(BoxDim(sub.size, *local_extent(sub, layout.mesh)) for sub in dim)
+        for dim in layout.dims
+    )
+
+
+def with_boxes(signature: Signature, values: Mapping[str, Value]) -> Signature:
+    """Returns the signature with the boxes that follow from the layouts of the values.
+
+    Raises:
+        VerificationError: If a port names a value that doesn't exist or has no layout.
+    """
+    return Signature(
+        tuple(_with_box(port, values) for port in signature.inputs),
+        tuple(_with_box(port, values) for port in signature.outputs),
+    )
+
+
+def _with_box(port: Port, values: Mapping[str, Value]) -> Port:
+    value = values.get(port.name)
+    if value is None or value.dist is None:
+        why = "is not a value of main" if value is None else "has no layout"
+        raise VerificationError("the signature doesn't fit", [f"port %{port.name} {why}"])
+    return replace(port, box=box_of(value.dist))

@@ -1,0 +1,229 @@
+"""From the moves of a reshard to collectives and local ops on a rank's pieces.
+
+A collective works on whole dimensions. A move of a sub-dimension therefore looks at the local
+tensor through a view in which the sub-dimension is a dimension of its own; where the rest of its
+dimension is one element on every rank, no view is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autopar.cost.reshard import Move, Reshard
+from autopar.cost.slots import Place, cut, widen
+from autopar.ir.errors import VerificationError
+from autopar.ir.expr import IntExpr, minimum
+from autopar.ir.layout import (
+    DimLayout,
+    Layout,
+    block_index,
+    block_size,
+    dim_size,
+    local_dim_size,
+    local_extent,
+)
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Arg
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStep:
+    """An op that a reshard becomes. Its tensor operand `self` is the result of the step before.
+
+    Attributes:
+        kind: The op.
+        args: Its arguments but `self`.
+        layout: The layout of its result, whose dimensions may be parts of the tensor's.
+        whole: Whether its dimensions are the tensor's.
+    """
+
+    kind: str
+    args: tuple[tuple[str, Arg], ...]
+    layout: Layout
+    whole: bool
+
+
+def lower_reshard(source: Layout, reshard: Reshard) -> list[LocalStep]:
+    """Returns the ops that carry out a reshard.
+
+    Args:
+        source: The layout before.
+        reshard: The moves.
+    """
+    steps: list[LocalStep] = []
+    layout = source.normalized()
+    shown = _unexposed(layout)
+    for move in reshard.moves:
+        before, after = _exposures(layout, move)
+        if shown != _shape(before):
+            steps.append(_view(layout, before))
+        steps.append(_step(move, before, after))
+        layout, shown = move.layout, _shape(after)
+    if shown != _unexposed(layout):
+        steps.append(_view(layout, _whole(layout)))
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A dimension of the local tensor as a move sees it: a part of dimension `dim`.
+
+    `core` is the sub-dimension of it that the move is about; the rest is one element.
+    """
+
+    dim: int
+    outer: int
+    layout: DimLayout
+    core: DimLayout
+
+
+_Shape = tuple[tuple[int, int, int], ...]
+
+
+def _shape(parts: Sequence[_Part]) -> _Shape:
+    return tuple((part.dim, part.outer, dim_size(part.layout)) for part in parts)
+
+
+def _whole(layout: Layout) -> list[_Part]:
+    return [_Part(at, 1, dim, dim) for at, dim in enumerate(layout.dims)]
+
+
+def _unexposed(layout: Layout) -> _Shape:
+    return _shape(_whole(layout))
+
+
+def _exposures(layout: Layout, move: Move) -> tuple[list[_Part], list[_Part]]:
+    """Returns the dimensions that a move needs, as they lie before and after it."""
+    places = [place for place in (move.source, move.target) if place is not None]
+    if len({place.dim for place in places}) == len(places):
+        places = [_widen(place, layout, move) for place in places]
+    before: list[_Part] = []
+    after: list[_Part] = []
+    for at, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
+        mine = sorted((p for p in places if p.dim == at), key=lambda place: place.outer)
+        if mine:
+            pair = _exposed(old, new, mine, layout.mesh)
+            before += pair[0]
+            after += pair[1]
+        else:
+            before.append(_Part(at, 1, old, old))
+            after.append(_Part(at, 1, new, new))
+    return before, after
+
+
+def _widen(place: Place, layout: Layout, move: Move) -> Place:
+    dims = layout.dims if place is move.source else move.layout.dims
+    return widen(place, dims, layout.mesh)
+
+
+def _exposed(
+    old: DimLayout, new: DimLayout, places: Sequence[Place], mesh: ProcessMesh
+) -> tuple[list[_Part], list[_Part]]:
+    """Returns a dimension cut at places, or whole if all but one place is one element anyway."""
+    at = places[0].dim
+    was, now = cut(old, places, mesh), cut(new, places, mesh)
+    if was is None or now is None:
+        raise VerificationError("a move doesn't fit its layout", [f"{places} of {old} to {new}"])
+    if len(places) == 1 and all(local_dim_size(part, mesh) == 1 for part in was[::2]):
+        return [_Part(at, 1, old, was[1])], [_Part(at, 1, new, now[1])]
+    before: list[_Part] = []
+    after: list[_Part] = []
+    outer = 1
+    for position, (mine, then) in enumerate(zip(was, now, strict=True)):
+        if position % 2 or dim_size(mine) > 1:
+            before.append(_Part(at, outer, mine, mine))
+            after.append(_Part(at, outer, then, then))
+        outer *= dim_size(mine)
+    return before, after
+
+
+def _step(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> LocalStep:
+    layout = Layout(move.layout.mesh, tuple(part.layout for part in after), move.layout.partial)
+    whole = _shape(after) == _unexposed(move.layout)
+    kind, args = _OPS[move.kind](move, before, after)
+    return LocalStep(kind, tuple(args), layout.normalized(), whole)
+
+
+_Lowered = tuple[str, Iterator[tuple[str, Arg]]]
+
+
+def _all_gather(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    dim = _changed(before, after, move.source)
+    size = local_dim_size(after[dim].layout, move.layout.mesh)
+    return "comm.all_gather", iter((("dim", dim), ("size", size), ("axes", move.axes)))
+
+
+def _all_reduce(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    return "comm.all_reduce", iter((("monoid", move.monoid), ("axes", move.axes)))
+
+
+def _reduce_scatter(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    dim = _changed(before, after, move.target)
+    args = (("dim", dim), ("monoid", move.monoid), ("axes", move.axes))
+    return "comm.reduce_scatter", iter(args)
+
+
+def _all_to_all(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    split = _changed(before, after, move.target)
+    concat = _changed(before, after, move.source)
+    size = local_dim_size(after[concat].layout, move.layout.mesh)
+    args = (
+        ("split_dim", split),
+        ("concat_dim", concat),
+        ("concat_size", size),
+        ("axes", move.axes),
+    )
+    return "comm.all_to_all", iter(args)
+
+
+def _slice(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    dim = _changed(before, after, move.target)
+    mesh = move.layout.mesh
+    (held,), (kept,) = before[dim].core, after[dim].core
+    start, length = local_extent(kept, mesh)
+    if held.axes:
+        block = block_size(kept.size, mesh.axes_size(kept.axes))
+        start = block_index(move.axes, mesh) * block
+        start = minimum(start, local_extent(held, mesh)[1])
+    args: list[tuple[str, Arg]] = [("dim", dim)] if dim else []
+    return "aten.slice.Tensor", iter([*args, ("start", start), ("end", start + length)])
+
+
+def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    index = block_index(move.axes, move.layout.mesh)
+    return "autopar.to_partial", iter((("monoid", move.monoid), ("index", index)))
+
+
+def _reshape_empty(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    return "aten.view.default", iter((("size", move.layout.local_shape),))
+
+
+_OPS = {
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "slice": _slice,
+    "to_partial": _to_partial,
+    "reshape_empty": _reshape_empty,
+}
+
+
+def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | None) -> int:
+    """Returns the position of the part that holds a place."""
+    if place is None:
+        raise ValueError("the move has no place")
+    for at, part in enumerate(after):
+        size = dim_size(part.layout)
+        inside = part.outer <= place.outer and place.outer * place.size <= part.outer * size
+        if part.dim == place.dim and inside and before[at].layout != part.layout:
+            return at
+    raise ValueError(f"no dimension holds {place}")
+
+
+def _view(layout: Layout, parts: Sequence[_Part]) -> LocalStep:
+    shown = Layout(layout.mesh, tuple(part.layout for part in parts), layout.partial)
+    sizes: tuple[IntExpr, ...] = shown.local_shape
+    whole = _shape(parts) == _unexposed(layout)
+    return LocalStep("aten.view.default", (("size", sizes),), shown.normalized(), whole)

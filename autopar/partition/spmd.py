@@ -1,0 +1,203 @@
+"""Partition: the program that every rank of the mesh runs.
+
+Everything is decided before: completion says how each op is computed and how each value is
+stored. What is left is to connect. An op needs its operands in certain layouts; a value exists in
+some; a reshard leads from one to the other, and serves every op that needs the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from autopar.cost.cluster import Cluster
+from autopar.cost.collectives import CommunicationModel
+from autopar.cost.reshard import ReshardPlanner
+from autopar.ir.errors import VerificationError
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.program import Function, Op, OpDist, Program, Ref, Value
+from autopar.partition.boxes import with_boxes
+from autopar.partition.forms import Forms
+from autopar.partition.interface import Interface, Interfaces, is_distributed
+from autopar.partition.lower_reshard import LocalStep, lower_reshard
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Turns a completed serial program into the one program that all ranks run.
+
+    Attributes:
+        cluster: Predicts the seconds of reshards, of which the fastest is taken.
+    """
+
+    name: ClassVar[str] = "partition"
+    cluster: Cluster
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the partitioned program.
+
+        Raises:
+            VerificationError: If the program isn't a completed, legalized serial one, or the
+                distribution of an op doesn't fit it.
+        """
+        if program.level != "serial" or program.mesh is None:
+            state = "it has no mesh" if program.mesh is None else f"it is {program.level} already"
+            raise VerificationError("can't partition the program", [state])
+        planner = ReshardPlanner(CommunicationModel(self.cluster, program.mesh))
+        interfaces = Interfaces(program)
+        functions = {
+            name: _FunctionPartitioner(function, interfaces, planner).run()
+            if name == "main" or is_distributed(function)
+            else function
+            for name, function in program.functions.items()
+        }
+        signature = with_boxes(program.signature, program.main.values)
+        return replace(program, functions=functions, signature=signature, level="partitioned")
+
+
+class _FunctionPartitioner:
+    """Builds a rank's version of one function."""
+
+    def __init__(self, function: Function, interfaces: Interfaces, planner: ReshardPlanner) -> None:
+        self.function = function
+        self.interfaces = interfaces
+        self.planner = planner
+        self.ops: list[Op] = []
+        self.values: dict[str, Value] = {}
+        self.forms: dict[str, Forms] = {}
+        self.counts: dict[str, int] = {}
+
+    def run(self) -> Function:
+        function = self.function
+        self._check()
+        found = [self.interfaces.of(op, function) for op in function.ops]
+        self._collect_needs(found)
+        for name in function.inputs:
+            self._add_form(function.values[name], self._stored(name), function.values[name].origin)
+        for op, interface in zip(function.ops, found, strict=True):
+            self._add_op(op, interface)
+        producers = function.producers()
+        outputs = []
+        for name in function.outputs:
+            reader = producers.get(name) or _reader(function.values[name])
+            outputs.append(self._demand(name, self._stored(name), reader))
+        return replace(function, outputs=tuple(outputs), values=self.values, ops=tuple(self.ops))
+
+    def _check(self) -> None:
+        bare = [name for name, value in self.function.values.items() if value.dist is None]
+        if bare:
+            shown = ", ".join(f"%{name}" for name in bare[:8])
+            raise VerificationError(
+                f"can't partition @{self.function.name}",
+                [f"{len(bare)} values have no layout: {shown}; complete the program first"],
+            )
+
+    def _stored(self, name: str) -> Layout:
+        layout = self.function.values[name].dist
+        if layout is None:
+            raise VerificationError("can't partition", [f"%{name} has no layout"])
+        return layout.normalized()
+
+    def _collect_needs(self, found: list[Interface]) -> None:
+        values = self.function.values
+        self.forms = {name: Forms(value.itemsize) for name, value in values.items()}
+        for op, interface in zip(self.function.ops, found, strict=True):
+            for name, layout in zip(op.operands, interface.needs, strict=True):
+                if layout not in (needed := self.forms[name].needed):
+                    needed.append(layout)
+        for name in self.function.outputs:
+            if (layout := self._stored(name)) not in (needed := self.forms[name].needed):
+                needed.append(layout)
+
+    def _add_op(self, op: Op, interface: Interface) -> None:
+        operands = [
+            self._demand(name, layout, op)
+            for name, layout in zip(op.operands, interface.needs, strict=True)
+        ]
+        results = []
+        for name, layout in zip(op.results, interface.gives, strict=True):
+            value = self.function.values[name]
+            origin = value.origin
+            if layout != self._stored(name):
+                origin = Origin("implied", f"produced by {op.kind}")
+            results.append(self._add_form(value, layout, origin))
+        local = op.with_operands(operands).with_args(interface.args)
+        self.ops.append(
+            replace(
+                local,
+                kind=interface.kind,
+                results=tuple(results),
+                plan=(*op.plan, *interface.plan),
+            )
+        )
+
+    def _demand(self, name: str, layout: Layout, reader: Op) -> str:
+        """Returns the name of a form, made now if it isn't there yet."""
+        forms = self.forms[name]
+        if layout in forms.names:
+            return forms.names[layout]
+        parent = forms.parent(layout, self.planner)
+        if parent is not None:
+            self._demand(name, parent, reader)
+            if layout in forms.names:
+                return forms.names[layout]
+        source = forms.nearest(layout, self.planner)
+        reshard = self.planner.plan(source, layout, forms.itemsize)
+        origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
+        current = forms.names[source]
+        value = self.function.values[name]
+        for step in lower_reshard(source, reshard):
+            current = self._add_step(value, step, current, origin, reader)
+        return current
+
+    def _add_step(
+        self, value: Value, step: LocalStep, operand: str, origin: Origin, reader: Op
+    ) -> str:
+        if step.whole and step.layout not in self.forms[value.name].names:
+            result = self._add_form(value, step.layout, origin)
+        else:
+            result = self._add_value(value, self._fresh(value.name), step.layout, origin)
+        self.ops.append(
+            Op(
+                step.kind,
+                (("self", Ref(operand)), *step.args),
+                (result,),
+                dist=OpDist(step.layout.mesh),
+                origin=origin,
+                loc=reader.loc,
+                stage=reader.stage,
+                microbatch=reader.microbatch,
+                phase=reader.phase,
+            )
+        )
+        return result
+
+    def _add_form(self, value: Value, layout: Layout, origin: Origin | None) -> str:
+        """Adds a form of a value; the one it is stored in keeps the value's name."""
+        stored = layout == self._stored(value.name)
+        name = value.name if stored else self._fresh(value.name)
+        self.forms[value.name].names[layout] = name
+        return self._add_value(value, name, layout, value.origin if stored else origin)
+
+    def _add_value(self, value: Value, name: str, layout: Layout, origin: Origin | None) -> str:
+        role = value.role
+        if name != value.name and role != "gradient":
+            role = "activation"
+        self.values[name] = Value(
+            name, value.dtype, layout.local_shape, role, layout, origin, value.loc
+        )
+        return name
+
+    def _fresh(self, name: str) -> str:
+        known: Mapping[str, Value] = self.function.values
+        while True:
+            self.counts[name] = self.counts.get(name, 0) + 1
+            fresh = f"{name}.{self.counts[name]}"
+            if fresh not in known and fresh not in self.values:
+                return fresh
+
+
+def _reader(value: Value) -> Op:
+    """Stands for the caller, who reads an output that no op produces."""
+    return Op("output", (), (), loc=value.loc)
