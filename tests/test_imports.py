@@ -109,8 +109,6 @@ def test_runtime_loads_nothing_of_the_compiler() -> None:
 
 @pytest.mark.parametrize("words", [[], ["compile"], ["inspect"], ["run"], ["verify"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    arguments = [*words, "--help"]
-    loaded = loaded_after(
-        f"from autopar.cli import main\nmain({arguments}, prog_name='autopar', standalone_mode=False)"
-    )
+    call = f"main({[*words, '--help']}, prog_name='autopar', standalone_mode=False)"
+    loaded = loaded_after(f"from autopar.cli import main\n{call}")
     assert not loaded & {"torch", "onnx", "onnxruntime", "numpy", "google.protobuf", "yaml"}
