@@ -49,7 +49,7 @@ class _ProgramParser:
         self._cursor = cursor
         self._header = Header()
         self._parts = PartsParser(cursor, self._header)
-        self._ports: Signature | None = None
+        self._main: _FunctionParser | None = None
 
     def program(self) -> Program:
         name, level = self._title()
@@ -59,12 +59,13 @@ class _ProgramParser:
         functions: dict[str, Function] = {}
         while not self._cursor.at_end():
             start = self._cursor.at
-            function = self._function(level)
+            function = self._function()
             if function.name in functions:
                 self._cursor.fail(f"there are two functions {function.name!r}", start)
             functions[function.name] = function
-        signature = explicit if explicit is not None else self._ports or Signature()
-        return Program(functions, signature, self._header.mesh, level, name)
+        if explicit is None:
+            explicit = self._main.signature(level) if self._main is not None else Signature()
+        return Program(functions, explicit, self._header.mesh, level, name)
 
     def _title(self) -> tuple[str, str]:
         cursor = self._cursor
@@ -148,7 +149,7 @@ class _ProgramParser:
         label = name if declared.label is None else declared.label
         return Port(name, label, value.dtype, shape, value.role, declared.box or ())
 
-    def _function(self, level: str) -> Function:
+    def _function(self) -> Function:
         cursor, start = self._cursor, self._cursor.at
         if cursor.match(_FUNC) is None:
             # Short programs need no `func main { ... }` around their lines.
@@ -161,7 +162,7 @@ class _ProgramParser:
         if close:
             cursor.expect("}")
         if name == "main":
-            self._ports = parser.signature(level)
+            self._main = parser
         elif parser.has_ports():
             cursor.fail("only the inputs and outputs of main have `as` and `box`", start)
         return function

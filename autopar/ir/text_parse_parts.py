@@ -31,7 +31,7 @@ from autopar.ir.text_words import IDENTIFIER, KIND, VALUE_NAME
 _SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[@)]|\))")
 _BOX_SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[\[)]|\))")
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*(?:e[+-]?[0-9]+)?|e[+-]?[0-9]+)|-?inf\b|nan\b")
-_PARTIAL = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*@')
+_PARTIAL = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")@')
 _STRING_OR_NAME = re.compile(r'"|[^\W\d]')
 _FACTOR = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*:')
 
