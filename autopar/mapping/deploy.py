@@ -17,7 +17,7 @@ from autopar.mapping.placement import Placement
 from autopar.mapping.prove import prove
 from autopar.mapping.strip import Strip
 
-Observer = Callable[[str, Program], None]
+Observer = Callable[[str, Program], object]
 """Called with (pass name, program) after each pass."""
 
 

@@ -42,7 +42,7 @@ def resolve(
         return identity(mesh)
     if placement == "auto":
         return ordered(mesh, cheapest_order(mesh, cluster, volume))
-    return given(mesh, parse(placement) if isinstance(placement, str) else placement)
+    return given(mesh, _listed(placement) if isinstance(placement, str) else placement)
 
 
 def identity(mesh: ProcessMesh) -> tuple[int, ...]:
@@ -79,28 +79,17 @@ def given(mesh: ProcessMesh, processes: Sequence[int]) -> tuple[int, ...]:
     return tuple(processes)
 
 
-def parse(text: str) -> tuple[int, ...]:
-    """Returns the process ids in a text, `0,2,1,3`, or in the file that it names.
+def parse_placement(text: str) -> Placement:
+    """Returns the placement that an option's text means.
 
-    In a file the ids may stand on several lines, one per host for example, and `#` starts a
-    comment.
+    Args:
+        text: `identity`, `auto`, process ids such as `0,2,1,3`, or a file that lists them. There
+            they may stand on several lines, one per host for example; `#` starts a comment.
 
     Raises:
-        InvalidInputError: If it is neither.
+        InvalidInputError: If it is none of these.
     """
-    if set(text) <= set("0123456789, "):
-        return _ids(text, f"placement {text!r}")
-    path = Path(text)
-    if not path.is_file():
-        raise InvalidInputError(
-            f"placement {text!r} is none of identity, auto, a list of process ids such as 0,2,1,3,"
-            " or a file with such a list"
-        )
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"placement file {path}: {error}") from error
-    return _ids(" ".join(line.partition("#")[0] for line in lines), f"placement file {path}")
+    return text if text in ("identity", "auto") else _listed(text)
 
 
 def cheapest_order(
@@ -129,6 +118,22 @@ SECONDS: Mapping[str, Callable[[CommunicationModel, float, Sequence[str]], float
     "comm.broadcast": CommunicationModel.broadcast,
 }
 """The time of each kind of collective, as a function of (model, bytes, axes)."""
+
+
+def _listed(text: str) -> tuple[int, ...]:
+    if set(text) <= set("0123456789, "):
+        return _ids(text, f"placement {text!r}")
+    path = Path(text)
+    if not path.is_file():
+        raise InvalidInputError(
+            f"placement {text!r} is none of identity, auto, a list of process ids such as 0,2,1,3,"
+            " or a file with such a list"
+        )
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"placement file {path}: {error}") from error
+    return _ids(" ".join(line.partition("#")[0] for line in lines), f"placement file {path}")
 
 
 def _ids(text: str, where: str) -> tuple[int, ...]:

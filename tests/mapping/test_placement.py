@@ -14,7 +14,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Op, Program, Ref
 from autopar.mapping.groups import group_name, named_groups
 from autopar.mapping.map import Map
-from autopar.mapping.placement import parse
+from autopar.mapping.placement import parse_placement
 from autopar.mapping.traffic import Traffic, traffic
 from tests.mapping.programs import Step, function, program, step
 
@@ -84,6 +84,10 @@ class TestGivenPlacement:
         assert self.processes((7, 6, 5, 4, 3, 2, 1, 0)) == (7, 6, 5, 4, 3, 2, 1, 0)
         assert self.processes("7,6,5,4 3 2 1, 0") == (7, 6, 5, 4, 3, 2, 1, 0)
 
+    def test_text_of_the_option(self) -> None:
+        assert parse_placement("auto") == "auto"
+        assert parse_placement("1, 0") == (1, 0)
+
     def test_file(self, tmp_path: Path) -> None:
         path = tmp_path / "placement.txt"
         path.write_text("# one line per host\n0 2 4 6\n1 3 5 7  # odd ones\n")
@@ -107,10 +111,10 @@ class TestGivenPlacement:
         path = tmp_path / "placement.txt"
         path.write_text("0 1 two")
         with pytest.raises(InvalidInputError, match="'two' is not a process id"):
-            parse(str(path))
+            parse_placement(str(path))
         path.write_bytes(b"\xff\xfe")
         with pytest.raises(InvalidInputError, match="placement file"):
-            parse(str(path))
+            parse_placement(str(path))
 
 
 class TestAuto:
