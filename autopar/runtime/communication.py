@@ -131,11 +131,11 @@ COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
 def _reducer(monoid: str, dtype: torch.dtype) -> Callable[[Tensor, str, Group], Tensor]:
     if dtype == torch.bool or monoid in ("any", "all"):
         return _reduce_truth
-    if monoid in ("max", "min"):
-        return _reduce_ordered if dtype.is_floating_point else _reduce_integers
-    if monoid in ("sum", "prod"):
-        return _reduce_wide
-    raise RuntimeFailure(f"unknown reduction {monoid!r} of a collective")
+    if monoid not in _NATIVE_NAMES or dtype == torch.uint64:
+        # torch computes nothing on 64-bit unsigned integers either.
+        raise RuntimeFailure(f"no reduction {monoid!r} for elements of {dtype}")
+    ordered = monoid in ("max", "min") and dtype.is_floating_point
+    return _reduce_ordered if ordered else _reduce_wide
 
 
 def _summable(monoid: str, dtype: torch.dtype) -> bool:
@@ -143,8 +143,6 @@ def _summable(monoid: str, dtype: torch.dtype) -> bool:
 
 
 def _reduce_wide(x: Tensor, monoid: str, group: Group) -> Tensor:
-    if x.dtype == torch.uint64:
-        return _native(x.view(torch.int64), monoid, group).view(torch.uint64)
     wide = x.dtype if x.dtype in _PLAIN else accumulator(x.dtype)
     return _native(x.to(wide), monoid, group)
 
@@ -152,16 +150,6 @@ def _reduce_wide(x: Tensor, monoid: str, group: Group) -> Tensor:
 def _reduce_truth(x: Tensor, monoid: str, group: Group) -> Tensor:
     either = monoid in ("any", "max", "sum")
     return _native((x != 0).to(torch.uint8), "max" if either else "min", group)
-
-
-def _reduce_integers(x: Tensor, monoid: str, group: Group) -> Tensor:
-    if x.dtype == torch.uint64:
-        # Flipping the top bit maps unsigned order onto signed order.
-        flipped = x.view(torch.int64) ^ torch.iinfo(torch.int64).min
-        reduced = _native(flipped, monoid, group)
-        return (reduced ^ torch.iinfo(torch.int64).min).view(torch.uint64)
-    wide = x.dtype if x.dtype in _PLAIN else accumulator(x.dtype)
-    return _native(x.to(wide), monoid, group)
 
 
 def _reduce_ordered(x: Tensor, monoid: str, group: Group) -> Tensor:

@@ -80,6 +80,7 @@ class _Body:
         self.graph = fx.Graph()
         self.nodes: dict[str, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
+        self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
 
     def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
         node.meta["value"] = self.function.values[name]
@@ -154,11 +155,15 @@ class _Body:
             self.bind(name, picked, op)
 
     def _submodule(self, callee: str, repeat: tuple[int, int, int] | None) -> str:
-        body = self.emitter.module(callee)
-        shape = "" if repeat is None else f"_times_{'_'.join(map(str, repeat))}"
-        target = _identifier(callee) + shape
-        self.submodules[target] = Call(body) if repeat is None else Repeat(body, *repeat)
-        return target
+        key = (callee, repeat)
+        if key not in self.targets:
+            body = self.emitter.module(callee)
+            # A prefix: modules have attributes like `half`; a number: distinct names may clash.
+            target = f"{'call' if repeat is None else 'repeat'}{len(self.targets)}"
+            self.targets[key] = f"{target}_{_identifier(callee)}"
+            module = Call(body) if repeat is None else Repeat(body, *repeat)
+            self.submodules[self.targets[key]] = module
+        return self.targets[key]
 
     def _flat(self, op: Op, name: str) -> tuple[fx.Node, ...]:
         items = op.arg(name, ())

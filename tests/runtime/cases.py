@@ -1,0 +1,93 @@
+"""A table of collectives: every kind, dtype and way to cut blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from autopar.ir.layout import block_size
+from autopar.ir.program import Op, Ref
+from autopar.runtime.kernels import TORCH_DTYPES
+
+MOVED = ("f32", "bf16", "f16", "i64", "i32", "i16", "bool", "f8e4m3fn", "u16", "u64", "c64")
+REDUCED = ("f32", "bf16", "f16", "i64", "i32", "i16", "bool", "f64", "i8", "u8")
+
+
+def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
+    """Yields collectives of `ranks` members and each member's tensor, in block order."""
+    yield from _reductions(ranks)
+    yield from _special_reductions(ranks)
+    sizes = (2 * ranks, 2 * ranks - 1, 1, 0)
+    for dtype in MOVED:
+        yield _op("broadcast", source=ranks - 1), _tensors(dtype, [(3, 2)] * ranks)
+        for size in sizes:
+            for dim in (0, 1):
+                yield _gather(dtype, size, dim, ranks)
+            for split_dim, concat_dim in ((0, 1), (2, 0)):
+                for concat in sizes:
+                    yield _all_to_all(dtype, size, concat, split_dim, concat_dim, ranks)
+
+
+def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
+    for dtype in REDUCED:
+        monoids = ("any", "all") if dtype == "bool" else ("sum", "max", "min", "prod")
+        for monoid in monoids:
+            yield _op("all_reduce", monoid=monoid), _tensors(dtype, [(3, 4)] * ranks)
+            yield _op("all_reduce", monoid=monoid), _tensors(dtype, [()] * ranks)
+            for size in (2 * ranks, 2 * ranks - 1, 1, 0):
+                for dim in (0, 1):
+                    shape = (size, 3) if dim == 0 else (3, size)
+                    op = _op("reduce_scatter", dim=dim, monoid=monoid)
+                    yield op, _tensors(dtype, [shape] * ranks)
+
+
+def _special_reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
+    """NaN and infinities, on each rank once, and what few backends can add up."""
+    for dtype in ("f32", "f64", "f16", "bf16"):
+        for monoid in ("max", "min"):
+            for at in range(ranks):
+                tensors = _tensors(dtype, [(6,)] * ranks)
+                tensors[at][0] = float("nan")
+                tensors[at][1] = float("inf")
+                tensors[at][2] = float("-inf")
+                tensors[at][3] = -0.0
+                tensors[at][4] = -float("nan")
+                yield _op("all_reduce", monoid=monoid), tensors
+    for dtype, monoid in (("f8e4m3fn", "sum"), ("c64", "sum"), ("c64", "prod")):
+        yield _op("all_reduce", monoid=monoid), _tensors(dtype, [(4,)] * ranks)
+
+
+def _gather(dtype: str, size: int, dim: int, ranks: int) -> tuple[Op, list[Tensor]]:
+    shapes = [tuple(b if d == dim else 2 for d in range(2)) for b in _blocks(size, ranks)]
+    return _op("all_gather", dim=dim, size=size), _tensors(dtype, shapes)
+
+
+def _all_to_all(
+    dtype: str, size: int, concat: int, split_dim: int, concat_dim: int, ranks: int
+) -> tuple[Op, list[Tensor]]:
+    shapes = []
+    for block in _blocks(concat, ranks):
+        shape = [2, 2, 2]
+        shape[split_dim], shape[concat_dim] = size, block
+        shapes.append(tuple(shape))
+    op = _op("all_to_all", split_dim=split_dim, concat_dim=concat_dim, concat_size=concat)
+    return op, _tensors(dtype, shapes)
+
+
+def _blocks(size: int, ranks: int) -> list[int]:
+    block = block_size(size, ranks)
+    return [max(0, min(block, size - rank * block)) for rank in range(ranks)]
+
+
+def _op(name: str, **args: str | int) -> Op:
+    return Op(f"comm.{name}", (("self", Ref("x")), *args.items(), ("group", "g")), ("y",))
+
+
+def _tensors(dtype: str, shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    """Small integers, so that sums and products are exact in every dtype."""
+    generator = torch.Generator().manual_seed(sum(map(ord, dtype)) + len(shapes))
+    low = 0 if dtype in ("bool", "u8", "u16", "u64") else -2
+    drawn = [torch.randint(low, 3, shape, generator=generator) for shape in shapes]
+    return [tensor.to(TORCH_DTYPES[dtype]) for tensor in drawn]

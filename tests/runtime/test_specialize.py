@@ -1,0 +1,68 @@
+"""Specialization: expressions resolved, and nothing left to compute on empty tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.text import parse_program, print_program
+from autopar.runtime.specialize import coordinates_key, specialize
+
+UNEVEN = """
+program "uneven" executable
+func main {
+  input %x: f32[max(0, min(2, 3 - tp * 2)), 4] box [3[min(3, tp * 2); max(0, min(2, 3 - tp * 2))], 4]
+  %m: f32[4] = aten.amax.default(self=%x, dim=[0]) plan(identity=max)
+  %s: f32[4] = aten.sum.dim_IntList(self=%x, dim=[0])
+  %n: f32[max(0, min(2, 3 - tp * 2)), 4] = aten.neg.default(self=%x)
+  %g: f32[3, 4] = comm.all_gather(self=%n, dim=0, size=3, group="tp")
+  %c: f32[4] = autopar.to_partial(self=%m, monoid="max", index=tp)
+  return %m, %s, %g, %c
+}
+"""  # noqa: E501
+
+
+def ops(tp: int) -> list[str]:
+    text = print_program(specialize(parse_program(UNEVEN), {"tp": tp}))
+    lines = (line.strip() for line in text.splitlines() if " = " in line)
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_a_rank_with_elements_computes() -> None:
+    assert ops(1)[:4] == [
+        "%m: f32[4] = aten.amax.default(self=%x, dim=[0]) plan(identity=max)",
+        "%s: f32[4] = aten.sum.dim_IntList(self=%x, dim=[0])",
+        "%n: f32[1, 4] = aten.neg.default(self=%x)",
+        '%g: f32[3, 4] = comm.all_gather(self=%n, dim=0, size=3, group="tp")',
+    ]
+
+
+def test_a_rank_without_elements_gets_constants() -> None:
+    assert ops(2) == [
+        "%m: f32[4] = aten.full.default(size=[4], fill_value=-inf, dtype=f32)",
+        "%s: f32[4] = aten.sum.dim_IntList(self=%x, dim=[0])",
+        "%n: f32[0, 4] = aten.full.default(size=[0, 4], fill_value=0, dtype=f32)",
+        '%g: f32[3, 4] = comm.all_gather(self=%n, dim=0, size=3, group="tp")',
+        "%c: f32[4] = aten.full.default(size=[4], fill_value=-inf, dtype=f32)",
+    ]
+
+
+def test_the_first_of_an_axis_keeps_what_becomes_partial() -> None:
+    assert ops(0)[-1] == "%c: f32[4] = aten.alias.default(self=%m)"
+
+
+def test_boxes_are_resolved_too() -> None:
+    (port,) = specialize(parse_program(UNEVEN), {"tp": 1}).signature.inputs
+    assert (port.box[0][0].start, port.box[0][0].length) == (2, 1)
+
+
+def test_ranks_with_equal_expressions_share_a_key() -> None:
+    program = parse_program(UNEVEN.replace("index=tp", "index=1"))
+    keys = [coordinates_key(program, {"tp": tp}) for tp in range(4)]
+    assert len(set(keys)) == 3
+    assert keys[2] == keys[3]
+
+
+def test_an_unknown_axis_is_an_error() -> None:
+    with pytest.raises(RuntimeFailure, match=r"'uneven' depends on axis 'tp'.*\['dp'\]"):
+        specialize(parse_program(UNEVEN), {"dp": 0})
