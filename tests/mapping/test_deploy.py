@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from autopar.cost.cluster import Cluster
 from autopar.ir.deployment import RankEntry
 from autopar.ir.errors import VerificationError
-from autopar.ir.expr import Coord, maximum, minimum
-from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import OpDist, Program
+from autopar.ir.program import Program
+from autopar.ir.text import parse_program, print_program
 from autopar.mapping import Map, Strip, deploy
 from autopar.mapping.strip import distribution_attributes
 from tests.mapping.programs import program, step
@@ -21,23 +18,40 @@ MESH = ProcessMesh.of_shape((2, 3), ("dp", "tp"))
 CLUSTER = Cluster.load("cpu")
 
 
+# 7 elements over tp in blocks, 3, 3 and 1, gathered again, and reduced over everything.
+PARTITIONED = """\
+program partitioned
+file model = "model.py"
+mesh dp=2, tp=3
+
+signature {}
+
+func main {
+  input %x: f32[7] replicated ~default
+  %s: f32[max(0, min(3, tp * -3 + 7))] of [7] = comm.reduce_scatter(self=%x, dim=0, monoid="sum", axes=["tp"]) {} ~default loc(model, 3)
+  %g: f32[7] replicated                       = comm.all_gather(self=%s, dim=0, size=7, axes=["tp"]) {} ~default loc(model, 4)
+  %r: f32[7] replicated                       = comm.all_reduce(self=%g, monoid="max", axes=["dp", "tp"]) {} ~default loc(model, 5)
+  return %r
+}
+"""  # noqa: E501
+EXECUTABLE = """\
+program executable
+file model = "model.py"
+
+signature {}
+
+func main {
+  input %x: f32[7]
+  %s: f32[max(0, min(3, tp * -3 + 7))] = comm.reduce_scatter(self=%x, dim=0, monoid="sum", group="tp") loc(model, 3)
+  %g: f32[7]                           = comm.all_gather(self=%s, dim=0, size=7, group="tp") loc(model, 4)
+  %r: f32[7]                           = comm.all_reduce(self=%g, monoid="max", group="dp_tp") loc(model, 5)
+  return %r
+}
+"""  # noqa: E501
+
+
 def partitioned() -> Program:
-    """Reduces 7 elements over tp in blocks, gathers them again, and reduces over everything."""
-    block = maximum(0, minimum(3, 7 - 3 * Coord("tp")))
-    steps = [
-        step("s", "reduce_scatter", "x", (block,), dim=0, monoid="sum", axes=("tp",)),
-        step("g", "all_gather", "s", (7,), dim=0, size=7, axes=("tp",)),
-        step("r", "all_reduce", "g", (7,), monoid="max", axes=("dp", "tp")),
-    ]
-    bare = program((7,), steps, MESH)
-    layout = Layout.replicated(MESH, (7,))
-    origin = Origin("default")
-    main = replace(
-        bare.main,
-        values={k: replace(v, dist=layout, origin=origin) for k, v in bare.main.values.items()},
-        ops=tuple(replace(op, dist=OpDist(MESH), origin=origin) for op in bare.main.ops),
-    )
-    return bare.with_main(main)
+    return parse_program(PARTITIONED)
 
 
 def test_deployment() -> None:
@@ -51,9 +65,7 @@ def test_deployment() -> None:
     )
     assert deployed.groups == {"tp": ((0, 1, 2), (3, 4, 5)), "dp_tp": ((0, 1, 2, 3, 4, 5),)}
     (executable,) = deployed.programs
-    assert executable.level == "executable"
-    assert [dict(op.args)["group"] for op in executable.main.ops] == ["tp", "tp", "dp_tp"]
-    assert distribution_attributes(executable) == []
+    assert print_program(executable) == EXECUTABLE
 
 
 def test_placement_moves_coordinates_and_groups_together() -> None:
@@ -83,7 +95,7 @@ def test_strip_lists_what_is_left() -> None:
     with pytest.raises(VerificationError) as caught:
         Strip()(partitioned())
     assert len(caught.value.problems) == 3
-    assert "%s = comm.reduce_scatter names mesh axes (model.py:115)" in caught.value.problems[0]
+    assert "%s = comm.reduce_scatter names mesh axes (model.py:3)" in caught.value.problems[0]
 
 
 def test_every_attribute_is_found() -> None:
