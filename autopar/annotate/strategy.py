@@ -1,0 +1,68 @@
+"""The strategy option: which preset works along which mesh axis, as `data:0,tensor:1`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.ir.errors import AnnotationError, near_misses
+from autopar.ir.mesh import ProcessMesh
+
+PRESETS = ("replicate", "data", "tensor", "fsdp")
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPreset:
+    """A preset and the mesh axis that it works along.
+
+    Attributes:
+        preset: A name of `PRESETS`.
+        axis: Name of a mesh axis.
+    """
+
+    preset: str
+    axis: str
+
+    def __str__(self) -> str:
+        return f"{self.preset}:{self.axis}"
+
+
+def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
+    """Returns the presets that an option names, in its order.
+
+    Args:
+        text: `preset:axis` pairs joined by commas; an axis is an index or a name. A preset
+            without an axis works along every axis in turn that no other preset of the text names.
+        mesh: The mesh whose axes are meant.
+
+    Raises:
+        AnnotationError: On an unknown preset or axis, or two presets for one axis.
+    """
+    pairs = [part.partition(":") for part in text.split(",") if part.strip()]
+    if not pairs:
+        raise AnnotationError(f"strategy {text!r} is empty; write {', '.join(PRESETS)} with axes")
+    named = {_axis(axis, text, mesh) for _, colon, axis in pairs if colon}
+    free = [axis for axis in mesh.dim_names if axis not in named]
+    chosen: list[AxisPreset] = []
+    for preset, colon, axis in pairs:
+        name = _preset(preset.strip(), text)
+        axes = [_axis(axis, text, mesh)] if colon else free
+        chosen.extend(AxisPreset(name, item) for item in axes)
+    axes = [item.axis for item in chosen]
+    if twice := sorted({axis for axis in axes if axes.count(axis) > 1}):
+        raise AnnotationError(f"strategy {text!r} gives axis {', '.join(twice)} to two presets")
+    return tuple(chosen)
+
+
+def _preset(name: str, text: str) -> str:
+    if name in PRESETS:
+        return name
+    hint = near_misses(name, PRESETS)
+    raise AnnotationError(f"strategy {text!r}: no preset {name!r}, only {list(PRESETS)}{hint}")
+
+
+def _axis(axis: str, text: str, mesh: ProcessMesh) -> str:
+    axis = axis.strip()
+    try:
+        return mesh.dim_names[mesh.axis_index(int(axis) if axis.lstrip("-").isdigit() else axis)]
+    except AnnotationError as error:
+        raise AnnotationError(f"strategy {text!r}: {error}") from error

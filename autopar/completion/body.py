@@ -1,0 +1,67 @@
+"""Alternative bodies: the ops that compute one op, completed between the layouts around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autopar.ir.distribution import consumed, produced
+from autopar.ir.layout import Origin
+from autopar.ir.program import Function, Op, OpDist, Value
+from autopar.ir.rule import Rule
+
+if TYPE_CHECKING:
+    from autopar.completion.call import Call, CallTable
+    from autopar.completion.solve import Solution
+
+
+def body_function(
+    rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value], fresh: Callable[[str], str]
+) -> Function:
+    """Returns the ops of the body that `dist` names, with the values around them pinned.
+
+    Operands are pinned to the layouts that the choice consumes, results to what it produces.
+
+    Args:
+        rule: The op's own rule.
+        op: The op.
+        dist: The choice.
+        values: The values around the op.
+        fresh: Returns an unused name for a value, from a hint.
+    """
+    body = rule.body(dist.body)
+    if body is None:
+        raise ValueError(f"{op.kind} has no body {dist.body!r}")
+    ops, new = body.expand(op, values, fresh)
+    origin = Origin("chosen", f"body {dist.body!r} of {op.kind}")
+    inner: dict[str, Value] = {}
+    for at, name in enumerate(op.operands):
+        inner.setdefault(name, replace(values[name], dist=consumed(rule, dist, at), origin=origin))
+    for at, name in enumerate(op.results):
+        inner[name] = replace(values[name], dist=produced(rule, dist, at), origin=origin)
+    inner.update((value.name, value) for value in new)
+    return Function("body", tuple(dict.fromkeys(op.operands)), op.results, inner, tuple(ops))
+
+
+def solve_body(calls: CallTable, function: Function) -> Solution:
+    """Returns the choices of a body's ops."""
+    from autopar.completion.graph import Graph
+    from autopar.completion.solve import solve
+
+    graph = Graph(calls.space, calls, function.ops, function.values, function.outputs)
+    return solve(graph)
+
+
+def body_seconds(calls: CallTable, call: Call, dist: OpDist) -> float:
+    """Returns the predicted seconds of computing an op by a body, reshards inside included."""
+    assert call.rule is not None
+    op, values = call.example
+    count = 0
+
+    def fresh(hint: str) -> str:
+        nonlocal count
+        count += 1
+        return f"{hint}.body{count}"
+
+    return solve_body(calls, body_function(call.rule, op, dist, values, fresh)).seconds

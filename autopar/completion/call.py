@@ -1,0 +1,232 @@
+"""Call: a rule with everything that completion derives from it, shared by equal ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autopar.completion.space import Form, Space
+from autopar.completion.splits import Key, Splits
+from autopar.cost import op_seconds
+from autopar.ir.distribution import consumed, produced
+from autopar.ir.layout import DimLayout, dim_axes, factorize_dim, normalize_dim
+from autopar.ir.ops import rule_of
+from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
+from autopar.ir.rule import Dims, Linear, Rule, TensorType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Choice:
+    """One way to compute an op.
+
+    Attributes:
+        dist: The choice as the program holds it.
+        splits: The same as splits of the op's factors.
+        consumed: Form of each operand.
+        produced: Form of each result.
+        seconds: Predicted time of the computation on the rank with the largest part.
+    """
+
+    dist: OpDist
+    splits: Splits
+    consumed: tuple[Form, ...]
+    produced: tuple[Form, ...]
+    seconds: float
+
+
+class Call:
+    """What is known about ops with the same kind, arguments and types.
+
+    Args:
+        calls: The table it is in.
+        op: One of the ops.
+        values: The values around it.
+    """
+
+    def __init__(self, calls: CallTable, op: Op, values: Mapping[str, Value]) -> None:
+        self.calls = calls
+        self.space = calls.space
+        self.rule = rule_of(op, values)
+        self.operands = tuple(_type(values[name]) for name in op.operands)
+        self.results = tuple(_type(values[name]) for name in op.results)
+        self.itemsizes = tuple(DTYPE_BYTES[t.dtype] for t in (*self.operands, *self.results))
+        self.example = (op, values)
+        self._suggestions: dict[tuple[int, Form], Splits] = {}
+        self._choices: dict[tuple[Splits, tuple[Pending, ...]], Choice | None] = {}
+
+    @cached_property
+    def tensors(self) -> tuple[Dims, ...]:
+        """The factors of each dimension of the operands and then the results."""
+        return (*self.rule.operands, *self.rule.results) if self.rule else ()
+
+    @cached_property
+    def _variants(self) -> tuple[tuple[str, Rule, frozenset[str]], ...]:
+        """The op itself and its bodies: (name, rule, factors that may be split)."""
+        if self.rule is None:
+            return ()
+        bodies = [("", self.rule), *((body.name, body.rule) for body in self.rule.bodies)]
+        return tuple((name, rule, frozenset(rule.splittable)) for name, rule in bodies)
+
+    @cached_property
+    def _splittable(self) -> frozenset[str]:
+        return frozenset().union(*(factors for _, _, factors in self._variants))
+
+    @cached_property
+    def contracted(self) -> frozenset[str]:
+        """Factors that the op, or a body of it, sums over and doesn't address by values."""
+        return frozenset(
+            factor
+            for _, rule, factors in self._variants
+            for factor in factors
+            if factor not in rule.indexed
+            and all(rule.reduce.get((factor, at)) == "sum" for at in range(len(rule.results)))
+        )
+
+    @cached_property
+    def whole(self) -> Choice:
+        """The choice in which every process computes everything."""
+        found = self.choice(self.space.table.none)
+        assert found is not None
+        return found
+
+    def suggest(self, at: int, form: Form) -> Splits:
+        """Returns the splits of factors that fit a tensor which lies in this form.
+
+        Args:
+            at: Position of the tensor among operands and then results.
+            form: Its form; what is pending is ignored.
+        """
+        key = (at, form)
+        found = self._suggestions.get(key)
+        if found is None:
+            found = self._suggestions[key] = self._suggest(at, form)
+        return found
+
+    def _suggest(self, at: int, form: Form) -> Splits:
+        table = self.space.table
+        if not form.splits.items or self.rule is None:
+            return table.none
+        items: dict[Key, DimLayout] = {}
+        for number, dim in form.splits.items.items():
+            assert isinstance(number, int)
+            for factor, layout in self._along(self.tensors[at][number], dim).items():
+                if factor in self._splittable:
+                    items.setdefault(factor, normalize_dim(layout, self.space.mesh))
+        return table.of(items)
+
+    def _along(self, factors: tuple[str, ...], dim: DimLayout) -> Mapping[Key, DimLayout]:
+        """Returns the layouts of a dimension's factors, axis by axis where all don't fit."""
+        assert self.rule is not None
+        table = self.space.table
+        sizes = [self.rule.sizes[factor] for factor in factors]
+        pieces = factorize_dim(dim, sizes, self.space.mesh)
+        if pieces is not None:
+            return dict(zip(factors, pieces, strict=True))
+        found = table.none
+        for axis in dim_axes(dim):
+            alone = table.restrict(dim, (axis,))
+            pieces = factorize_dim(alone, sizes, self.space.mesh) if alone != dim else None
+            if pieces is not None:
+                source = table.of(dict(zip(factors, pieces, strict=True)))
+                found = table.merged(found, axis, source) or found
+        return found.items
+
+    def choice(self, splits: Splits, pending: tuple[Pending, ...] = ()) -> Choice | None:
+        """Returns the choice with these splits of factors, or None if the op can't be split so."""
+        key = (splits, pending)
+        if key not in self._choices:
+            self._choices[key] = self._choice(splits, pending)
+        return self._choices[key]
+
+    def _choice(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
+        if self.rule is None:
+            return self._fallback() if not splits.items and not pending else None
+        if pending:
+            return self._with_pending(splits, pending)
+        for name, rule, factors in self._variants:
+            if splits.items.keys() <= factors and self._fits(rule, splits):
+                ordered = [(f, splits.items[f]) for f in rule.sizes if f in splits.items]
+                dist = OpDist(self.space.mesh, tuple(ordered), name)
+                return self._derive(dist, splits)
+        return None
+
+    def _fits(self, rule: Rule, splits: Splits) -> bool:
+        if any(len(splits.items[f]) > 1 for f in rule.flat if f in splits.items):
+            return False
+        return sum(factor in splits.items for factor in rule.indexed) <= 1
+
+    def _derive(self, dist: OpDist, splits: Splits) -> Choice | None:
+        assert self.rule is not None
+        form = self.space.form
+        made = tuple(form(produced(self.rule, dist, at)) for at in range(len(self.results)))
+        if any(len({monoid for _, monoid in m.layout.partial}) > 1 for m in made):
+            return None
+        taken = tuple(form(consumed(self.rule, dist, at)) for at in range(len(self.operands)))
+        return Choice(dist, splits, taken, made, self._seconds(dist))
+
+    def _seconds(self, dist: OpDist) -> float:
+        assert self.rule is not None
+        types = (*self.operands, *self.results)
+        if not dist.body:
+            return op_seconds(self.rule, dist, types, self.space.cluster)
+        from autopar.completion.body import body_seconds
+
+        return body_seconds(self.calls, self, dist)
+
+    def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
+        plain = self.choice(splits)
+        if plain is None or self.rule is None:
+            return None
+        dist = replace(plain.dist, pending=pending)
+        form = self.space.form
+        made = tuple(form(produced(self.rule, dist, at)) for at in range(len(self.results)))
+        taken = tuple(form(consumed(self.rule, dist, at)) for at in range(len(self.operands)))
+        return Choice(dist, splits, taken, made, plain.seconds)
+
+    def _fallback(self) -> Choice:
+        taken = tuple(self.space.replicated(t.shape) for t in self.operands)
+        made = tuple(self.space.replicated(t.shape) for t in self.results)
+        types = (*self.operands, *self.results)
+        dist = OpDist(self.space.mesh)
+        seconds = op_seconds(None, dist, types, self.space.cluster)
+        return Choice(dist, self.space.table.none, taken, made, seconds)
+
+    def linear(self, body: str) -> tuple[Linear, ...]:
+        """Returns how the op, computed by this body, commutes with pending reductions."""
+        return self.rule.under(body).linear if self.rule else ()
+
+
+class CallTable:
+    """The calls of programs over one space.
+
+    Args:
+        space: Interns and prices.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._known: dict[tuple[object, ...], Call] = {}
+
+    def of(self, op: Op, values: Mapping[str, Value]) -> Call:
+        """Returns what all ops have in common that call the same op in the same way."""
+        types = tuple((values[name].shape, values[name].dtype) for name in op.operands)
+        results = tuple((values[name].shape, values[name].dtype) for name in op.results)
+        # As text, because 1, 1.0 and True are equal keys but different arguments.
+        key = (op.kind, repr(_without_names(op.args)), types, results)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Call(self, op, values)
+        return found
+
+
+def _without_names(arg: object) -> object:
+    if isinstance(arg, Ref):
+        return "%"
+    if isinstance(arg, tuple):
+        return tuple(_without_names(item) for item in arg)
+    return arg
+
+
+def _type(value: Value) -> TensorType:
+    return TensorType(value.global_shape, value.dtype)

@@ -1,0 +1,58 @@
+"""Complete: the pass that gives every value and op a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from autopar.completion.call import CallTable
+from autopar.completion.graph import Graph
+from autopar.completion.solve import solve
+from autopar.completion.space import Space
+from autopar.completion.write import write_replicated, write_solution
+from autopar.cost import Cluster
+from autopar.ir.errors import AnnotationError
+from autopar.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Completes a serial program from its pins.
+
+    Attributes:
+        cluster: The hardware whose costs decide.
+        strategy: Presets that pin before: None for no presets, "" for the default of the mesh,
+            or text as `data:0,tensor:1`.
+    """
+
+    name: ClassVar[str] = "complete"
+
+    cluster: Cluster
+    strategy: str | None = None
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the program with a layout and an origin for every value and op.
+
+        Functions other than `main` are computed by every process alike.
+
+        Raises:
+            AnnotationError: If the program has no mesh, or pins contradict one another.
+        """
+        if program.mesh is None:
+            raise AnnotationError("the program has no mesh; annotate it with one first")
+        space = Space(program.mesh, self.cluster)
+        calls = CallTable(space)
+        if self.strategy is not None:
+            from autopar.completion.presets import apply_strategy
+
+            program = apply_strategy(program, self.strategy, calls)
+        main = program.main
+        graph = Graph(space, calls, main.ops, main.values, main.outputs)
+        functions = {
+            name: write_replicated(function, space.mesh)
+            for name, function in program.functions.items()
+            if name != "main"
+        }
+        done = write_solution(main, solve(graph, main.aliases))
+        ordered = {name: functions.get(name, done) for name in program.functions}
+        return replace(program, functions=ordered)

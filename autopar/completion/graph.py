@@ -1,0 +1,144 @@
+"""Graph: the ops of a function in canonical order, their calls, and what is pinned.
+
+The order depends on the structure (distance from the inputs, then names of results), not on the
+order in which the program lists independent ops; so all that follows doesn't either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.completion.call import Call, CallTable
+from autopar.completion.space import Form, Space
+from autopar.ir.errors import AnnotationError
+from autopar.ir.program import Op, Value
+
+STEADY_ROLES = ("parameter", "buffer", "optimizer_state", "constant")
+"""Roles of inputs that are the same in every call of the program."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """An op with its neighbours.
+
+    Attributes:
+        index: Position in the graph.
+        op: The op.
+        call: What it shares with equal ops.
+        operands: The values it reads, as positions in the graph.
+        results: The values it produces.
+        tensors: Both, operands first.
+        steady: Whether it depends on no input that changes between calls.
+        weights: Positions of the operands that are steady and are contracted with one that is not.
+    """
+
+    index: int
+    op: Op
+    call: Call
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    tensors: tuple[int, ...]
+    steady: bool
+    weights: tuple[int, ...]
+
+
+class Graph:
+    """A function, or the ops of a body, to be completed.
+
+    Attributes:
+        space: Interns and prices.
+        nodes: In canonical, topological order.
+        values: All values.
+        pins: Form of each value that is pinned, else None.
+        outputs: Positions of the values that are results of the whole.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        calls: CallTable,
+        ops: Sequence[Op],
+        values: Mapping[str, Value],
+        outputs: Sequence[str] = (),
+    ) -> None:
+        self.space = space
+        self.calls = calls
+        self.values = list(values.values())
+        self.position = {value.name: at for at, value in enumerate(self.values)}
+        self.outputs = frozenset(self.position[name] for name in outputs)
+        self.pins = [self._pin(value) for value in self.values]
+        self.steady = [value.role in STEADY_ROLES for value in self.values]
+        self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
+        self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
+        self.nodes = [self._node(at, op) for at, op in enumerate(_canonical(ops))]
+
+    def _pin(self, value: Value) -> Form | None:
+        if value.dist is None:
+            return None
+        if value.dist.mesh != self.space.mesh:
+            raise AnnotationError(
+                f"%{value.name} is pinned on {value.dist.mesh}, the program is on"
+                f" {self.space.mesh} ({value.origin})"
+            )
+        if problems := value.dist.problems(value.global_shape):
+            raise AnnotationError(f"%{value.name} ({value.origin}): {'; '.join(problems)}")
+        return self.space.form(value.dist)
+
+    def _node(self, at: int, op: Op) -> Node:
+        operands = tuple(self.position[name] for name in op.operands)
+        results = tuple(self.position[name] for name in op.results)
+        call = self.calls.of(
+            op, {v.name: v for v in map(self.values.__getitem__, (*operands, *results))}
+        )
+        steady = all(self.steady[v] for v in operands)
+        weights = () if steady else _weights(call, [self.steady[v] for v in operands])
+        node = Node(at, op, call, operands, results, operands + results, steady, weights)
+        for position, value in enumerate(results):
+            self.producer[value] = (node, position)
+            self.steady[value] = steady
+        for position, value in enumerate(operands):
+            self.uses[value].append((node, position))
+        return node
+
+    @cached_property
+    def itemsizes(self) -> list[int]:
+        """Bytes per element of each value."""
+        return [value.itemsize for value in self.values]
+
+    def replicated(self, value: int) -> Form:
+        """Returns the form in which every process holds all of a value."""
+        return self.space.replicated(self.values[value].global_shape)
+
+    def neighbours(self, value: int) -> list[Node]:
+        """Returns the ops that produce or read a value."""
+        producer = self.producer[value]
+        nodes = [producer[0]] if producer else []
+        nodes.extend(node for node, _ in self.uses[value])
+        return nodes
+
+
+def _canonical(ops: Sequence[Op]) -> list[Op]:
+    depth: dict[str, int] = {}
+    keyed: list[tuple[int, tuple[str, ...], Op]] = []
+    for op in ops:
+        level = 1 + max((depth.get(name, 0) for name in op.operands), default=0)
+        for name in op.results:
+            depth[name] = level
+        keyed.append((level, op.results, op))
+    return [op for _, _, op in sorted(keyed, key=lambda item: item[:2])]
+
+
+def _weights(call: Call, steady: Sequence[bool]) -> tuple[int, ...]:
+    """Returns the steady operands that share a contracted factor with another operand."""
+    if call.rule is None or True not in steady:
+        return ()
+    contracted = call.contracted
+    if not contracted:
+        return ()
+    present = [{f for dim in dims for f in dim} & contracted for dims in call.rule.operands]
+    moving = frozenset().union(*(p for p, fixed in zip(present, steady, strict=True) if not fixed))
+    return tuple(
+        at for at, fixed in enumerate(steady) if fixed and not present[at].isdisjoint(moving)
+    )

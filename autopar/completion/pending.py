@@ -1,0 +1,185 @@
+"""Pending: how far partial values flow before they are reduced.
+
+Splits are settled; what is open is which linear ops work on pieces that are still to be reduced.
+Along one mesh axis this is a minimum cut: an op that splits a sum is a source, an op that can't
+work on pieces is a sink, and cutting a value costs the seconds of its reduction there, once for
+all readers that need it in the same form. The cut is exact, so two partial sums are added before
+one reduction, and a value is never reduced twice where once is enough. Among equal cuts the
+earliest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autopar.completion.call import Choice
+from autopar.completion.flow import INFINITE, FlowGraph
+from autopar.completion.graph import Graph, Node
+from autopar.completion.space import Form
+from autopar.ir.layout import MONOIDS
+from autopar.ir.program import Pending
+
+SECONDS_UNIT = 1e-12
+"""Costs are compared as whole picoseconds."""
+
+
+def flow_pending(graph: Graph, choices: list[Choice]) -> list[int]:
+    """Lets partial values flow where that costs least; changes `choices` in place.
+
+    Returns:
+        The ops through which they flow.
+    """
+    flowing: set[int] = set()
+    pairs = {pair for choice in choices for form in choice.produced for pair in form.layout.partial}
+    order = [(axis, monoid) for axis in graph.space.axes for monoid in MONOIDS]
+    for axis, monoid in (pair for pair in order if pair in pairs):
+        flowing.update(_Cut(graph, choices, axis, monoid).apply())
+    return sorted(flowing)
+
+
+@dataclass
+class _Cut:
+    """The problem of one axis and one reduction."""
+
+    graph: Graph
+    choices: list[Choice]
+    axis: str
+    monoid: str
+    born: list[Node] = field(init=False)
+    rows: dict[int, tuple[int, ...]] = field(init=False)
+    flow: FlowGraph = field(init=False)
+    number: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.born = [
+            node
+            for node in self.graph.nodes
+            if any(self._is_born(node, at) for at in range(len(node.results)))
+        ]
+        self.rows = {}
+        self.flow = FlowGraph()
+        self.number = {}
+        reached = self._reach()
+        for node in [*self.born, *reached]:
+            self.number[node.index] = self.flow.node()
+        for node in self.born:
+            self.flow.edge(self.flow.source, self.number[node.index], INFINITE)
+        for node in [*self.born, *reached]:
+            for at, value in enumerate(node.results):
+                if node.index in self.rows or self._is_born(node, at):
+                    self._add_value(node, at, value)
+
+    def apply(self) -> Iterable[int]:
+        """Changes the choices of ops through which the reduction flows, and returns them."""
+        side = self.flow.source_side()
+        found = []
+        for index, operands in self.rows.items():
+            if self.number[index] in side:
+                old = self.choices[index]
+                pending = (*old.dist.pending, Pending(self.axis, self.monoid, operands))
+                choice = self.graph.nodes[index].call.choice(old.splits, pending)
+                if choice is not None:
+                    self.choices[index] = choice
+                    found.append(index)
+        return found
+
+    def _is_born(self, node: Node, at: int) -> bool:
+        return (self.axis, self.monoid) in self.choices[node.index].produced[at].layout.partial
+
+    def _reach(self) -> list[Node]:
+        """Returns the ops that pieces can flow through, and settles which operands may be so."""
+        pieces = {
+            value
+            for node in self.born
+            for at, value in enumerate(node.results)
+            if self._is_born(node, at) and self.graph.pins[value] is None
+        }
+        starts = {node.index for node in self.born}
+        queue = sorted({use.index for value in pieces for use, _ in self.graph.uses[value]})
+        reached: list[Node] = []
+        for node in self.graph.nodes[queue[0] :] if queue else []:
+            if node.index in starts or pieces.isdisjoint(node.operands):
+                continue
+            row = self._row(node, pieces)
+            if row is not None:
+                self.rows[node.index] = row
+                reached.append(node)
+                pieces.update(v for v in node.results if self.graph.pins[v] is None)
+        return reached
+
+    def _row(self, node: Node, pieces: set[int]) -> tuple[int, ...] | None:
+        """Returns the operands that are pending together if pieces flow through an op."""
+        choice = self.choices[node.index]
+        busy = choice.splits.places
+        if self.axis in busy or any(p.axis == self.axis for p in choice.dist.pending):
+            return None
+        if any(m != self.monoid for form in choice.produced for _, m in form.layout.partial):
+            return None
+        best: tuple[int, ...] | None = None
+        for row in node.call.linear(choice.dist.body):
+            positions = tuple(sorted(row.operands))
+            if self.monoid not in row.monoids or not any(
+                node.operands[at] in pieces for at in positions
+            ):
+                continue
+            if best is None or self._gain(node, positions, pieces) > self._gain(node, best, pieces):
+                best = positions
+        return best
+
+    def _gain(self, node: Node, positions: tuple[int, ...], pieces: set[int]) -> tuple[int, int]:
+        """Prefers rows that spare the reduction of more, and then of larger, operands."""
+        spared = [at for at in positions if node.operands[at] in pieces]
+        sizes = (self.graph.values[node.operands[at]].global_shape for at in spared)
+        total = 0
+        for shape in sizes:
+            count = 1
+            for size in shape:
+                count *= size
+            total += count
+        return len(spared), total
+
+    def _add_value(self, node: Node, at: int, value: int) -> None:
+        """Adds the edges of a value: what it costs to reduce it, per form that readers need."""
+        made = self._partial(self.choices[node.index].produced[at])
+        start = self.number[node.index]
+        pin = self.graph.pins[value]
+        if pin is not None:
+            self._demand(start, made, value, pin, [])
+            return
+        demands: dict[Form, list[Node]] = {}
+        must: set[Form] = set()
+        for reader, position in self.graph.uses[value]:
+            needed = self.choices[reader.index].consumed[position]
+            readers = demands.setdefault(needed, [])
+            if position in self.rows.get(reader.index, ()):
+                readers.append(reader)
+            else:
+                must.add(needed)
+        if value in self.graph.outputs:
+            whole = self.graph.space.complete(made)
+            demands.setdefault(whole, [])
+            must.add(whole)
+        for needed, readers in demands.items():
+            self._demand(start, made, value, needed, [] if needed in must else readers)
+
+    def _demand(
+        self, start: int, made: Form, value: int, needed: Form, readers: list[Node]
+    ) -> None:
+        """Adds the cost of bringing pieces into a form, which readers share."""
+        seconds = self.graph.space.seconds(made, needed, self.graph.itemsizes[value])
+        capacity = round(seconds / SECONDS_UNIT)
+        if not readers:
+            self.flow.edge(start, self.flow.sink, capacity)
+            return
+        if len(readers) == 1:
+            self.flow.edge(start, self.number[readers[0].index], capacity)
+            return
+        joint = self.flow.node()
+        self.flow.edge(start, joint, capacity)
+        for reader in readers:
+            self.flow.edge(joint, self.number[reader.index], INFINITE)
+
+    def _partial(self, form: Form) -> Form:
+        pending = {**dict(form.layout.partial), self.axis: self.monoid}
+        return self.graph.space.form(form.layout.with_partial(pending))

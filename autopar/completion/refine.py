@@ -1,0 +1,199 @@
+"""Refine: every op takes the choice with the least predicted seconds, given its neighbours.
+
+The sum of computation and reshards falls with every step, so this ends. Ops are visited in the
+graph's canonical order; only ops next to a reshard, or to a change, are looked at again.
+
+What may change: an axis goes where a neighbour has it, or nowhere. What may not: where a weight is
+pinned along an axis and nobody suggests another place for that axis, the op computes where the
+weight lies. So a tensor-parallel layer isn't undone because gathering would be a little faster.
+"""
+
+from __future__ import annotations
+
+from autopar.completion.call import Choice
+from autopar.completion.graph import Graph, Node
+from autopar.completion.space import Form
+from autopar.completion.splits import Splits
+
+MAX_SWEEPS = 16
+"""More than any program needed; a bound in case rounding keeps two choices alternating."""
+
+GAIN = 1e-6
+"""The part of the local seconds by which a choice must be better to be taken."""
+
+
+class Refine:
+    """Improves choices one op at a time.
+
+    Attributes:
+        choices: Per op, the choice made.
+        changed: Ops whose choice differs from the first one.
+    """
+
+    def __init__(self, graph: Graph, choices: list[Choice]) -> None:
+        self.graph = graph
+        self.space = graph.space
+        self.choices = choices
+        self.changed: set[int] = set()
+        self._run()
+
+    def _run(self) -> None:
+        nodes = [node for node in self.graph.nodes if node.call.rule is not None]
+        dirty = {node.index for node in nodes}
+        for sweep in range(MAX_SWEEPS):
+            pending = [node for node in nodes if node.index in dirty]
+            dirty = set()
+            for node in pending if sweep % 2 == 0 else reversed(pending):
+                if self._improve(node):
+                    self.changed.add(node.index)
+                    near = (n.index for v in node.tensors for n in self.graph.neighbours(v))
+                    dirty.update(near)
+            if not dirty:
+                return
+
+    def _improve(self, node: Node) -> bool:
+        current = self.choices[node.index]
+        around = _Around(self, node)
+        now = around.seconds(current)
+        if now == 0.0:
+            return False
+        suggested = around.suggested()
+        if not suggested and not current.splits.items:
+            return False
+        best, least = current, now + current.seconds
+        limit = least * (1 - GAIN)
+        for splits in self._candidates(node, current, suggested):
+            choice = node.call.choice(splits)
+            if choice is None or choice.seconds >= limit:
+                continue
+            seconds = choice.seconds + around.seconds(choice)
+            if seconds < limit:
+                best, limit = choice, seconds * (1 - GAIN)
+        if best is current:
+            return False
+        self.choices[node.index] = best
+        return True
+
+    def _candidates(
+        self, node: Node, current: Choice, suggested: list[tuple[Splits, int]]
+    ) -> list[Splits]:
+        """Other splits of an op: one axis elsewhere or gone, or all as one neighbour has them."""
+        table = self.space.table
+        splits = current.splits
+        fixed = self._fixed_axes(node, splits, suggested)
+        found: dict[Splits, None] = {}
+        for axis in self.space.axes:
+            if axis in fixed:
+                continue
+            without = table.without(splits, axis)
+            found[without] = None
+            for other, _ in suggested:
+                if axis in other.places and other.places[axis] != splits.places.get(axis):
+                    merged = table.merged(without, axis, other)
+                    if merged is not None:
+                        found[merged] = None
+        for other, _ in suggested:
+            joined: Splits = other
+            for axis in fixed:
+                joined = table.without(joined, axis)
+            for axis in splits.places:
+                if axis not in joined.places:
+                    joined = table.merged(joined, axis, splits) or joined
+            if all(axis in joined.places for axis in fixed):
+                found[joined] = None
+        found.pop(splits, None)
+        return list(found)
+
+    def _fixed_axes(
+        self, node: Node, splits: Splits, suggested: list[tuple[Splits, int]]
+    ) -> list[str]:
+        """Axes along which a weight decides where the op is computed."""
+        fixed = []
+        for axis, place in splits.places.items():
+            agreeing = [at for other, at in suggested if other.places.get(axis) == place]
+            opposed = any(other.places.get(axis, place) != place for other, _ in suggested)
+            if not opposed and not node.steady and any(at in node.weights for at in agreeing):
+                fixed.append(axis)
+        return fixed
+
+
+class _Around:
+    """What lies around an op: where its operands come from and where its results go."""
+
+    def __init__(self, refine: Refine, node: Node) -> None:
+        self.space = refine.space
+        self.node = node
+        graph, choices = refine.graph, refine.choices
+        self.sources: list[tuple[int, int, Form | None, list[Form]]] = []
+        self.targets: list[tuple[int, int, Form | None, list[Form], bool]] = []
+        for at, value in enumerate(node.operands):
+            if value in node.operands[:at]:
+                continue
+            others = _demands(graph, choices, value, node.index)
+            self.sources.append((at, value, stored_form(graph, choices, value), others))
+        for at, value in enumerate(node.results):
+            demands = _demands(graph, choices, value, -1)
+            out = value in graph.outputs
+            self.targets.append((at, value, graph.pins[value], demands, out))
+        self.itemsizes = graph.itemsizes
+        self.choice = choices[node.index]
+
+    def seconds(self, choice: Choice) -> float:
+        """Returns the seconds of all reshards next to the op, if it made this choice."""
+        total = 0.0
+        operands = self.node.operands
+        for at, value, source, others in self.sources:
+            if source is None:
+                continue
+            demands = dict.fromkeys(others)
+            demands[choice.consumed[at]] = None
+            for again in range(at + 1, len(operands)):
+                if operands[again] == value:
+                    demands[choice.consumed[again]] = None
+            total += self.space.spread_seconds(source, list(demands), self.itemsizes[value])
+        for at, value, pin, demands_of, out in self.targets:
+            size = self.itemsizes[value]
+            made = choice.produced[at]
+            kept = pin if pin is not None else self.space.complete(made) if out else made
+            if kept is not made:
+                total += self.space.seconds(made, kept, size)
+            if demands_of:
+                total += self.space.spread_seconds(kept, demands_of, size)
+        return total
+
+    def suggested(self) -> list[tuple[Splits, int]]:
+        """Returns the splits of factors that neighbours suggest, with the tensor's position."""
+        found: dict[tuple[Splits, int], None] = {}
+        call = self.node.call
+        for at, _, source, _ in self.sources:
+            if source is not None and source.splits.items:
+                found[call.suggest(at, source), at] = None
+        count = len(self.node.operands)
+        for at, _, pin, demands, _ in self.targets:
+            for form in [*demands, *([pin] if pin else [])]:
+                if form.splits.items:
+                    found[call.suggest(count + at, form), count + at] = None
+        return [(splits, at) for splits, at in found if splits.items]
+
+
+def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
+    """Returns the form in which a value is stored; None for an input that is free."""
+    pin = graph.pins[value]
+    if pin is not None:
+        return pin
+    producer = graph.producer[value]
+    if producer is None:
+        return None
+    made = choices[producer[0].index].produced[producer[1]]
+    return graph.space.complete(made) if value in graph.outputs else made
+
+
+def _demands(graph: Graph, choices: list[Choice], value: int, without: int) -> list[Form]:
+    """Returns the different forms in which ops read a value."""
+    return list(
+        dict.fromkeys(
+            choices[node.index].consumed[at]
+            for node, at in graph.uses[value]
+            if node.index != without
+        )
+    )

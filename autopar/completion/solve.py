@@ -1,0 +1,120 @@
+"""Solve: the choice of every op and the form of every value of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.completion.call import Choice
+from autopar.completion.graph import Graph
+from autopar.completion.pending import flow_pending
+from autopar.completion.refine import Refine, stored_form
+from autopar.completion.space import Form
+from autopar.completion.spread import Spread
+from autopar.ir.errors import AnnotationError
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What completion decided about a graph, and why.
+
+    Attributes:
+        graph: The graph.
+        choices: Per op.
+        forms: Per value, how it is stored.
+        op_source: Per op, the value from which the split along each axis came.
+        value_source: Per value, the op from which the split along each axis came.
+        chosen: Ops whose choice was changed by predicted cost.
+        flowing: Ops through which pending reductions flow.
+    """
+
+    graph: Graph
+    choices: list[Choice]
+    forms: list[Form]
+    op_source: list[dict[str, int]]
+    value_source: list[dict[str, int]]
+    chosen: frozenset[int]
+    flowing: frozenset[int]
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of all ops and reshards."""
+        space, graph = self.graph.space, self.graph
+        total = sum(choice.seconds for choice in self.choices)
+        for value, form in enumerate(self.forms):
+            size = graph.itemsizes[value]
+            producer = graph.producer[value]
+            if producer is not None:
+                made = self.choices[producer[0].index].produced[producer[1]]
+                total += space.seconds(made, form, size)
+            demands = dict.fromkeys(
+                self.choices[node.index].consumed[at] for node, at in graph.uses[value]
+            )
+            if demands:
+                total += space.spread_seconds(form, list(demands), size)
+        return total
+
+
+def solve(graph: Graph, aliases: tuple[tuple[str, str], ...] = ()) -> Solution:
+    """Completes a graph.
+
+    Args:
+        graph: With pins.
+        aliases: (output, input) pairs that share storage, hence a layout.
+
+    Raises:
+        AnnotationError: If both of an aliased pair are pinned, differently.
+    """
+    _pin_aliases(graph, aliases)
+    spread = Spread(graph)
+    _pin_free_aliases(graph, aliases, spread.forms)
+    refine = Refine(graph, spread.choices)
+    flowing = flow_pending(graph, refine.choices)
+    forms = [
+        stored_form(graph, refine.choices, value) or _input_form(graph, refine.choices, value)
+        for value in range(len(graph.values))
+    ]
+    return Solution(
+        graph,
+        refine.choices,
+        forms,
+        spread.op_source,
+        spread.value_source,
+        frozenset(refine.changed),
+        frozenset(flowing),
+    )
+
+
+def _input_form(graph: Graph, choices: list[Choice], value: int) -> Form:
+    """Returns the form of a free input: split as all its readers want it, so none communicates."""
+    space = graph.space
+    demands = [space.complete(choices[node.index].consumed[at]) for node, at in graph.uses[value]]
+    if not demands:
+        return graph.replicated(value)
+    splits = demands[0].splits
+    for form in demands[1:]:
+        for axis, place in list(splits.places.items()):
+            if form.splits.places.get(axis) != place:
+                splits = space.table.without(splits, axis)
+    return space.of_splits(splits, graph.values[value].global_shape)
+
+
+def _pin_aliases(graph: Graph, aliases: tuple[tuple[str, str], ...]) -> None:
+    for output, source in aliases:
+        out, into = graph.position[output], graph.position[source]
+        pins = graph.pins[out], graph.pins[into]
+        if None not in pins and pins[0] is not pins[1]:
+            a, b = graph.values[out], graph.values[into]
+            raise AnnotationError(
+                f"%{output} is the new content of %{source}, but their pins differ: {a.dist}"
+                f" ({a.origin}) and {b.dist} ({b.origin}); pin one of them, or both alike"
+            )
+        graph.pins[out] = graph.pins[into] = pins[0] or pins[1]
+
+
+def _pin_free_aliases(
+    graph: Graph, aliases: tuple[tuple[str, str], ...], forms: list[Form]
+) -> None:
+    for output, source in aliases:
+        out, into = graph.position[output], graph.position[source]
+        if graph.pins[out] is None:
+            graph.pins[out] = graph.pins[into] = forms[into]

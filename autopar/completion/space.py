@@ -1,0 +1,133 @@
+"""Space: the layouts and costs that completion works with, each computed once.
+
+Layouts are interned as `Form`s, and what is derived from one (a reshard's cost, the form without an
+axis) is remembered with it. So repeated layers cost next to nothing, and nothing depends on the
+number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autopar.completion.splits import Splits, SplitTable
+from autopar.cost import Cluster, CommunicationModel, Reshard, ReshardPlanner
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Value
+
+
+class Form:
+    """An interned layout: equal layouts are the same form.
+
+    Attributes:
+        layout: The layout, normalized.
+        splits: The same as splits of its dimensions.
+        seconds: Known costs of reshards from here, by target and bytes per element.
+        only: The form with a single axis left, by axis.
+    """
+
+    __slots__ = ("complete", "layout", "only", "seconds", "splits")
+
+    layout: Layout
+    splits: Splits
+    seconds: dict[tuple[Form, int], float]
+    only: dict[str, Form]
+    complete: Form | None
+
+    def __init__(self, layout: Layout, splits: Splits) -> None:
+        self.layout = layout
+        self.splits = splits
+        self.seconds = {}
+        self.only = {}
+        self.complete = None
+
+
+class Space:
+    """Interns layouts over a mesh and prices them on a cluster.
+
+    Args:
+        mesh: The program's mesh.
+        cluster: The hardware whose costs decide.
+    """
+
+    def __init__(self, mesh: ProcessMesh, cluster: Cluster) -> None:
+        self.mesh = mesh
+        self.cluster = cluster
+        self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
+        self.table = SplitTable(mesh)
+        self.planner = ReshardPlanner(CommunicationModel(cluster, mesh))
+        self._forms: dict[Layout, Form] = {}
+        self._replicated: dict[tuple[int, ...], Form] = {}
+
+    def form(self, layout: Layout) -> Form:
+        """Returns the form of a layout."""
+        found = self._forms.get(layout)
+        if found is None:
+            normal = layout.normalized()
+            found = self._forms.get(normal)
+            if found is None:
+                splits = self.table.of(dict(enumerate(normal.dims)))
+                found = self._forms[normal] = Form(normal, splits)
+            self._forms[layout] = found
+        return found
+
+    def replicated(self, shape: tuple[int, ...]) -> Form:
+        """Returns the form in which every process holds all of a tensor of this shape."""
+        found = self._replicated.get(shape)
+        if found is None:
+            found = self._replicated[shape] = self.form(Layout.replicated(self.mesh, shape))
+        return found
+
+    def of_splits(self, splits: Splits, shape: tuple[int, ...]) -> Form:
+        """Returns the form of a tensor of this shape that is split so."""
+        whole = self.replicated(shape).layout
+        dims = tuple(splits.items.get(at, dim) for at, dim in enumerate(whole.dims))
+        return self.form(Layout(self.mesh, dims))
+
+    def complete(self, form: Form) -> Form:
+        """Returns the form after every pending reduction is done."""
+        if form.complete is None:
+            form.complete = self.form(form.layout.without_partial())
+        return form.complete
+
+    def only(self, form: Form, axis: str) -> Form:
+        """Returns the form as it would be if the mesh had only one axis."""
+        found = form.only.get(axis)
+        if found is None:
+            dims = tuple(self.table.restrict(dim, (axis,)) for dim in form.layout.dims)
+            partial = tuple(pair for pair in form.layout.partial if pair[0] == axis)
+            found = form.only[axis] = self.form(Layout(self.mesh, dims, partial))
+        return found
+
+    def seconds(self, source: Form, target: Form, itemsize: int) -> float:
+        """Returns the predicted seconds of a reshard."""
+        if source is target:
+            return 0.0
+        key = (target, itemsize)
+        found = source.seconds.get(key)
+        if found is None:
+            found = source.seconds[key] = self.plan(source, target, itemsize).seconds
+        return found
+
+    def plan(self, source: Form, target: Form, itemsize: int) -> Reshard:
+        """Returns the way from one form to another."""
+        return self.planner.plan(source.layout, target.layout, itemsize)
+
+    def spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
+        """Returns the seconds to reshard from one form to several, which may build on another."""
+        if len(targets) == 1:
+            return self.seconds(source, targets[0], itemsize)
+        direct = [(self.seconds(source, target, itemsize), target) for target in targets]
+        direct.sort(key=lambda pair: -pair[0])
+        total = 0.0
+        done: list[Form] = []
+        for seconds, target in direct:
+            if seconds:
+                total += min([seconds, *(self.seconds(other, target, itemsize) for other in done)])
+            done.append(target)
+        return total
+
+
+def bytes_of(value: Value) -> int:
+    """Returns the bytes of a whole value of a serial program."""
+    return math.prod(value.global_shape) * value.itemsize

@@ -1,0 +1,83 @@
+"""Writes a solution into a function: a layout and its origin for every value and op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autopar.completion.graph import Node
+from autopar.completion.solve import Solution
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Function, Op, OpDist, Value
+
+
+def write_solution(function: Function, solution: Solution) -> Function:
+    """Returns the function with every value and op complete."""
+    graph = solution.graph
+    values: dict[str, Value] = {}
+    for at, value in enumerate(graph.values):
+        if value.dist is not None:
+            kept = value if value.origin else replace(value, origin=Origin("annotated"))
+            values[value.name] = kept
+            continue
+        origin = _value_origin(solution, at)
+        values[value.name] = replace(value, dist=solution.forms[at].layout, origin=origin)
+    # Ops are told apart by their results, since the graph has another order.
+    done = {node.op.results: node for node in graph.nodes}
+    ops = tuple(_complete_op(op, done[op.results], solution) for op in function.ops)
+    return replace(function, values={name: values[name] for name in function.values}, ops=ops)
+
+
+def write_replicated(function: Function, mesh: ProcessMesh) -> Function:
+    """Returns a function whose every op is computed by all processes alike."""
+    origin = Origin("fallback", f"function {function.name} is computed by every process")
+    values: Mapping[str, Value] = {
+        name: replace(value, dist=Layout.replicated(mesh, value.global_shape), origin=origin)
+        for name, value in function.values.items()
+    }
+    ops = tuple(replace(op, dist=OpDist(mesh), origin=origin) for op in function.ops)
+    return replace(function, values=values, ops=ops)
+
+
+def _complete_op(op: Op, node: Node, solution: Solution) -> Op:
+    dist = solution.choices[node.index].dist
+    return replace(op, dist=dist, origin=_op_origin(solution, node))
+
+
+def _op_origin(solution: Solution, node: Node) -> Origin:
+    if node.call.rule is None:
+        return Origin("fallback", f"{node.op.kind} has no rule")
+    choice = solution.choices[node.index]
+    if node.index in solution.chosen:
+        return Origin("chosen", "by predicted cost")
+    if not choice.splits.items and not choice.dist.pending:
+        return Origin("default", "nothing around it is split")
+    values = solution.graph.values
+    by_axis = solution.op_source[node.index]
+    names = dict.fromkeys(f"%{values[v].name}" for axis, v in sorted(by_axis.items()))
+    if names:
+        return Origin("implied", f"by {', '.join(names)}")
+    return Origin("chosen", "a reduction is left pending")
+
+
+def _value_origin(solution: Solution, value: int) -> Origin:
+    graph = solution.graph
+    producer = graph.producer[value]
+    if producer is not None:
+        node = producer[0]
+        kind = _op_origin(solution, node).kind
+        return Origin("implied" if kind in ("chosen", "preset") else kind, _by(node))
+    axes = solution.forms[value].splits.places
+    sources = sorted({solution.value_source[value].get(axis, -1) for axis in axes} - {-1})
+    if sources:
+        return Origin("implied", ", ".join(_by(graph.nodes[at]) for at in sources))
+    if axes:
+        readers = [node for node, _ in graph.uses[value]]
+        return Origin("implied", _by(readers[0]))
+    return Origin("default", "no reader wants it split")
+
+
+def _by(node: Node) -> str:
+    loc = node.op.loc
+    return f"by {node.op.kind} at {loc}" if loc.file or loc.name else f"by {node.op.kind}"
