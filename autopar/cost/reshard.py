@@ -125,11 +125,12 @@ class ReshardPlanner:
         if 0 in source.shape:
             return Reshard((Move("reshape_empty", (), target),), 0.0, 0)
         search = _Search(self.model, target, itemsize)
-        steps = search.shortest(source, parking=False)
-        if steps is None or _undoes(steps):
-            steps = search.shortest(source, parking=True)
+        steps = search.shortest(source)
         if steps is None:
             raise VerificationError(f"no way to reshard {source} to {target}", [])
+        if _undoes(steps):
+            limit = sum(step.seconds for step in steps)
+            steps = search.shortest(source, parking=True, limit=limit) or steps
         moves = tuple(step.move(target) for step in steps)
         return Reshard(
             moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves)
@@ -210,8 +211,13 @@ class _Search:
         self.goal_slots = slots_of(self.goal.dims, self.mesh)
         self.goal_pending = frozenset(self.goal.partial)
 
-    def shortest(self, source: Layout, *, parking: bool) -> list[_Step] | None:
-        """Dijkstra's algorithm; among equally fast paths the one with the fewest moves."""
+    def shortest(
+        self, source: Layout, *, parking: bool = False, limit: float = math.inf
+    ) -> list[_Step] | None:
+        """Dijkstra's algorithm; among equally fast paths the one with the fewest moves.
+
+        Only paths faster than `limit` seconds count.
+        """
         start: State = (source.dims, source.partial)
         goal: State = (self.goal.dims, self.goal.partial)
         best: dict[State, tuple[float, int]] = {start: (0.0, 0)}
@@ -226,6 +232,8 @@ class _Search:
                 return _path(came, goal)
             for step in self._steps(state, parking):
                 reached = (seconds + step.seconds, count + 1)
+                if reached[0] >= limit:
+                    continue
                 if step.state not in best or reached < best[step.state]:
                     best[step.state] = reached
                     came[step.state] = (state, step)

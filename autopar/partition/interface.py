@@ -18,7 +18,8 @@ from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
-from autopar.ir.rule import Rule
+from autopar.ir.rule import SAME, Rule
+from autopar.ir.text import print_op
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,7 @@ class Interfaces:
 
 
 def _error(op: Op, why: str) -> VerificationError:
-    return VerificationError("can't partition", [f"{describe(op)}: {why}"])
-
-
-def describe(op: Op) -> str:
-    """Returns an op and its place as text for messages."""
-    results = ", ".join(f"%{name}" for name in op.results)
-    operands = ", ".join(f"%{name}" for name in op.operands)
-    return f"{results} = {op.kind}({operands}) ({op.loc})"
+    return VerificationError("can't partition", [f"{print_op(op, {})}: {why}"])
 
 
 def _key(op: Op, dist: OpDist, values: Mapping[str, Value]) -> object:
@@ -153,7 +147,7 @@ def _identity(rule: Rule, dist: OpDist) -> tuple[tuple[str, str], ...]:
         for factor, dim in dist.factors
         if _may_be_empty(dim, dist.mesh)
         for result in range(len(rule.results))
-        if (factor, result) in rule.reduce
+        if rule.reduce.get((factor, result), SAME) != SAME
     ]
     return (("identity", monoids[0]),) if monoids else ()
 

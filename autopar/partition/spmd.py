@@ -67,37 +67,43 @@ class _FunctionPartitioner:
         self.values: dict[str, Value] = {}
         self.forms: dict[str, Forms] = {}
         self.counts: dict[str, int] = {}
+        self.stored = self._stored_layouts()
 
     def run(self) -> Function:
         function = self.function
-        self._check()
         found = [self.interfaces.of(op, function) for op in function.ops]
         self._collect_needs(found)
         for name in function.inputs:
-            self._add_form(function.values[name], self._stored(name), function.values[name].origin)
+            self._add_form(function.values[name], self.stored[name], function.values[name].origin)
         for op, interface in zip(function.ops, found, strict=True):
             self._add_op(op, interface)
         producers = function.producers()
         outputs = []
         for name in function.outputs:
             reader = producers.get(name) or _reader(function.values[name])
-            outputs.append(self._demand(name, self._stored(name), reader))
+            outputs.append(self._demand(name, self.stored[name], reader))
         return replace(function, outputs=tuple(outputs), values=self.values, ops=tuple(self.ops))
 
-    def _check(self) -> None:
-        bare = [name for name, value in self.function.values.items() if value.dist is None]
+    def _stored_layouts(self) -> dict[str, Layout]:
+        """Returns the canonical layout of each value; equal ones are one object."""
+        known: dict[Layout, Layout] = {}
+        stored: dict[str, Layout] = {}
+        bare: list[str] = []
+        for name, value in self.function.values.items():
+            layout = value.dist
+            if layout is None:
+                bare.append(f"%{name}")
+                continue
+            if layout not in known:
+                canonical = layout.normalized()
+                known[layout] = known.setdefault(canonical, canonical)
+            stored[name] = known[layout]
         if bare:
-            shown = ", ".join(f"%{name}" for name in bare[:8])
             raise VerificationError(
                 f"can't partition @{self.function.name}",
-                [f"{len(bare)} values have no layout: {shown}; complete the program first"],
+                [f"{len(bare)} values have no layout: {', '.join(bare[:8])}; complete it first"],
             )
-
-    def _stored(self, name: str) -> Layout:
-        layout = self.function.values[name].dist
-        if layout is None:
-            raise VerificationError("can't partition", [f"%{name} has no layout"])
-        return layout.normalized()
+        return stored
 
     def _collect_needs(self, found: list[Interface]) -> None:
         values = self.function.values
@@ -107,7 +113,7 @@ class _FunctionPartitioner:
                 if layout not in (needed := self.forms[name].needed):
                     needed.append(layout)
         for name in self.function.outputs:
-            if (layout := self._stored(name)) not in (needed := self.forms[name].needed):
+            if (layout := self.stored[name]) not in (needed := self.forms[name].needed):
                 needed.append(layout)
 
     def _add_op(self, op: Op, interface: Interface) -> None:
@@ -119,7 +125,7 @@ class _FunctionPartitioner:
         for name, layout in zip(op.results, interface.gives, strict=True):
             value = self.function.values[name]
             origin = value.origin
-            if layout != self._stored(name):
+            if layout != self.stored[name]:
                 origin = Origin("implied", f"produced by {op.kind}")
             results.append(self._add_form(value, layout, origin))
         local = op.with_operands(operands).with_args(interface.args)
@@ -175,7 +181,7 @@ class _FunctionPartitioner:
 
     def _add_form(self, value: Value, layout: Layout, origin: Origin | None) -> str:
         """Adds a form of a value; the one it is stored in keeps the value's name."""
-        stored = layout == self._stored(value.name)
+        stored = layout == self.stored[value.name]
         name = value.name if stored else self._fresh(value.name)
         self.forms[value.name].names[layout] = name
         return self._add_value(value, name, layout, value.origin if stored else origin)

@@ -34,11 +34,11 @@ def layouts(mesh: ProcessMesh, shape: Sequence[int], monoids: Sequence[str]) -> 
     choices = [*range(len(shape)), None, *monoids]
     for order in itertools.permutations(mesh.dim_names):
         for assignment in itertools.product(choices, repeat=len(order)):
-            pending = {a: c for a, c in zip(order, assignment) if isinstance(c, str)}
+            pending = {a: c for a, c in zip(order, assignment, strict=True) if isinstance(c, str)}
             if len(set(pending.values())) > 1:
                 continue
             mapping: list[tuple[str, ...]] = [() for _ in shape]
-            for axis, choice in zip(order, assignment):
+            for axis, choice in zip(order, assignment, strict=True):
                 if isinstance(choice, int):
                     mapping[choice] += (axis,)
             layout = Layout.from_dims_mapping(mesh, shape, mapping).with_partial(pending)
@@ -52,7 +52,7 @@ def with_sub_dims(mesh: ProcessMesh, sizes: Sequence[int]) -> list[Layout]:
     for order in itertools.permutations(mesh.dim_names):
         for assignment in itertools.product([*range(len(sizes)), None], repeat=len(order)):
             subs = [SubDim(size) for size in sizes]
-            for axis, choice in zip(order, assignment):
+            for axis, choice in zip(order, assignment, strict=True):
                 if choice is not None:
                     subs[choice] = SubDim(subs[choice].size, (*subs[choice].axes, axis))
             found[Layout(mesh, (tuple(subs),)).normalized()] = None

@@ -1,0 +1,199 @@
+"""Random completed programs: any layouts, any choices that the rules allow, however unwise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autopar.ir.distribution import produced
+from autopar.ir.errors import Loc
+from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import rule_of
+from autopar.ir.program import (
+    Arg,
+    DType,
+    Function,
+    Op,
+    OpDist,
+    Pending,
+    Port,
+    Program,
+    Ref,
+    Signature,
+    Value,
+)
+from autopar.ir.rule import Rule
+
+ARITHMETIC = {"sum", "max", "min", "prod"}
+"""The reductions that make sense for floats."""
+
+MESHES = (
+    ProcessMesh.of_shape((3,), ("x",)),
+    ProcessMesh.of_shape((2, 2), ("x", "y")),
+    ProcessMesh.of_shape((2, 3), ("x", "y")),
+)
+
+
+def random_program(seed: int, length: int = 12) -> Program:
+    """Returns a completed program of so many ops over two inputs, a table and positions."""
+    builder = _Builder(random.Random(seed))
+    for _ in range(length):
+        builder.add()
+    return builder.program()
+
+
+class _Builder:
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.mesh = rng.choice(MESHES)
+        self.values: dict[str, Value] = {}
+        self.ops: list[Op] = []
+        self.b, self.s, self.d = rng.sample((3, 4, 5, 6), 3)
+        self.inputs = [
+            self.input("x", "f32", (self.b, self.s, self.d)),
+            self.input("w", "f32", (self.d, self.d), "parameter"),
+            self.input("table", "f32", (7, self.d), "parameter"),
+            self.input("ids", "i64", (self.b, self.s)),
+        ]
+
+    def input(self, name: str, dtype: str, shape: tuple[int, ...], role: str = "input") -> str:
+        layout = self.layout(shape, [])
+        self.values[name] = Value(name, dtype, shape, role, layout, Origin("default"))
+        return name
+
+    def layout(self, shape: Sequence[int], monoids: Sequence[str]) -> Layout:
+        dims: list[list[str]] = [[] for _ in shape]
+        pending = {}
+        monoid = self.rng.choice(monoids) if monoids else None
+        for axis in self.rng.sample(self.mesh.dim_names, self.mesh.ndim):
+            choice = self.rng.randrange(-2, len(shape))
+            if choice >= 0:
+                dims[choice].append(axis)
+            elif choice == -2 and monoid:
+                pending[axis] = monoid
+        layout = Layout.from_dims_mapping(self.mesh, shape, [tuple(axes) for axes in dims])
+        return layout.with_partial(pending).normalized()
+
+    def floats(self, ndim: int) -> list[str]:
+        return [
+            name
+            for name, value in self.values.items()
+            if value.dtype == "f32" and len(value.shape) == ndim and 0 not in value.shape
+        ]
+
+    def add(self) -> None:
+        kind = self.rng.choice((self.unary, self.binary, self.product, self.reduction, self.lookup))
+        kind()
+
+    def unary(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = self.values[x].global_shape
+        choice = self.rng.randrange(4)
+        if choice == 0:
+            order = tuple(self.rng.sample(range(3), 3))
+            self.emit(
+                "aten.permute.default", {"self": Ref(x), "dims": order}, [shape[i] for i in order]
+            )
+        elif choice == 1:
+            flat = (shape[0] * shape[1], shape[2])
+            name = self.emit("aten.view.default", {"self": Ref(x), "size": flat}, flat)
+            self.emit("aten.view.default", {"self": Ref(name), "size": shape}, shape)
+        elif choice == 2:
+            self.emit("aten.tanh.default", {"self": Ref(x)}, shape)
+        else:
+            self.emit(
+                "aten.flip.default", {"self": Ref(x), "dims": (self.rng.randrange(3),)}, shape
+            )
+
+    def binary(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = self.values[x].shape
+        same = [name for name in self.floats(3) if self.values[name].shape == shape]
+        kind = self.rng.choice(("aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default"))
+        self.emit(kind, {"self": Ref(x), "other": Ref(self.rng.choice(same))}, shape)
+
+    def product(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        b, s, d = self.values[x].global_shape
+        turned = self.emit("aten.permute.default", {"self": Ref(x), "dims": (0, 2, 1)}, (b, d, s))
+        self.emit("aten.bmm.default", {"self": Ref(x), "mat2": Ref(turned)}, (b, s, s))
+
+    def reduction(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = list(self.values[x].global_shape)
+        at = self.rng.randrange(3)
+        kind = self.rng.choice(("aten.sum.dim_IntList", "aten.amax.default"))
+        reduced = [1 if i == at else size for i, size in enumerate(shape)]
+        name = self.emit(kind, {"self": Ref(x), "dim": (at,), "keepdim": True}, reduced)
+        self.emit("aten.sub.Tensor", {"self": Ref(x), "other": Ref(name)}, shape)
+
+    def lookup(self) -> None:
+        self.emit(
+            "aten.embedding.default",
+            {"weight": Ref("table"), "indices": Ref("ids")},
+            (self.b, self.s, self.d),
+        )
+
+    def emit(self, kind: str, args: dict[str, Arg], shape: Sequence[int]) -> str:
+        name = f"v{len(self.ops)}"
+        value = Value(name, "f32", tuple(shape))
+        op = Op(kind, tuple(args.items()), (name,), loc=Loc("random", len(self.ops) + 1))
+        values = {**self.values, name: value}
+        rule = rule_of(op, values)
+        dist = self.choose(rule) if rule else OpDist(self.mesh)
+        layout = produced(rule, dist, 0) if rule else Layout.replicated(self.mesh, shape)
+        if self.rng.random() < 0.4:
+            layout = self.layout(shape, ["sum", "max"])
+        self.values[name] = replace(value, dist=layout.normalized(), origin=Origin("chosen"))
+        self.ops.append(replace(op, dist=dist, origin=Origin("chosen")))
+        return name
+
+    def choose(self, rule: Rule) -> OpDist:
+        """Any assignment of axes to the factors, and pending reductions over what is left."""
+        axes: dict[str, tuple[str, ...]] = {}
+        free = []
+        for axis in self.rng.sample(self.mesh.dim_names, self.mesh.ndim):
+            factor = self.rng.choice([*rule.splittable, None])
+            if factor is None:
+                free.append(axis)
+            else:
+                axes[factor] = (*axes.get(factor, ()), axis)
+        factors = tuple((name, self.dim(rule, name, axes[name])) for name in axes)
+        reduced = {rule.reduce[key] for key in rule.reduce if key[0] in axes}
+        pending = []
+        for axis in free:
+            rows = [(row, m) for row in rule.linear for m in sorted(row.monoids & ARITHMETIC)]
+            if rows and self.rng.random() < 0.5:
+                row, monoid = self.rng.choice(rows)
+                if not reduced - {monoid} and all(p.monoid == monoid for p in pending):
+                    pending.append(Pending(axis, monoid, tuple(sorted(row.operands))))
+        return OpDist(self.mesh, factors, "", tuple(pending))
+
+    def dim(self, rule: Rule, factor: str, axes: tuple[str, ...]) -> DimLayout:
+        size = rule.sizes[factor]
+        if factor not in rule.flat and size % 2 == 0 and self.rng.random() < 0.3:
+            return (SubDim(2), SubDim(size // 2, axes))
+        return (SubDim(size, axes),)
+
+    def program(self) -> Program:
+        used = {name for op in self.ops for name in op.operands}
+        outputs = tuple(op.results[0] for op in self.ops if op.results[0] not in used)
+        for name in outputs:
+            value = self.values[name]
+            if value.dist is not None:
+                self.values[name] = replace(value, dist=value.dist.without_partial())
+        main = Function("main", tuple(self.inputs), outputs, self.values, tuple(self.ops))
+        signature = Signature(
+            tuple(self.port(name) for name in self.inputs),
+            tuple(self.port(name) for name in outputs),
+        )
+        return Program({"main": main}, signature, self.mesh)
+
+    def port(self, name: str) -> Port:
+        value = self.values[name]
+        return Port(name, name, value.dtype, value.global_shape, value.role)
+
+
+__all__ = ["DType", "random_program"]
