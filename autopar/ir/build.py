@@ -1,0 +1,274 @@
+"""Build folders: what `autopar compile` writes and everything else reads.
+
+    build/manifest.pb           table of contents with checksums, and the compilation's report
+    build/serial.pb             the completed one-device program with all attributes
+    build/programs/0.pb, ...    the executable programs, one per class of ranks
+    build/ranks.pb              which rank runs which program, and the process groups
+    build/weights.safetensors   if the model has weights
+
+A folder is written beside its final place and moved there when it is complete and on the disk. So
+a build is whole at any time: an interrupted write leaves the old one, or nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.folder import replace_folder, sync_file
+from autopar.ir.manifest import FileEntry, Manifest, ReportEntry
+from autopar.ir.program import Program
+from autopar.ir.serde import (
+    content_of,
+    deployment_from_bytes,
+    deployment_to_bytes,
+    manifest_from_bytes,
+    manifest_to_bytes,
+    program_from_bytes,
+    program_to_bytes,
+)
+
+MANIFEST = "manifest.pb"
+SERIAL = "serial.pb"
+RANKS = "ranks.pb"
+WEIGHTS = "weights.safetensors"
+
+_COMPILE_AGAIN = "compile the model again, or copy the whole folder again"
+_CHUNK_BYTES = 1 << 20
+
+
+def write_build(
+    path: str | Path,
+    *,
+    serial: Program,
+    deployment: Deployment,
+    autopar_version: str,
+    report: Sequence[ReportEntry] = (),
+    write_weights: Callable[[Path], None] | None = None,
+) -> Manifest:
+    """Writes a build folder.
+
+    Args:
+        path: The folder. It, and folders above it, are made if they don't exist; an old build
+            there is replaced when the new one is complete.
+        serial: The completed program.
+        deployment: The executable programs and the rank table.
+        autopar_version: Version of the compiler.
+        report: What the user should know about the compilation.
+        write_weights: Writes the weights to the safetensors file whose path it is given; None if
+            there are no weights.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        InvalidInputError: If the folder can't be written, holds anything but an autopar build, or
+            a program is too large for its file.
+    """
+    contents = {SERIAL: program_to_bytes(serial), RANKS: deployment_to_bytes(deployment)}
+    for number, program in enumerate(deployment.programs):
+        contents[program_path(number)] = program_to_bytes(program)
+
+    def fill(folder: Path) -> Manifest:
+        entries = [_write_file(folder, name, data) for name, data in contents.items()]
+        if write_weights is not None:
+            write_weights(folder / WEIGHTS)
+            sync_file(folder / WEIGHTS)
+            entries.append(_entry_of_file(folder, WEIGHTS))
+        files = tuple(sorted(entries, key=lambda entry: entry.path))
+        manifest = Manifest(autopar_version, serial.name, files, tuple(report))
+        _write_file(folder, MANIFEST, manifest_to_bytes(manifest))
+        return manifest
+
+    return replace_folder(Path(path), fill, _check_replaceable)
+
+
+def program_path(number: int) -> str:
+    """Returns the path of an executable program within a build."""
+    return f"programs/{number}.pb"
+
+
+def read_build(path: str | Path) -> Build:
+    """Returns a build, of which only the manifest has been read.
+
+    Raises:
+        InvalidInputError: If there is no build, it is incomplete, or it needs a newer autopar.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "doesn't exist"
+        raise InvalidInputError(f"{folder} {what}; expected a folder that `autopar compile` wrote")
+    if not (folder / MANIFEST).is_file():
+        raise InvalidInputError(
+            f"{folder} has no {MANIFEST}, so it isn't an autopar build; make one with"
+            " `autopar compile MODEL -o FOLDER`"
+        )
+    data = _read(folder / MANIFEST)
+    manifest = manifest_from_bytes(data, str(folder / MANIFEST))
+    for file in manifest.files:
+        _check_size(folder, file)
+    return Build(folder, manifest, hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build folder. What it holds is read, and its checksum compared, at the first use.
+
+    Attributes:
+        path: The folder.
+        manifest: Its table of contents and the compilation's report.
+        digest: Digest of the manifest, and so of the checksums of all files: equal for equal
+            builds.
+    """
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    @cached_property
+    def serial(self) -> Program:
+        """The completed one-device program.
+
+        Raises:
+            InvalidInputError: If the file is damaged.
+        """
+        return program_from_bytes(self._checked(SERIAL), str(self.path / SERIAL))
+
+    @cached_property
+    def rank_table(self) -> Deployment:
+        """Which rank runs which program, without the programs themselves.
+
+        Raises:
+            InvalidInputError: If the file is damaged.
+        """
+        return deployment_from_bytes(self._checked(RANKS), source=str(self.path / RANKS))
+
+    def program(self, number: int) -> Program:
+        """Returns an executable program by its number, which `RankEntry.program` is.
+
+        Raises:
+            InvalidInputError: If there is no such program or its file is damaged.
+        """
+        name = program_path(number)
+        return program_from_bytes(self._checked(name), str(self.path / name))
+
+    @cached_property
+    def deployment(self) -> Deployment:
+        """The rank table with all programs.
+
+        Raises:
+            InvalidInputError: If a file is damaged.
+        """
+        names = {file.path for file in self.manifest.files}
+        count = 0
+        while program_path(count) in names:
+            count += 1
+        programs = [self.program(number) for number in range(count)]
+        source = str(self.path / RANKS)
+        return deployment_from_bytes(self._checked(RANKS), programs, source)
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The safetensors file with the weights, whose keys are names of values; None without."""
+        return self.path / WEIGHTS if self._find(WEIGHTS) else None
+
+    def check_weights(self) -> None:
+        """Reads all weights and compares their checksum.
+
+        Raises:
+            InvalidInputError: If the file is damaged.
+        """
+        file = self._find(WEIGHTS)
+        if file is not None and _entry_of_file(self.path, WEIGHTS) != file:
+            raise _damaged(self.path / WEIGHTS)
+
+    def _find(self, name: str) -> FileEntry | None:
+        return next((file for file in self.manifest.files if file.path == name), None)
+
+    def _checked(self, name: str) -> bytes:
+        file = self._find(name)
+        if file is None:
+            raise InvalidInputError(f"{self.path}: the build has no {name}; {_COMPILE_AGAIN}")
+        data = _read(self.path / name)
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise _damaged(self.path / name)
+        return data
+
+
+def _damaged(path: Path) -> InvalidInputError:
+    return InvalidInputError(
+        f"{path} is damaged: its checksum isn't the one in {MANIFEST}; {_COMPILE_AGAIN}"
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"can't read {path}: {error.strerror}") from error
+
+
+def _check_size(folder: Path, file: FileEntry) -> None:
+    parts = PurePosixPath(file.path)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise InvalidInputError(f"{folder / MANIFEST} lists {file.path!r}, outside the build")
+    path = folder / file.path
+    if not path.is_file():
+        raise InvalidInputError(f"{path} is missing, so the build is incomplete; {_COMPILE_AGAIN}")
+    if path.stat().st_size != file.bytes:
+        raise InvalidInputError(
+            f"{path} has {path.stat().st_size} bytes instead of {file.bytes}; {_COMPILE_AGAIN}"
+        )
+
+
+def _write_file(folder: Path, name: str, data: bytes) -> FileEntry:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    sync_file(path)
+    return FileEntry(name, hashlib.sha256(data).hexdigest(), len(data))
+
+
+def _entry_of_file(folder: Path, name: str) -> FileEntry:
+    digest = hashlib.sha256()
+    try:
+        with (folder / name).open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+            return FileEntry(name, digest.hexdigest(), file.tell())
+    except OSError as error:
+        raise InvalidInputError(f"can't read {folder / name}: {error.strerror}") from error
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuses to replace a folder with anything in it that isn't part of a build."""
+    present = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    )
+    if not present:
+        return
+    advice = "choose another folder with -o, or delete it"
+    try:
+        data = (folder / MANIFEST).read_bytes()
+        is_build = content_of(data, MANIFEST) == "manifest"
+        known = {file.path for file in manifest_from_bytes(data).files}
+    except (OSError, InvalidInputError):
+        is_build, known = False, set()
+    if not is_build:
+        raise InvalidInputError(f"{folder} is not empty and not an autopar build; {advice}")
+    if strangers := [name for name in present if name not in known and name != MANIFEST]:
+        more = f" and {len(strangers) - 3} more" if len(strangers) > 3 else ""
+        raise InvalidInputError(
+            f"{folder} is an autopar build, but holds other files too: {', '.join(strangers[:3])}"
+            f"{more}; move them, or {advice}"
+        )
+
+
+__all__ = ["Build", "Manifest", "ReportEntry", "program_path", "read_build", "write_build"]

@@ -1,0 +1,174 @@
+"""Writes a folder as a whole: it appears complete at its place, or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from autopar.ir.errors import InvalidInputError
+
+Result = TypeVar("Result")
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def replace_folder(
+    path: Path, fill: Callable[[Path], Result], check: Callable[[Path], None]
+) -> Result:
+    """Fills a new folder and puts it at `path`, in place of the folder that is there.
+
+    The new folder is made beside its final place, in `.NAME.new-*`, and synchronized with the
+    disk before it is moved. What an interrupted call left there is removed by the next one.
+
+    Args:
+        path: Where the folder shall be. Missing folders above it are made.
+        fill: Writes the files into the folder that it is given, and synchronizes each of them.
+        check: Raises if the folder that is there must not be replaced.
+
+    Returns:
+        What `fill` returned.
+
+    Raises:
+        InvalidInputError: If `check` does, or the folder can't be written.
+    """
+    # Symbolic links are followed: the folder behind them is replaced, not the link.
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clean_up(target)
+        _check_target(target, check)
+        with _new_folder(target) as folder:
+            result = fill(folder)
+            _sync_folders(folder)
+            _swap(folder, target)
+            _sync_folder(target.parent)
+        return result
+    except OSError as error:
+        raise InvalidInputError(
+            f"can't write {path}: {error.strerror}"
+            f"{f' ({error.filename})' if error.filename else ''}; choose another folder with -o"
+        ) from error
+
+
+def sync_file(path: Path) -> None:
+    """Waits until a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _check_target(target: Path, check: Callable[[Path], None]) -> None:
+    if target.is_dir():
+        check(target)
+    elif target.exists():
+        raise InvalidInputError(f"{target} is a file; choose another folder with -o")
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Makes a folder beside the target, locked as long as it is in use, and removes it after."""
+    folder = _make_folder(target)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # The lock tells a folder that is being written from one that a dead process left.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _make_folder(target: Path) -> Path:
+    number = os.getpid()
+    while True:
+        folder = target.parent / f"{_prefix(target)}{number}"
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            number += 1
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.new-"
+
+
+def _old(target: Path) -> Path:
+    return target.parent / f".{target.name}.old"
+
+
+def _clean_up(target: Path) -> None:
+    """Removes what interrupted calls left, and completes a swap that was interrupted."""
+    old = _old(target)
+    if old.is_dir():
+        if target.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(target)
+    for folder in target.parent.iterdir():
+        if folder.name.startswith(_prefix(target)):
+            _remove_if_abandoned(folder)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _swap(folder: Path, target: Path) -> None:
+    """Puts the folder at the target; what was there is where the folder was, or removed."""
+    if not target.exists():
+        folder.rename(target)
+        return
+    if _exchange(folder, target):
+        return
+    # For a moment there is no target, but its content is whole beside it.
+    old = _old(target)
+    target.rename(old)
+    folder.rename(target)
+    shutil.rmtree(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two paths in one step; False where the system can't."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    done = rename(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE)
+    if done == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _sync_folders(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            _sync_folder(path)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,290 @@
+"""Build folders: written whole or not at all, and read with every defect named."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autopar.ir import folder as folder_module
+from autopar.ir.build import read_build, write_build
+from autopar.ir.deployment import Deployment, RankEntry
+from autopar.ir.errors import InvalidInputError, Loc
+from autopar.ir.manifest import Manifest, ReportEntry
+from autopar.ir.program import Program
+from autopar.ir.text import parse_program
+
+SERIAL = parse_program(
+    """
+    program "mlp" serial
+    mesh tp=2
+    input %x: f32[8] replicated ~default
+    parameter %w: f32[8@tp] ~annotated
+    %y: f32[8@tp] = aten.mul.Tensor(self=%x, other=%w) {i0: 8@tp} ~implied
+    return %y
+    """
+)
+RANK = parse_program(
+    """
+    program executable
+    input %x: f32[8]
+    parameter %w: f32[4] box [8[tp * 4; 4]]
+    %x.1: f32[4] = aten.slice.Tensor(self=%x, dim=0, start=tp * 4, end=tp * 4 + 4)
+    %y: f32[4] = aten.mul.Tensor(self=%x.1, other=%w)
+    return %y box [8[tp * 4; 4]]
+    """
+)
+DEPLOYMENT = Deployment(
+    (RANK,), ("tp",), (RankEntry(0, (0,), 0), RankEntry(0, (1,), 1)), {"tp": ((0, 1),)}
+)
+REPORT = (ReportEntry("replicated", "aten.sort", "no rule", Loc("m.onnx", 0, "sort"), 32),)
+
+
+def write(path: Path, weights: bytes | None = b"weights", serial: Program = SERIAL) -> Manifest:
+    def write_weights(file: Path) -> None:
+        file.write_bytes(weights or b"")
+
+    return write_build(
+        path,
+        serial=serial,
+        deployment=DEPLOYMENT,
+        autopar_version="1.2.3",
+        report=REPORT,
+        write_weights=None if weights is None else write_weights,
+    )
+
+
+def files_in(path: Path) -> list[str]:
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+
+
+def content_of(path: Path) -> dict[str, bytes]:
+    return {name: (path / name).read_bytes() for name in files_in(path)}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    manifest = write(tmp_path / "some" / "build")
+    build = read_build(tmp_path / "some" / "build")
+    assert files_in(build.path) == [
+        "manifest.pb",
+        "programs/0.pb",
+        "ranks.pb",
+        "serial.pb",
+        "weights.safetensors",
+    ]
+    assert build.manifest == manifest
+    assert manifest.model == "mlp"
+    assert manifest.autopar_version == "1.2.3"
+    assert manifest.report == REPORT
+    assert build.serial == SERIAL
+    assert build.deployment == DEPLOYMENT
+    assert build.rank_table.ranks == DEPLOYMENT.ranks
+    assert build.program(0) == RANK
+    assert build.weights_path is not None
+    assert build.weights_path.read_bytes() == b"weights"
+    build.check_weights()
+
+
+def test_a_build_without_weights(tmp_path: Path) -> None:
+    write(tmp_path / "build", weights=None)
+    build = read_build(tmp_path / "build")
+    assert build.weights_path is None
+    build.check_weights()
+
+
+def test_equal_builds_have_equal_bytes_and_digests(tmp_path: Path) -> None:
+    write(tmp_path / "one")
+    write(tmp_path / "two")
+    write(tmp_path / "three", weights=b"others!")
+    assert content_of(tmp_path / "one") == content_of(tmp_path / "two")
+    digests = [read_build(tmp_path / name).digest for name in ("one", "two", "three")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_build_replaces_an_older_one_and_nothing_stays_behind(tmp_path: Path) -> None:
+    write(tmp_path / "build", weights=b"old")
+    write(tmp_path / "build", weights=None)
+    assert read_build(tmp_path / "build").weights_path is None
+    assert os.listdir(tmp_path) == ["build"]
+
+
+def test_a_build_replaces_an_older_one_where_paths_cannot_be_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "_exchange", lambda one, other: False)
+    write(tmp_path / "build", weights=b"old")
+    write(tmp_path / "build", weights=b"new")
+    assert read_build(tmp_path / "build").weights_path is not None
+    assert (tmp_path / "build" / "weights.safetensors").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["build"]
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert read_build(tmp_path / "real").serial == SERIAL
+
+
+def interrupted(path: Path) -> None:
+    def write_weights(file: Path) -> None:
+        file.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_build(
+            path,
+            serial=SERIAL,
+            deployment=DEPLOYMENT,
+            autopar_version="1",
+            write_weights=write_weights,
+        )
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
+    interrupted(tmp_path / "build")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_write_leaves_the_old_build_whole(tmp_path: Path) -> None:
+    write(tmp_path / "build")
+    before = content_of(tmp_path / "build")
+    interrupted(tmp_path / "build")
+    assert content_of(tmp_path / "build") == before
+    assert os.listdir(tmp_path) == ["build"]
+
+
+def test_what_a_killed_write_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    left = tmp_path / ".build.new-1"
+    (left / "programs").mkdir(parents=True)
+    (left / "programs" / "0.pb").write_bytes(b"half")
+    write(tmp_path / "build")
+    assert os.listdir(tmp_path) == ["build"]
+
+
+def test_what_another_write_is_busy_with_stays(tmp_path: Path) -> None:
+    busy = tmp_path / ".build.new-1"
+    busy.mkdir()
+    descriptor = os.open(busy, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        write(tmp_path / "build")
+        assert busy.is_dir()
+    finally:
+        os.close(descriptor)
+
+
+def test_a_swap_that_was_killed_midway_is_undone_before_the_next(tmp_path: Path) -> None:
+    write(tmp_path / "build", weights=b"old")
+    (tmp_path / "build").rename(tmp_path / ".build.old")
+    interrupted(tmp_path / "build")
+    assert (tmp_path / "build" / "weights.safetensors").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["build"]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "programs/notes.txt"])
+def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / "build" / "programs").mkdir(parents=True)
+    (tmp_path / "build" / name).write_text("mine")
+    with pytest.raises(InvalidInputError, match="not empty and not an autopar build; choose"):
+        write(tmp_path / "build")
+    assert (tmp_path / "build" / name).read_text() == "mine"
+
+
+def test_a_build_with_other_things_in_it_is_not_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "build")
+    (tmp_path / "build" / "out.npz").write_text("mine")
+    with pytest.raises(InvalidInputError, match=r"holds other files too: out\.npz; move them"):
+        write(tmp_path / "build")
+    assert (tmp_path / "build" / "out.npz").read_text() == "mine"
+
+
+def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "build" / "programs").mkdir(parents=True)
+    write(tmp_path / "build")
+    assert read_build(tmp_path / "build").serial == SERIAL
+
+
+def test_a_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "build").write_text("mine")
+    with pytest.raises(InvalidInputError, match="is a file; choose another folder"):
+        write(tmp_path / "build")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InvalidInputError, match=r"can't write .*file.*choose another folder with -o"):
+        write(tmp_path / "file" / "build")
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_weights(file: Path) -> None:
+        raise OSError(28, "No space left on device", str(file))
+
+    with pytest.raises(InvalidInputError, match="No space left on device"):
+        write_build(
+            tmp_path / "build",
+            serial=SERIAL,
+            deployment=DEPLOYMENT,
+            autopar_version="1",
+            write_weights=write_weights,
+        )
+    assert os.listdir(tmp_path) == []
+
+
+def flip_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("serial.pb", flip_last_byte, r"serial\.pb is damaged: its checksum"),
+        ("ranks.pb", flip_last_byte, r"ranks\.pb is damaged: its checksum"),
+        ("programs/0.pb", flip_last_byte, r"0\.pb is damaged: its checksum"),
+        ("weights.safetensors", flip_last_byte, r"weights\.safetensors is damaged: its checksum"),
+        ("serial.pb", shorten, r"serial\.pb has \d+ bytes instead of \d+"),
+        ("weights.safetensors", shorten, "has 6 bytes instead of 7"),
+        ("ranks.pb", Path.unlink, r"ranks\.pb is missing, so the build is incomplete"),
+        ("manifest.pb", Path.unlink, r"has no manifest\.pb, so it isn't an autopar build"),
+        ("manifest.pb", shorten, r"manifest\.pb: not a file of autopar's, or truncated"),
+    ],
+)
+def test_damage_is_found(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], message: str
+) -> None:
+    write(tmp_path / "build")
+    damage(tmp_path / "build" / name)
+    with pytest.raises(InvalidInputError, match=message):
+        read_everything(tmp_path / "build")
+
+
+def read_everything(path: Path) -> None:
+    build = read_build(path)
+    assert build.serial
+    assert build.deployment
+    build.check_weights()
+
+
+def test_a_missing_build(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="nowhere doesn't exist; expected a folder"):
+        read_build(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInputError, match="file is a file; expected a folder"):
+        read_build(tmp_path / "file")
+
+
+def test_a_program_that_a_build_lacks(tmp_path: Path) -> None:
+    write(tmp_path / "build")
+    with pytest.raises(InvalidInputError, match=r"the build has no programs/7\.pb"):
+        read_build(tmp_path / "build").program(7)
