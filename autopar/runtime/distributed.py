@@ -41,9 +41,9 @@ class Session:
         deployment: The executable programs and who runs them.
         open_weights: Opens the weights of all ranks; this one reads its pieces.
         digest: Digest of the build, which must be the same on all ranks.
-        device: `cpu` (with gloo), `cuda` (with nccl), or `auto`: cuda where there is one.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
         timeout: Seconds that the start and each collective wait for the other ranks.
-        compile: Whether to run the program through `torch.compile`.
+        torch_compile: Whether to run the program through `torch.compile`.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
 
@@ -58,9 +58,9 @@ class Session:
         open_weights: Callable[[], WeightFile],
         digest: str,
         *,
-        device: str = "auto",
+        backend: str = "auto",
         timeout: float = DEFAULT_TIMEOUT,
-        compile: bool = False,
+        torch_compile: bool = False,
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
     ) -> None:
@@ -72,9 +72,9 @@ class Session:
         self._owns_group = False
         with self.supervisor.reported():
             self._agree(digest)
-            self.device = choose_device(device, self.processes)
+            self.device = choose_device(backend, self.processes)
             self._load(open_weights)
-            self._connect(compile)
+            self._connect(torch_compile)
 
     def run(self, inputs: Arrays, gather: bool = True) -> dict[str, Tensor]:
         """Runs the program once.
@@ -136,7 +136,7 @@ class Session:
         with open_weights() as file:
             self.weights = read_weights(self.program, file, str(self.device))
 
-    def _connect(self, compile: bool) -> None:
+    def _connect(self, torch_compile: bool) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if self.processes.size > 1 and not dist.is_initialized():
             if self.device.type == "cuda":
@@ -153,24 +153,24 @@ class Session:
         module = emit(self.program, groups, self.device)
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
-            torch.compile(module, fullgraph=True) if compile else module.forward
+            torch.compile(module, fullgraph=True) if torch_compile else module.forward
         )
 
 
-def choose_device(device: str, processes: Processes) -> torch.device:
-    """Returns the device of a rank.
+def choose_device(backend: str, processes: Processes) -> torch.device:
+    """Returns the device of a rank: the CPU for gloo, a GPU of its own for nccl.
 
     Raises:
-        RuntimeFailure: If cuda is asked for and there is none, or fewer GPUs than ranks.
+        RuntimeFailure: If nccl is asked for and there are fewer GPUs than ranks.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise RuntimeFailure(f"device {device!r}: use auto, cpu or cuda")
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+    if backend not in ("auto", "gloo", "nccl"):
+        raise RuntimeFailure(f"unknown backend {backend!r}: use auto, gloo or nccl")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if backend == "gloo" or (backend == "auto" and count == 0):
         return torch.device("cpu")
-    count = torch.cuda.device_count()
     if count < processes.local_size:
         raise RuntimeFailure(
-            f"{processes.local_size} ranks on this host but only {count} GPUs, and ranks can't"
-            " share one; use more hosts, compile for fewer ranks, or choose the device cpu"
+            f"{processes.local_size} ranks on this host but {count} GPUs, and nccl wants one for"
+            " each; start fewer ranks per host, compile for fewer, or use the backend gloo"
         )
     return torch.device("cuda", processes.local_rank)

@@ -109,7 +109,7 @@ class Supervisor:
             self._watch = None
             self.board.count(event)
             if self.processes.rank == 0 and not self.processes.served:
-                self.board.await_count(event, self.processes.size, 3.0)
+                self.board.await_count(event, self.processes.size, GRACE)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
         print(f"rank {self.processes.rank} ends: {failure}", file=sys.stderr, flush=True)

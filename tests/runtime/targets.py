@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
+import time
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import AutoparError
 from autopar.ir.program import Op
+from autopar.runtime import emit as emitter
 from autopar.runtime.communication import COLLECTIVES
+from autopar.runtime.distributed import Session
+from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import Group
 from autopar.runtime.processes import Processes
 from autopar.runtime.reference import collective
+from autopar.runtime.weights import WeightFile
 from tests.runtime.cases import cases
 
 
@@ -57,3 +70,73 @@ def _difference(found: Tensor, expected: Tensor) -> str:
         found, expected = found.to(torch.float64), expected.to(torch.float64)
     same = torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)
     return "" if same else f"{found.tolist()} instead of {expected.tolist()}"
+
+
+def run_program(
+    processes: Processes,
+    deployment: Deployment,
+    weights: str,
+    inputs: Mapping[str, Tensor],
+    digests: Mapping[int, str] = {},
+    options: Mapping[str, Any] = {},
+    timeout: float = 20.0,
+) -> Any:
+    """Returns what a session returns on this rank, global outputs and local pieces."""
+    digest = digests.get(processes.rank, "same")
+
+    def open_weights() -> WeightFile:
+        return WeightFile(weights)
+
+    with Session(
+        deployment, open_weights, digest, timeout=timeout, processes=processes, **options
+    ) as session:
+        return _portable(session.run(inputs)), _portable(session.run(inputs, gather=False))
+
+
+def run_compiled(processes: Processes, *args: Any) -> Any:
+    """As `run_program`, through `torch.compile` without its slow C++ compiler."""
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")
+    return run_program(processes, *args, {}, {"torch_compile": True})
+
+
+def _portable(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    # Tensors would travel as shared memory, which ends with the process.
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def fail_at(
+    processes: Processes, deployment: Deployment, weights: str, how: str, timeout: float
+) -> Any:
+    """Runs an all_reduce on all ranks, of which rank 1 raises, hangs or is killed before."""
+
+    def misbehave(self: Tensor) -> Tensor:
+        if processes.rank != 1:
+            return self
+        if how == "raise":
+            raise ValueError("out of luck\nand more")
+        if how == "hang":
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return self
+
+    original = emitter.kernel
+    emitter.kernel = lambda kind: misbehave if kind == "aten.neg.default" else original(kind)
+    started = time.monotonic()
+    try:
+        with Session(
+            deployment,
+            lambda: WeightFile(weights),
+            "same",
+            timeout=timeout,
+            processes=processes,
+            on_failure=_exit_with_message,
+        ) as session:
+            session.run({"x": torch.ones(2)})
+        return "no error"
+    except AutoparError as error:
+        return str(error), time.monotonic() - started
+
+
+def _exit_with_message(failure: RankFailure) -> None:
+    print(f"watch: {failure}", flush=True)
+    os._exit(17)
