@@ -8,7 +8,7 @@ from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.layout import trailing
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, factors, pending, same
 from autopar.ir.program import Arg
-from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, Size, Sizes, build_rule
+from autopar.ir.rule import Dims, Linear, OpCall, Rule, Size, Sizes, build_rule
 
 BIASED = (pending(0, 2), pending(1, 2))
 
@@ -90,8 +90,10 @@ def convolution_backward(call: OpCall) -> Rule | None:
     for position, at in enumerate(chosen):
         summed = {0: "o", 1: "n", 2: "n"}[at]
         reduce[summed, position] = "sum"
-        reduce["i", position] = SAME
     whole = [name for (name,) in (*inside, *kernel, *outside)]
+    if kept[2]:
+        # Every part would compute the bias's gradient, and kernels don't without input channels.
+        whole.append("i")
     return build_rule(
         call,
         [(("n",), ("o",), *outside), (("n",), ("i",), *inside), (*weights, *kernel)],

@@ -120,7 +120,7 @@ def layer_norm(call: OpCall) -> Rule | None:
         targets = [w.value(name) for name in w.op.results]
         x = w.cast(w.required("input"), accumulate_dtype(targets[0].dtype))
         along = range(rank - count, rank)
-        mean, centered, deviation = _moments(w, x, along, w.op.arg("eps"))
+        mean, centered, deviation = _moments(w, x, along, w.op.arg("eps", 1e-5))
         found = w.combine("aten.mul.Tensor", centered, deviation)
         found = _scale_and_shift(w, found, w.name("weight"), w.name("bias"))
         for value, target in zip((found, mean, deviation), targets, strict=False):

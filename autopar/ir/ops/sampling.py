@@ -18,11 +18,11 @@ from autopar.ir.ops.table import (
     row,
     same,
 )
-from autopar.ir.rule import Dims, OpCall, Rule, Size, build_rule, make_rule
+from autopar.ir.rule import Dims, OpCall, Rule, Size, Sizes, build_rule, make_rule
 
 
 def images_backward(spatial: int) -> RuleFunction:
-    """Returns the rule function of the gradient of a pooling over the last dimensions.
+    """Returns the rule function of the gradient of a pooling or resizing of the last dimensions.
 
     All operands and the result have the leading dimensions in common.
     """
@@ -35,8 +35,15 @@ def images_backward(spatial: int) -> RuleFunction:
             own = factors(f"s{at}_", len(tensor.shape) - len(lead))
             whole.extend(name for (name,) in own)
             tensors.append((*lead, *own))
+        local = {"input_size": Sizes(tensors[-1])} if "input_size" in call.args else None
         return build_rule(
-            call, tensors[:-1], tensors[-1:], whole=whole, linear=(pending(0),), work=0
+            call,
+            tensors[:-1],
+            tensors[-1:],
+            whole=whole,
+            linear=(pending(0),),
+            local=local,
+            work=0,
         )
 
     return rule

@@ -1,0 +1,167 @@
+"""Samples of convolutions, pooling, resizing, transforms, losses and quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.ao.quantization.fx._decomposed
+
+from tests.ops.sample import Sample, f, i, s
+
+
+def samples() -> Iterator[Sample]:
+    """Yields the samples."""
+    yield from convolutions()
+    yield from pooling()
+    yield from resizing()
+    yield from gradients()
+    yield from transforms()
+    yield from losses()
+    yield from quantized()
+
+
+def _conv(x: Any, w: Any, bias: Any, transposed: bool = False, groups: int = 1) -> Sample:
+    n = x.ndim - 2
+    pads = [0] * n
+    return s("convolution", x, w, bias, [1] * n, [1] * n, [1] * n, transposed, pads, groups)
+
+
+def convolutions() -> Iterator[Sample]:
+    """Yields samples of convolutions."""
+    x = f(2, 4, 5, 6)
+    yield _conv(x, f(3, 4, 3, 3), None)
+    yield _conv(x, f(3, 4, 3, 3), f(3))
+    yield _conv(x, f(6, 2, 3, 3), f(6), groups=2)
+    yield _conv(x, f(4, 1, 3, 3), None, groups=4)
+    yield _conv(f(1, 6, 5), f(6, 2, 3), None, groups=3)
+    yield _conv(f(2, 6, 2, 3, 4), f(2, 6, 1, 2, 2), f(2))
+    yield _conv(x, f(4, 3, 3, 3), None, transposed=True)
+    yield _conv(x, f(4, 3, 3, 3), f(3), transposed=True)
+    yield _conv(x, f(4, 3, 3, 3), f(6), transposed=True, groups=2)
+    yield s("conv1d", f(2, 4, 5), f(3, 4, 3), f(3))
+    yield s("conv2d", x, f(3, 4, 3, 3), None, [2, 1])
+    yield s("conv2d", x, f(6, 2, 3, 3), f(6), groups=2)
+    yield s("conv3d", f(1, 2, 3, 3, 3), f(3, 2, 2, 2, 2))
+    yield s("conv_transpose1d", f(2, 4, 5), f(4, 3, 3), f(3))
+    yield s("conv_transpose2d.input", x, f(4, 3, 2, 2), None, [2, 2])
+    yield s("conv_transpose3d.input", f(1, 2, 3, 3, 3), f(2, 3, 2, 2, 2))
+    plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    grad, w = f(2, 3, 5, 6), f(3, 4, 3, 3)
+    yield s("convolution_backward", grad, x, w, [3], *plain, [True, True, True])
+    yield s("convolution_backward", grad, x, w, None, *plain, [True, True, False])
+    swapped = ([1, 1], [1, 1], [1, 1], True, [0, 0], 1)
+    w = f(4, 3, 3, 3)
+    yield s("convolution_backward", grad, x, w, [3], *swapped, [True, True, True])
+
+
+def pooling() -> Iterator[Sample]:
+    """Yields samples of pooling."""
+    images = {1: f(2, 3, 8), 2: f(2, 3, 6, 8), 3: f(2, 3, 4, 6, 4)}
+    for n, x in images.items():
+        yield s(f"max_pool{n}d", x, [2] * n)
+        yield s(f"max_pool{n}d_with_indices", x, [3] * n, [2] * n, [1] * n)
+        yield s(f"avg_pool{n}d", x, [2] * n)
+        yield s(f"avg_pool{n}d", x[0], [3] * n, [1] * n, [1] * n)
+        yield s(f"adaptive_avg_pool{n}d", x, [2] * n)
+        yield s(f"adaptive_max_pool{n}d", x, [2] * n)
+        if n > 1:
+            yield s(f"_adaptive_avg_pool{n}d", x, [1] * n)
+    yield s("max_pool2d_with_indices", f(3, 6, 8), [2, 2])
+
+
+def resizing() -> Iterator[Sample]:
+    """Yields samples of resizing."""
+    images = {1: f(2, 3, 4), 2: f(2, 3, 4, 5), 3: f(2, 3, 4, 3, 2)}
+    for n, x in images.items():
+        for name in ("upsample_nearest", "_upsample_nearest_exact"):
+            yield s(f"{name}{n}d", x, [6] * n)
+            yield s(f"{name}{n}d.vec", x, None, [2.0] * n)
+    for name, n in (("linear1d", 1), ("bilinear2d", 2), ("bicubic2d", 2), ("trilinear3d", 3)):
+        yield s(f"upsample_{name}", images[n], [6] * n, False)
+        yield s(f"upsample_{name}.vec", images[n], None, True, [1.5] * n)
+    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+        yield s(name, images[2], [2, 3], False)
+        yield s(f"{name}.vec", images[2], [2, 3], False, None)
+
+
+def gradients() -> Iterator[Sample]:
+    """Yields samples of gradients of pooling and resizing."""
+    x, volume = f(2, 3, 4, 6), f(2, 3, 4, 4, 4)
+    grad = f(2, 3, 2, 3)
+    _, at = torch.ops.aten.max_pool2d_with_indices(x, [2, 2])
+    tail = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+    yield s("max_pool2d_with_indices_backward", grad, x, *tail, at)
+    _, at = torch.ops.aten.max_pool3d_with_indices(volume, [2, 2, 2])
+    tail3 = ([2] * 3, [2] * 3, [0] * 3, [1] * 3, False)
+    yield s("max_pool3d_with_indices_backward", f(2, 3, 2, 2, 2), volume, *tail3, at)
+    yield s("avg_pool2d_backward", grad, x, [2, 2], [2, 2], [0, 0], False, True, None)
+    cube = ([2] * 3, [2] * 3, [0] * 3, False, True, None)
+    yield s("avg_pool3d_backward", f(2, 3, 2, 2, 2), volume, *cube)
+    yield s("_adaptive_avg_pool2d_backward", grad, x)
+    yield s("upsample_nearest2d_backward", x, [4, 6], [2, 3, 2, 3])
+    yield s("upsample_bilinear2d_backward", x, [4, 6], [2, 3, 2, 3], False)
+
+
+def transforms() -> Iterator[Sample]:
+    """Yields samples of ops on whole images, rows and signals."""
+    square = ([2, 2], [1, 1], [0, 0], [1, 1])
+    yield s("im2col", f(2, 3, 4, 5), *square)
+    yield s("im2col", f(3, 4, 5), *square)
+    yield s("col2im", f(2, 12, 12), [4, 5], *square)
+    yield s("grid_sampler_2d", f(2, 3, 4, 5), f(2, 3, 2, 2, low=-1, high=1), 0, 0, False)
+    yield s("grid_sampler_3d", f(2, 3, 4, 5, 2), f(2, 2, 3, 2, 3, low=-1), 0, 1, True)
+    yield s("_fft_r2c", f(3, 8), [1], 0, True)
+    spectrum = torch.complex(f(3, 5), f(5, 3).T.contiguous())
+    yield s("_fft_c2c", spectrum, [0], 0, True)
+    yield s("_fft_c2r", spectrum, [1], 2, 8)
+    yield s("histc", f(3, 4), 5, -2, 2)
+    yield s("histc", f(3, 4), 5)
+    yield s("linalg_cross", f(4, 3), f(1, 3))
+    yield s("prelu", f(2, 3, 4), f(3))
+    yield s("prelu", f(2, 3, 4), f(1))
+    yield s("_cdist_forward", f(2, 3, 4), f(1, 5, 4), 2.0, None)
+
+
+def losses() -> Iterator[Sample]:
+    """Yields samples of losses."""
+    scores, target = f(6, 4).log_softmax(1), i(6, low=0, high=4)
+    maps, pixels = f(2, 4, 3, 2), i(2, 3, 2, low=0, high=4)
+    weight = f(4, low=0.5)
+    for reduction in (0, 1, 2):
+        yield s("nll_loss_forward", scores, target, weight, reduction, 1)
+        yield s("nll_loss_forward", scores, target, None, reduction, -100)
+        yield s("nll_loss2d_forward", maps, pixels, weight, reduction, -100)
+        grad = f(6) if reduction == 0 else f()
+        total = torch.tensor(3.5, dtype=torch.float64)
+        yield s("nll_loss_backward", grad, scores, target, weight, reduction, 1, total)
+        grad = f(2, 3, 2) if reduction == 0 else f()
+        yield s("nll_loss2d_backward", grad, maps, pixels, None, reduction, -100, total)
+        for name in ("mse_loss", "smooth_l1_loss", "huber_loss"):
+            yield s(name, f(3, 4), f(4, 3).T.contiguous(), reduction)
+        chance = f(3, 4, low=0.1, high=0.9)
+        yield s("binary_cross_entropy", chance, chance.flip(0), None, reduction)
+    yield s("nll_loss_forward", f(4), i(low=0, high=4), None, 2, -100)
+
+
+def quantized() -> Iterator[Sample]:
+    """Yields samples of quantization."""
+    x, single = f(3, 4, dtype=torch.float32), torch.float32
+    codes = i(3, 4, dtype=torch.int8)
+    scale, zero = torch.tensor(0.1), torch.tensor(2)
+    scales, zeros = f(4, low=0.1, dtype=single), i(4, low=0, high=3)
+    yield s("fake_quantize_per_tensor_affine", x, 0.1, 2, -128, 127)
+    points = zero.to(torch.int32)
+    yield s("fake_quantize_per_tensor_affine.tensor_qparams", x, scale, points, -128, 127)
+    points = zeros.to(torch.int32)
+    yield s("fake_quantize_per_channel_affine", x, scales, points, 1, -128, 127)
+    names = [f"quantized_decomposed.{way}quantize_per_" for way in ("", "de")]
+    limits = (-128, 127, torch.int8)
+    for name, value in zip(names, (x, codes), strict=True):
+        yield s(f"{name}tensor.default", value, 0.1, 2, *limits)
+        yield s(f"{name}tensor.tensor", value, scale, zero, *limits)
+        yield s(f"{name}channel.default", value, scales, zeros, 1, *limits)
+    half = torch.bfloat16
+    weights = i(16, 32, dtype=torch.int8)
+    yield s("_weight_int8pack_mm", f(4, 32, dtype=half), weights, f(16, dtype=half))

@@ -1,0 +1,198 @@
+"""Samples of matrix products, reductions, normalizations and sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tests.ops.sample import Sample, b, f, i, s
+
+
+def samples() -> Iterator[Sample]:
+    """Yields the samples."""
+    yield from products()
+    yield from reductions()
+    yield from statistics()
+    yield from along()
+    yield from softmax()
+    yield from norms()
+    yield from attention()
+
+
+def products() -> Iterator[Sample]:
+    """Yields samples of matrix products."""
+    yield s("mm", f(3, 4), f(4, 5))
+    yield s("mm", f(1, 7), f(7, 2))
+    yield s("mm", i(3, 4), i(4, 5))
+    yield s("mm", i(3, 4, dtype=torch.int32), i(4, 5, dtype=torch.int32))
+    small = torch.int8
+    yield s("_int_mm", i(18, 8, dtype=small), i(8, 8, dtype=small))
+    yield s("bmm", f(2, 3, 4), f(2, 4, 5))
+    yield s("mv", f(3, 4), f(4))
+    yield s("dot", f(5), f(5))
+    yield s("vdot", f(5), f(5))
+    yield s("outer", f(3), f(4))
+    yield s("ger", f(3), f(4))
+    for shape in ((5,), (3, 5), (1, 5), (3, 1), ()):
+        yield s("addmm", f(*shape), f(3, 4), f(4, 5))
+    yield s("addmm", f(5), f(3, 4), f(4, 5), beta=2, alpha=3)
+    yield s("addmm", f(5) * float("nan"), f(3, 4), f(4, 5), beta=0, alpha=3)
+    yield s("baddbmm", f(2, 3, 5), f(2, 3, 4), f(2, 4, 5), beta=2)
+    yield s("baddbmm", f(1, 1, 5), f(2, 3, 4), f(2, 4, 5))
+    yield s("addmv", f(3), f(3, 4), f(4))
+    yield s("matmul", f(2, 1, 3, 4), f(5, 4, 2))
+    yield s("matmul", f(3, 4), f(4))
+    yield s("matmul", f(4), f(2, 4, 3))
+    yield s("matmul", f(4), f(4))
+    yield s("linear", f(2, 3, 4), f(5, 4))
+    yield s("linear", f(2, 3, 4), f(5, 4), f(5))
+    yield s("linear", f(4), f(5, 4), f(5))
+
+
+def reductions() -> Iterator[Sample]:
+    """Yields samples of reductions by a monoid."""
+    x = f(3, 4, 5)
+    for name in ("sum", "prod", "max", "min", "mean", "median", "nansum", "count_nonzero"):
+        yield s(name, x)
+    for name in ("any", "all"):
+        yield s(name, b(3, 4))
+        yield s(f"{name}.dim", b(3, 4), -1)
+        yield s(f"{name}.dim", b(3, 4), 0, True)
+        yield s(f"{name}.dims", b(3, 4), [0, 1])
+        yield s(f"{name}.dims", b(3, 4), keepdim=True)
+        yield s(f"{name}.dim", i(3, 4, low=0, high=2), 0)
+    yield s("sum.dim_IntList", i(3, 4, dtype=torch.int8), [0])
+    yield s("sum.dim_IntList", f(3, 4, dtype=torch.float32), [0], dtype=torch.float64)
+    yield s("sum.dim_IntList", f(3, 1, 4), [1])
+    yield s("sum.dim_IntList", f(3, 4), None)
+    for dims, keep in (([0], False), ([-1], True), ([0, 2], False), ([1, 2], True), ([], False)):
+        for name in ("sum.dim_IntList", "mean.dim", "amax", "amin"):
+            yield s(name, x, dims, keep)
+    yield s("mean.dim", f(3, 4, dtype=torch.float16), [1])
+    yield s("mean.dim", i(3, 4), [1], dtype=torch.float32)
+    yield s("nansum", x, [1])
+    yield s("count_nonzero", i(3, 4), 1)
+    yield s("count_nonzero.dim_IntList", i(3, 4), [0, 1])
+    yield s("prod.dim_int", x, 1)
+    yield s("prod.dim_int", i(3, 4), -1, True)
+    yield s("linalg_vector_norm", x, 2, [1])
+    yield s("norm.ScalarOpt_dim", x, 2, [1], True)
+    yield s("aminmax", x, dim=1)
+    yield s("sum", f())
+
+
+def statistics() -> Iterator[Sample]:
+    """Yields samples of variances and the like."""
+    x = f(3, 4, 5)
+    for name in ("var", "std", "var_mean"):
+        yield s(f"{name}.correction", x, [1], correction=1, keepdim=True)
+        yield s(f"{name}.correction", x, [0, 2], correction=0)
+        yield s(f"{name}.correction", x)
+        yield s(f"{name}.dim", x, [1], False)
+    yield s("var.dim", f(3, 1), [1])
+    yield s("logsumexp", x, [1])
+    yield s("logsumexp", x, [0, 1], True)
+    yield s("logsumexp", torch.full((2, 3), float("-inf"), dtype=torch.float64), [1])
+
+
+def along() -> Iterator[Sample]:
+    """Yields samples of ops along a dimension that isn't split."""
+    x = f(3, 4, 5)
+    for dim in (0, -1):
+        for name in ("max.dim", "min.dim", "median.dim", "nanmedian.dim", "argmax", "argmin"):
+            yield s(name, x, dim)
+            yield s(name, x, dim, True)
+        for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"):
+            yield s(name, x, dim)
+        yield s("sort", x, dim)
+        yield s("sort.stable", x, stable=True, dim=dim, descending=True)
+        yield s("argsort", x, dim)
+        yield s("topk", x, 2, dim)
+    yield s("argmax", x)
+    yield s("topk", f(4, 3), 3)
+    yield s("kthvalue", x, 2)
+    yield s("mode", i(3, 7))
+    yield s("cumsum", f(5), 0, dtype=torch.float32)
+    yield s("glu", f(3, 4))
+
+
+def softmax() -> Iterator[Sample]:
+    """Yields samples of softmax."""
+    for name in ("_softmax", "_log_softmax"):
+        yield s(name, f(3, 4, 5), -1, False)
+        yield s(name, f(3, 4, 5), 1, False)
+        yield s(name, f(3, 4, dtype=torch.bfloat16), 0, False)
+        grad, out = f(3, 4), torch.softmax(f(4, 3).T, 1)
+        yield s(f"{name}_backward_data", grad, out, 1, torch.float64)
+    yield s("softmax.int", f(3, 4), 1)
+    yield s("softmax.int", f(3, 4, dtype=torch.float32), 1, torch.float64)
+    yield s("log_softmax.int", f(3, 4), -1)
+    yield s("_safe_softmax", f(3, 4), -1)
+
+
+def norms() -> Iterator[Sample]:
+    """Yields samples of normalizations."""
+    x, w = f(3, 4, 6), f(6)
+    yield s("native_layer_norm", x, [6], w, f(6), 1e-5)
+    yield s("native_layer_norm", x, [4, 6], None, None, 1e-5)
+    yield s("native_layer_norm", f(3, 4, 6, dtype=torch.float32), [6], None, None, 1e-5)
+    half = torch.bfloat16
+    yield s("native_layer_norm", x.to(half), [6], w.to(half), w.to(half), 1e-5)
+    yield s("native_layer_norm", f(6), [6], w, w, 1e-5)
+    yield s("layer_norm", x, [6], w, f(6))
+    yield s("layer_norm", x, [6])
+    _, mean, rstd = torch.native_layer_norm(x, [6], w, w, 1e-5)
+    grad = f(6, 4, 3).permute(2, 1, 0).contiguous()
+    for mask in ([True] * 3, [True, False, False], [False, True, True]):
+        yield s("native_layer_norm_backward", grad, x, [6], mean, rstd, w, w, mask)
+    yield s("rms_norm", x, [6], w, 1e-5)
+    yield s("rms_norm", x, [4, 6])
+    yield s("_fused_rms_norm", x, [6], w, 1e-5)
+    group = f(2, 6, 5)
+    yield s("native_group_norm", group, f(6), f(6), 2, 6, 5, 3, 1e-5)
+    yield s("native_group_norm", f(2, 6, 2, 3), None, None, 2, 6, 6, 2, 1e-5)
+    _, mean, rstd = torch.native_group_norm(group, f(6), f(6), 2, 6, 5, 3, 1e-5)
+    yield s(
+        "native_group_norm_backward",
+        *(f(5, 6, 2).permute(2, 1, 0).contiguous(), group, mean, rstd, f(6), 2, 6, 5, 3),
+        [True, True, True],
+    )
+    yield from batch_norms()
+
+
+def batch_norms() -> Iterator[Sample]:
+    """Yields samples of batch normalization."""
+    x, w, mean, var = f(4, 3, 5), f(3), f(3, low=-1), f(3, low=0.5)
+    yield s("_native_batch_norm_legit_no_training", x, w, w, mean, var, 0.1, 1e-5)
+    yield s("_native_batch_norm_legit_no_training", f(4, 3), None, None, mean, var, 0.1, 1e-5)
+    yield s("native_batch_norm", x, w, w, mean, var, False, 0.1, 1e-5)
+    yield s("native_batch_norm", x, w, w, None, None, True, 0.1, 1e-5)
+    yield s("_native_batch_norm_legit_functional", x, w, w, mean, var, True, 0.1, 1e-5)
+    yield s("batch_norm", x, w, w, mean, var, False, 0.1, 1e-5, False)
+    yield s("_native_batch_norm_legit.no_stats", x, w, w, True, 0.1, 1e-5)
+    _, saved, inverse = torch.native_batch_norm(x, w, w, None, None, True, 0.1, 1e-5)
+    grad = f(5, 3, 4).permute(2, 1, 0).contiguous()
+    yield s(
+        "native_batch_norm_backward",
+        *(grad, x, w, None, None, saved, inverse, True, 1e-5, [True, True, True]),
+    )
+
+
+def attention() -> Iterator[Sample]:
+    """Yields samples of attention."""
+    q, k, v = f(2, 4, 5, 6), f(2, 4, 7, 6), f(2, 4, 7, 6, low=-1)
+    name = "scaled_dot_product_attention"
+    yield s(name, q, k, v)
+    yield s(name, q, k, v, b(5, 7) | True)
+    yield s(name, q, k, v, f(2, 1, 5, 7))
+    yield s(name, q, k, v, f(2, 4, 1, 7), scale=0.3)
+    yield s(name, f(2, 5, 6), f(2, 5, 6), f(2, 5, 6), is_causal=True)
+    yield s(name, f(2, 6, 5, 4), f(2, 3, 5, 4), f(2, 3, 5, 4), enable_gqa=True)
+    flash = "_scaled_dot_product_flash_attention_for_cpu"
+    yield s(flash, q, k, v)
+    yield s(flash, q, k, v, attn_mask=f(1, 4, 5, 7))
+    yield s(flash, q, q, q, is_causal=True)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
+    grad = f(2, 4, 5, 6, low=-1)
+    yield s(f"{flash}_backward", grad, q, k, v, out, lse, 0.0, False)
