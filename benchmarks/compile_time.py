@@ -8,13 +8,15 @@ rank table has an entry per rank. Import and export of the model are not measure
 not written: they are the same for every mesh.
 
 Each case runs in a process of its own, forked when everything is imported and the passes have run
-once for another mesh, so that no case profits from what an earlier one has memoized. The least of
-several repetitions counts.
+once for another mesh, so that no case profits from what an earlier one has memoized. What lies on
+the heap by then is hidden from Python's garbage collector, whose scan of it, a tenth of a second,
+would hit one case or another by chance. The least of several repetitions counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import tempfile
 import time
@@ -67,6 +69,8 @@ def main() -> None:
         dims = [f"batch_size={batch}", "sequence_length=128"]
         program = pipeline.import_model(model_file(), dims=dims).program
         compile_for(program, "3x2")
+        gc.collect()
+        gc.freeze()
         cases = [least([in_own_process(program, mesh) for _ in range(repeat)]) for mesh in MESHES]
         show(f"batch {batch} ({name})", cases[0], cases[1])
 
