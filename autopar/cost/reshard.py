@@ -272,7 +272,7 @@ class _Search:
             after = clear(dims, slot, self.mesh)
             if after is None:
                 continue
-            yield self._gather(slot, (after, partial))
+            yield self._gather(slot, dims, (after, partial))
             for other in wanted:
                 if other.axes != slot.axes or other == slot:
                     continue
@@ -295,7 +295,7 @@ class _Search:
             if group:
                 left = tuple(pair for pair in partial if pair[0] not in group)
                 nbytes = self._bytes(dims)
-                seconds = self.model.all_reduce(nbytes, group)
+                seconds = self._stored(nbytes, self.model.all_reduce(nbytes, group))
                 yield _Step("all_reduce", group, (dims, left), seconds, nbytes, monoid=monoid)
         for slot in wanted:
             if not set(slot.axes) <= set(axes):
@@ -303,12 +303,15 @@ class _Search:
             after = fill(dims, slot, self.mesh)
             if after is not None:
                 left = tuple(pair for pair in partial if pair[0] not in slot.axes)
+                nbytes = self._bytes(after)
+                padded = nbytes * self.mesh.axes_size(slot.axes)
+                seconds = self.model.reduce_scatter(padded, slot.axes)
                 yield _Step(
                     "reduce_scatter",
                     slot.axes,
                     (after, left),
-                    self.model.reduce_scatter(self._bytes(dims), slot.axes),
-                    self._bytes(after),
+                    self._stored(nbytes, seconds),
+                    nbytes,
                     target=slot.place,
                     monoid=monoid,
                 )
@@ -322,15 +325,23 @@ class _Search:
                     inner = place.size // count * place.inner
                     yield Slot((axis,), Place(place.dim, place.outer, count, inner))
 
-    def _gather(self, slot: Slot, state: State) -> _Step:
+    def _gather(self, slot: Slot, dims: Dims, state: State) -> _Step:
         nbytes = self._bytes(state[0])
-        seconds = self.model.all_gather(nbytes, slot.axes)
+        padded = self._bytes(dims) * self.mesh.axes_size(slot.axes)
+        seconds = self._stored(nbytes, self.model.all_gather(padded, slot.axes))
         return _Step("all_gather", slot.axes, state, seconds, nbytes, source=slot.place)
 
     def _exchange(self, slot: Slot, other: Slot, dims: Dims, state: State) -> _Step:
         nbytes = max(self._bytes(dims), self._bytes(state[0]))
-        seconds = self.model.all_to_all(nbytes, slot.axes)
+        seconds = self._stored(nbytes, self.model.all_to_all(nbytes, slot.axes))
         return _Step("all_to_all", slot.axes, state, seconds, nbytes, slot.place, other.place)
+
+    def _stored(self, nbytes: int, seconds: float) -> float:
+        """Adds the time to store a result, so that one move wins over two that send as much.
+
+        Local moves count nothing: what they cost would decide between equal collectives.
+        """
+        return seconds + self.model.local_copy(nbytes)
 
     def _local(
         self,
@@ -340,8 +351,7 @@ class _Search:
         target: Place | None = None,
         monoid: str = "",
     ) -> _Step:
-        seconds = self.model.local_copy(self._bytes(state[0]))
-        return _Step(kind, axes, state, seconds, 0, target=target, monoid=monoid)
+        return _Step(kind, axes, state, 0.0, 0, target=target, monoid=monoid)
 
     def _with(self, partial: Partial, axis: str, monoid: str) -> Partial:
         pending = {**dict(partial), axis: monoid}

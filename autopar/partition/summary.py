@@ -1,0 +1,140 @@
+"""What one rank of a partitioned program does: communication, weights, arithmetic.
+
+All ranks run one program, so it is looked at once, at the two corners of the mesh: blocks never
+grow with a coordinate, so the first rank holds and computes most and the last one least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autopar.ir.distribution import serial_points
+from autopar.ir.expr import Expr, evaluate
+from autopar.ir.ops import rule_of
+from autopar.ir.program import DTYPE_BYTES, Arg, Op, Port, Program, Value
+
+WEIGHT_ROLES = ("parameter", "buffer", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCount:
+    """All collectives of one kind over the same mesh axes.
+
+    Attributes:
+        kind: `all_reduce`, `all_gather`, ...
+        axes: The mesh axes, major to minor.
+        count: How many a rank takes part in.
+        bytes: Sum of the sizes of their results on the rank with the largest.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """A rank's program at a glance.
+
+    Attributes:
+        collectives: In order of kind and axes.
+        weight_bytes_max: Bytes of weights on the rank that holds most.
+        weight_bytes_min: Bytes of weights on the rank that holds least.
+        flops: Floating-point operations on the rank that computes most, as the op rules count.
+    """
+
+    collectives: tuple[CollectiveCount, ...]
+    weight_bytes_max: int
+    weight_bytes_min: int
+    flops: float
+
+
+def summarize_partition(program: Program) -> PartitionSummary:
+    """Returns the summary of a partitioned program; its mesh says which ranks there are.
+
+    Raises:
+        ValueError: If the program has no mesh.
+    """
+    if program.mesh is None:
+        raise ValueError(f"program {program.name!r} has no mesh")
+    sizes = program.mesh.axis_sizes()
+    first = dict.fromkeys(sizes, 0)
+    last = {axis: size - 1 for axis, size in sizes.items()}
+    counts = _Counts(program, first)
+    counts.add("main", 1)
+    return PartitionSummary(
+        tuple(
+            CollectiveCount(kind, axes, *totals)
+            for (kind, axes), totals in sorted(counts.collectives.items())
+        ),
+        weight_bytes(program.signature.inputs, first),
+        weight_bytes(program.signature.inputs, last),
+        counts.flops,
+    )
+
+
+def weight_bytes(ports: Iterable[Port], coords: Mapping[str, int]) -> int:
+    """Returns the bytes of weights that the rank at these coordinates holds."""
+    return sum(
+        math.prod(evaluate(sub.length, coords) for dim in port.box for sub in dim)
+        * DTYPE_BYTES[port.dtype]
+        for port in ports
+        if port.role in WEIGHT_ROLES
+    )
+
+
+class _Counts:
+    """Totals over a rank's ops, callees as often as they are called."""
+
+    def __init__(self, program: Program, coords: Mapping[str, int]) -> None:
+        self.program = program
+        self.coords = coords
+        self.collectives: dict[tuple[str, tuple[str, ...]], tuple[int, int]] = {}
+        self.flops = 0.0
+
+    def add(self, name: str, times: int) -> None:
+        function = self.program.functions[name]
+        values = {key: self._local(value) for key, value in function.values.items()}
+        for op in function.ops:
+            if op.kind.startswith("comm."):
+                self._add_collective(op, values, times)
+            elif (callee := _callee(op)) is not None:
+                self.add(callee[0], times * callee[1])
+            else:
+                self._add_flops(op, values, times)
+
+    def _local(self, value: Value) -> Value:
+        return replace(value, shape=tuple(evaluate(size, self.coords) for size in value.shape))
+
+    def _add_collective(self, op: Op, values: Mapping[str, Value], times: int) -> None:
+        axes = op.arg("axes")
+        names = tuple(str(axis) for axis in axes) if isinstance(axes, tuple) else ()
+        key = (op.kind.removeprefix("comm."), names)
+        count, total = self.collectives.get(key, (0, 0))
+        size = sum(
+            math.prod(values[name].global_shape) * values[name].itemsize for name in op.results
+        )
+        self.collectives[key] = (count + times, total + times * size)
+
+    def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
+        args = tuple((name, self._resolved(arg)) for name, arg in op.args)
+        rule = rule_of(replace(op, args=args), values)
+        if rule is not None:
+            self.flops += times * rule.work * serial_points(rule)
+
+    def _resolved(self, arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(self._resolved(item) for item in arg)
+        return evaluate(arg, self.coords) if isinstance(arg, Expr) else arg
+
+
+def _callee(op: Op) -> tuple[str, int] | None:
+    if op.kind == "call":
+        return str(op.arg("callee")), 1
+    trip = op.arg("trip")
+    if op.kind == "repeat" and isinstance(trip, int):
+        return str(op.arg("body")), trip
+    return None
