@@ -14,6 +14,7 @@ what a split computes locally and leaves pending, what it costs, and how it is t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -357,24 +358,33 @@ def _expand(dims: Dims, rank: int, rule: str) -> Dims:
 
 
 def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -> dict[str, int]:
-    pairs = [
-        (dim, size)
-        for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True)
-        for dim, size in zip(dims, tensor.shape, strict=True)
-    ]
-    order = list(dict.fromkeys(name for dim, _ in pairs for name in dim))
-    for dim, size in sorted(pairs, key=lambda pair: len(pair[0])):
-        unknown = [name for name in dim if name not in known]
-        product = 1
-        for name in dim:
-            product *= known.get(name, 1)
-        if len(unknown) == 1 and product and size % product == 0:
-            known[unknown[0]] = size // product
-        elif unknown:
-            raise RuleError(f"{call.kind}: the sizes of {unknown} must be given")
-        elif product != size:
-            raise RuleError(f"{call.kind}: factors {dim} give {product}, the dimension has {size}")
+    order: dict[str, None] = {}
+    compound: list[tuple[tuple[str, ...], int]] = []
+    for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True):
+        for dim, size in zip(dims, tensor.shape, strict=True):
+            if len(dim) != 1:
+                order.update(dict.fromkeys(dim))
+                compound.append((dim, size))
+                continue
+            order[dim[0]] = None
+            if known.setdefault(dim[0], size) != size:
+                raise RuleError(
+                    f"{call.kind}: factor {dim[0]} is {known[dim[0]]}, the dimension has {size}"
+                )
+    for dim, size in sorted(compound, key=lambda pair: len(pair[0])):
+        _infer_compound(call, dim, size, known)
     return {name: known[name] for name in (*order, *(n for n in known if n not in order))}
+
+
+def _infer_compound(call: OpCall, dim: tuple[str, ...], size: int, known: dict[str, int]) -> None:
+    unknown = [name for name in dim if name not in known]
+    product = math.prod(known.get(name, 1) for name in dim)
+    if len(unknown) == 1 and product and size % product == 0:
+        known[unknown[0]] = size // product
+    elif unknown:
+        raise RuleError(f"{call.kind}: the sizes of {unknown} must be given")
+    elif product != size:
+        raise RuleError(f"{call.kind}: factors {dim} give {product}, the dimension has {size}")
 
 
 def _close_whole(whole: Sequence[str], sizes: Mapping[str, int]) -> frozenset[str]:

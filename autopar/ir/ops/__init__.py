@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from autopar.ir.ops import (
     attention,
@@ -25,7 +26,7 @@ from autopar.ir.ops import (
     view,
 )
 from autopar.ir.ops.table import RuleFunction, Table
-from autopar.ir.program import Op, Value
+from autopar.ir.program import Arg, Op, Ref, Value
 from autopar.ir.rule import OpCall, Rule, RuleError, TensorType
 
 TABLES: tuple[Table, ...] = (
@@ -65,13 +66,39 @@ def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
 
     A rule that doesn't fit the call's shapes counts as none: such an op is computed whole.
     """
-    function = RULES.get(op.kind)
-    if function is None:
+    if op.kind not in RULES:
         return None
+    args = tuple((name, _anonymous(arg)) for name, arg in op.args)
+    operands = tuple(_type(values[name]) for name in op.operands)
+    results = tuple(_type(values[name]) for name in op.results)
+    # 1, 1.0 and True are equal, but not the same argument.
+    kinds = tuple(type(arg) for _, arg in args)
+    return _rule(op.kind, args, kinds, operands, results)
+
+
+@lru_cache(maxsize=4096)
+def _rule(
+    kind: str,
+    args: tuple[tuple[str, Arg], ...],
+    kinds: tuple[type, ...],
+    operands: tuple[TensorType, ...],
+    results: tuple[TensorType, ...],
+) -> Rule | None:
+    """Computes a rule. Repeated layers ask for the same ones."""
     try:
-        return function(call_of(op, values))
+        return RULES[kind](OpCall(kind, dict(args), operands, results))
     except RuleError:
         return None
+
+
+def _anonymous(arg: Arg) -> Arg:
+    """Returns an argument without the names of values, which no rule depends on."""
+    if isinstance(arg, Ref):
+        return _ANY
+    return tuple(_anonymous(item) for item in arg) if isinstance(arg, tuple) else arg
+
+
+_ANY = Ref("")
 
 
 def _type(value: Value) -> TensorType:

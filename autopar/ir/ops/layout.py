@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
-from autopar.ir.ops.reduction import DimsOf, along, first_dim, kept
+from autopar.ir.ops.reduction import DimsOf, along, first_dim
 from autopar.ir.ops.table import (
     FIRST,
     IDEMPOTENT,
@@ -23,10 +24,12 @@ from autopar.ir.rule import (
     ALL_MONOIDS,
     Dims,
     Linear,
+    LocalArg,
     Offset,
     OpCall,
     Rule,
     RuleError,
+    Size,
     Sizes,
     build_rule,
     make_rule,
@@ -110,12 +113,62 @@ def repeat(call: OpCall) -> Rule | None:
     return build_rule(call, [dims], [result], sizes=sizes, linear=MOVED, local=local, work=0)
 
 
-def slice_dims(call: OpCall) -> Collection[int]:
-    """Returns the dimension that aten.slice.Tensor cuts; none if it takes all of it."""
+def slice_(call: OpCall) -> Rule | None:
+    """aten.slice.Tensor. All of a dimension, or some of the blocks that it consists of.
+
+    Where start, end and size have a common divisor `e`, the dimension is `(n e)`, and `e` may be
+    split: each part of every block goes its own way. So a fused query, key and value are split.
+    """
     shape = call.operands[0].shape
     at = axis(call, len(shape))
-    everything = shape[at] == call.results[0].shape[at]
-    return () if everything and call.integer("step", 1) == 1 else (at,)
+    size, result = shape[at], call.results[0].shape[at]
+    dims = factors("i", len(shape))
+    if call.integer("step", 1) != 1 or result == 0:
+        return along(first_dim, MOVED, work=0)(call)
+    if size == result:
+        return moved(call, dims, dims)
+    start = call.integer("start", 0) if call.args.get("start") is not None else 0
+    start = max(0, start + size) if start < 0 else start
+    block = math.gcd(start, result, size)
+    local = {
+        "start": Size(("e",), start // block),
+        "end": Size(("e",), (start + result) // block),
+    }
+    return _blocks(call, at, dims, block, local)
+
+
+def _blocks(call: OpCall, at: int, dims: Dims, block: int, local: Mapping[str, LocalArg]) -> Rule:
+    """Returns the rule of an op that takes or puts blocks of this size along a dimension.
+
+    Of a dimension `(n e)`, `e` may be split and `n` not. A block of 1 can't be split either.
+    """
+    whole: list[str] = []
+    sizes = {"e": block} if block > 1 else {}
+
+    def tensor(name: str, size: int) -> Dims:
+        whole.append(name)
+        sizes[name] = size // block
+        return (*dims[:at], (name, "e") if block > 1 else (name,), *dims[at + 1 :])
+
+    # A vector [0] in a cat has no such dimension; torch skips it.
+    operands = [
+        tensor(f"s{position}", operand.shape[at])
+        if len(operand.shape) == len(dims)
+        else tensor(f"s{position}", 0)[at : at + 1]
+        for position, operand in enumerate(call.operands)
+    ]
+    results = [tensor(f"r{n}", result.shape[at]) for n, result in enumerate(call.results)]
+    together = pending(*range(len(operands)), monoids=ALL_MONOIDS)
+    return build_rule(
+        call,
+        operands,
+        results,
+        sizes=sizes,
+        whole=whole,
+        linear=(together,),
+        local=local if block > 1 else None,
+        work=0,
+    )
 
 
 def listed(name: str) -> DimsOf:
@@ -163,32 +216,31 @@ def select(call: OpCall) -> Rule | None:
 
 
 def split(call: OpCall) -> Rule | None:
-    """aten.split and its kin: results are pieces along `dim`."""
-    operand, results, whole = kept(call, first_dim(call))
-    return build_rule(call, [operand], results, whole=whole, linear=MOVED, work=0)
+    """aten.split and its kin: results are pieces along `dim`, of blocks of a common size."""
+    shape = call.operands[0].shape
+    at = axis(call, len(shape))
+    pieces = [result.shape[at] for result in call.results]
+    block = math.gcd(*pieces)
+    dims = factors("i", len(shape))
+    if not block:
+        return along(first_dim, MOVED, work=0)(call)
+    local: dict[str, LocalArg] = {}
+    if "split_sizes" in call.args:
+        local["split_sizes"] = Sizes(tuple((f"r{n}", "e") for n in range(len(pieces))))
+    elif "split_size" in call.args:
+        local["split_size"] = Size(("e",), pieces[0] // block)
+    elif len(set(pieces)) > 1:
+        block = 1  # aten.chunk of unequal pieces
+    return _blocks(call, at, dims, block, local)
 
 
 def cat(call: OpCall) -> Rule | None:
-    """aten.cat: the pieces along `dim` are whole."""
+    """aten.cat along `dim`, of blocks of a common size."""
     result = call.results[0].shape
     at = axis(call, len(result))
-    whole = ["r"]
-    operands: list[Dims] = []
-    for position, operand in enumerate(call.operands):
-        whole.append(f"s{position}")
-        if operand.shape == (0,) != result:
-            operands.append(((f"s{position}",),))  # torch skips an empty vector
-            continue
-        operands.append(_with(factors("i", len(result)), at, f"s{position}"))
-    together = pending(*range(len(operands)), monoids=ALL_MONOIDS)
-    return build_rule(
-        call,
-        operands,
-        [_with(factors("i", len(result)), at, "r")],
-        whole=whole,
-        linear=(together,),
-        work=0,
-    )
+    sizes = [o.shape[at] for o in call.operands if len(o.shape) == len(result)]
+    dims = factors("i", len(result))
+    return _blocks(call, at, dims, math.gcd(*sizes) or 1, {})
 
 
 def stack(call: OpCall) -> Rule | None:
@@ -302,7 +354,7 @@ RULES: Table = {
     **same(_kinds("unsqueeze.default"), unsqueeze),
     **same(_kinds("squeeze.default", "squeeze.dim", "squeeze.dims"), squeeze),
     **same(_kinds("expand.default"), expand),
-    **same(_kinds("slice.Tensor"), along(slice_dims, MOVED, work=0)),
+    **same(_kinds("slice.Tensor"), slice_),
     **same(_kinds("select.int", "unbind.int"), select),
     **same(_kinds("split.Tensor", "split_with_sizes.default"), split),
     **same(_kinds("diagonal.default"), diagonal),
