@@ -3,7 +3,6 @@
     shard       marks a tensor within a torch model
     pins        pins tensors of a program by name pattern, from options or a YAML file
     mesh        the mesh option, and giving a program its mesh
-    strategy    the strategy option: presets per mesh axis
 
 A pin is `Value.dist` with an origin. Completion never changes what is annotated.
 """
@@ -13,13 +12,10 @@ from __future__ import annotations
 from autopar.annotate.mesh import apply_mesh, parse_mesh
 from autopar.annotate.pins import Annotations, Pin, apply_pins, load_annotations, parse_pin
 from autopar.annotate.shard import ShardSpec, shard
-from autopar.annotate.strategy import PRESETS, AxisPreset, parse_strategy
 from autopar.ir.mesh import ProcessMesh
 
 __all__ = [
-    "PRESETS",
     "Annotations",
-    "AxisPreset",
     "Pin",
     "ProcessMesh",
     "ShardSpec",
@@ -28,6 +24,5 @@ __all__ = [
     "load_annotations",
     "parse_mesh",
     "parse_pin",
-    "parse_strategy",
     "shard",
 ]

@@ -11,5 +11,6 @@ explain     what a user should know of it
 from __future__ import annotations
 
 from autopar.completion.complete import Complete
+from autopar.completion.legalize import Legalize
 
-__all__ = ["Complete"]
+__all__ = ["Complete", "Legalize"]

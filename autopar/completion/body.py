@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,20 @@ from autopar.ir.rule import Rule
 if TYPE_CHECKING:
     from autopar.completion.call import Call, CallTable
     from autopar.completion.solve import Solution
+
+
+def expand_body(
+    rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value], fresh: Callable[[str], str]
+) -> tuple[Sequence[Op], Sequence[Value]]:
+    """Returns the ops of the body that `dist` names, and the values between them.
+
+    Raises:
+        ValueError: If the rule has no such body.
+    """
+    body = rule.body(dist.body)
+    if body is None:
+        raise ValueError(f"{op.kind} has no body {dist.body!r}")
+    return body.expand(op, values, fresh)
 
 
 def body_function(
@@ -30,10 +44,7 @@ def body_function(
         values: The values around the op.
         fresh: Returns an unused name for a value, from a hint.
     """
-    body = rule.body(dist.body)
-    if body is None:
-        raise ValueError(f"{op.kind} has no body {dist.body!r}")
-    ops, new = body.expand(op, values, fresh)
+    ops, new = expand_body(rule, op, dist, values, fresh)
     origin = Origin("chosen", f"body {dist.body!r} of {op.kind}")
     inner: dict[str, Value] = {}
     for at, name in enumerate(op.operands):

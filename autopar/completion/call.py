@@ -69,7 +69,8 @@ class Call:
         return tuple((name, rule, frozenset(rule.splittable)) for name, rule in bodies)
 
     @cached_property
-    def _splittable(self) -> frozenset[str]:
+    def splittable(self) -> frozenset[str]:
+        """The factors that the op, or a body of it, may split."""
         return frozenset().union(*(factors for _, _, factors in self._variants))
 
     @cached_property
@@ -111,7 +112,7 @@ class Call:
         for number, dim in form.splits.items.items():
             assert isinstance(number, int)
             for factor, layout in self._along(self.tensors[at][number], dim).items():
-                if factor in self._splittable:
+                if factor in self.splittable:
                     items.setdefault(factor, normalize_dim(layout, self.space.mesh))
         return table.of(items)
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
+from autopar.completion.presets import pin_strategy
 from autopar.completion.solve import solve
 from autopar.completion.space import Space
 from autopar.completion.write import write_replicated, write_solution
@@ -41,13 +42,10 @@ class Complete:
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         space = Space(program.mesh, self.cluster)
-        calls = CallTable(space)
-        if self.strategy is not None:
-            from autopar.completion.presets import apply_strategy
-
-            program = apply_strategy(program, self.strategy, calls)
         main = program.main
-        graph = Graph(space, calls, main.ops, main.values, main.outputs)
+        graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs)
+        if self.strategy is not None:
+            pin_strategy(graph, self.strategy)
         functions = {
             name: write_replicated(function, space.mesh)
             for name, function in program.functions.items()

@@ -52,6 +52,8 @@ class Graph:
         nodes: In canonical, topological order.
         values: All values.
         pins: Form of each value that is pinned, else None.
+        annotated: The values that the user pinned.
+        origins: Why the others are pinned, by value.
         outputs: Positions of the values that are results of the whole.
     """
 
@@ -69,6 +71,14 @@ class Graph:
         self.position = {value.name: at for at, value in enumerate(self.values)}
         self.outputs = frozenset(self.position[name] for name in outputs)
         self.pins = [self._pin(value) for value in self.values]
+        self.origins = {
+            at: value.origin
+            for at, value in enumerate(self.values)
+            if value.dist is not None and value.origin is not None and value.origin.kind == "preset"
+        }
+        self.annotated = frozenset(
+            at for at, pin in enumerate(self.pins) if pin is not None and at not in self.origins
+        )
         self.steady = [value.role in STEADY_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]

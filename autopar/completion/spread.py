@@ -5,6 +5,11 @@ value next to such an op takes over the op's. A round reads only what the round 
 order of ops doesn't matter. What is settled stays; where an axis is suggested for several places
 at once, the place with the least predicted seconds wins: of the op on the rank with the largest
 part, and of the reshards around it along that axis.
+
+By default what changes between calls spreads first, as if parameters weren't split, and parameters
+spread into what is left. Otherwise the outcome would depend on which pin happens to be nearer: with
+parameters split along the axis of the batch, each layer would be computed by its own parameters'
+split before the batch gets there. Where an op had better follow its parameter, `refine` sees it.
 """
 
 from __future__ import annotations
@@ -27,7 +32,8 @@ class Spread:
         value_source: Per value, the op from which each axis came.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, together: bool = False) -> None:
+        """Runs the rounds; with `together`, parameters spread from the first one on."""
         self.graph = graph
         self.space = graph.space
         self.forms: list[Form] = [
@@ -36,14 +42,18 @@ class Spread:
         self.choices: list[Choice] = [node.call.whole for node in graph.nodes]
         self.op_source: list[dict[str, int]] = [{} for _ in graph.nodes]
         self.value_source: list[dict[str, int]] = [{} for _ in graph.values]
-        self._run()
+        pinned = [at for at, pin in enumerate(graph.pins) if pin is not None and pin.splits.items]
+        if not together:
+            self._run([at for at in pinned if not graph.steady[at]], steady=False)
+        # The rounds before may have stopped next to parameters that have more to say.
+        self._run(range(len(graph.values)), steady=True)
 
-    def _run(self) -> None:
-        news: Iterable[int] = [
-            at for at, pin in enumerate(self.graph.pins) if pin is not None and pin.splits.items
-        ]
+    def _run(self, news: Iterable[int], *, steady: bool) -> None:
+        """Runs rounds from these values; with `steady`, parameters start to spread as well."""
         while dirty := self._next_to(news):
-            moved = [(node, new) for node in dirty if (new := self._absorb(node)) is not None]
+            moved = [
+                (node, new) for node in dirty if (new := self._absorb(node, steady)) is not None
+            ]
             for node, (choice, sources) in moved:
                 self.choices[node.index] = choice
                 self.op_source[node.index].update(sources)
@@ -55,10 +65,15 @@ class Spread:
             news = [value for value, _ in changed]
 
     def _next_to(self, values: Iterable[int]) -> list[Node]:
-        nodes = {node.index: node for v in values for node in self.graph.neighbours(v)}
+        nodes = {
+            node.index: node
+            for v in values
+            if self.forms[v].splits.items
+            for node in self.graph.neighbours(v)
+        }
         return [nodes[at] for at in sorted(nodes) if nodes[at].call.rule is not None]
 
-    def _absorb(self, node: Node) -> tuple[Choice, dict[str, int]] | None:
+    def _absorb(self, node: Node, steady: bool) -> tuple[Choice, dict[str, int]] | None:
         """Returns an op's choice with what its neighbours newly suggest, if there is anything."""
         suggested = [
             (node.call.suggest(at, self.forms[value]), value)
@@ -72,7 +87,7 @@ class Spread:
                 continue
             options: dict[Place, tuple[Splits, int]] = {}
             for splits, value in suggested:
-                if axis in splits.places:
+                if axis in splits.places and (steady or not self.graph.steady[value]):
                     options.setdefault(splits.places[axis], (splits, value))
             found = self._best(node, current, axis, list(options.values()))
             if found is not None:

@@ -17,11 +17,11 @@ def write_solution(function: Function, solution: Solution) -> Function:
     graph = solution.graph
     values: dict[str, Value] = {}
     for at, value in enumerate(graph.values):
-        if value.dist is not None:
+        if at in graph.annotated:
             kept = value if value.origin else replace(value, origin=Origin("annotated"))
             values[value.name] = kept
             continue
-        origin = _value_origin(solution, at)
+        origin = graph.origins.get(at) or _value_origin(solution, at)
         values[value.name] = replace(value, dist=solution.forms[at].layout, origin=origin)
     # Ops are told apart by their results, since the graph has another order.
     done = {node.op.results: node for node in graph.nodes}
@@ -55,7 +55,10 @@ def _op_origin(solution: Solution, node: Node) -> Origin:
         return Origin("default", "nothing around it is split")
     values = solution.graph.values
     by_axis = solution.op_source[node.index]
-    names = dict.fromkeys(f"%{values[v].name}" for axis, v in sorted(by_axis.items()))
+    names = dict.fromkeys(
+        f"%{values[v].name}" if v in node.operands else f"the readers of %{values[v].name}"
+        for _, v in sorted(by_axis.items())
+    )
     if names:
         return Origin("implied", f"by {', '.join(names)}")
     return Origin("chosen", "a reduction is left pending")

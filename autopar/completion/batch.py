@@ -1,0 +1,84 @@
+"""Which inputs carry a batch in their first dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.completion.graph import Graph, Node
+from autopar.ir.rule import Dims, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A part of a dimension: `size` indexes with `inner` elements minor to each."""
+
+    dim: int
+    inner: int
+    size: int
+
+
+def batch_inputs(graph: Graph) -> list[int]:
+    """Returns the inputs whose first dimension reaches the first dimension of an output.
+
+    It is followed forward, through factors that may be split and through views that merge it with
+    others. So a batch is what the program keeps apart from beginning to end, whatever its inputs
+    are called. A first dimension of size 1 is none.
+    """
+    found = []
+    for at, value in enumerate(graph.values):
+        if value.role == "input" and graph.producer[at] is None and value.shape:
+            size = value.global_shape[0]
+            if size > 1 and _reaches_output(graph, at, _Stretch(0, 1, size)):
+                found.append(at)
+    return found
+
+
+def _reaches_output(graph: Graph, start: int, stretch: _Stretch) -> bool:
+    marks = {start: stretch}
+    for node in graph.nodes:
+        if node.call.rule is not None and not marks.keys().isdisjoint(node.operands):
+            _follow(node, node.call.rule, marks)
+    return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
+
+
+def _follow(node: Node, rule: Rule, marks: dict[int, _Stretch]) -> None:
+    """Marks the results to which an op hands a mark of its operands on."""
+    own = frozenset(rule.splittable)
+    for at, value in enumerate(node.operands):
+        mark = marks.get(value)
+        if mark is None:
+            continue
+        hit = _factor_of(rule, rule.operands[at], mark)
+        if hit is None or hit[0] not in own:
+            continue
+        for dims, result in zip(rule.results, node.results, strict=True):
+            made = _stretch_of(rule, dims, *hit)
+            if made is not None:
+                marks.setdefault(result, made)
+
+
+def _factor_of(rule: Rule, dims: Dims, mark: _Stretch) -> tuple[str, int, int] | None:
+    """Returns the major factor in a mark, and the mark's inner stride and size within it.
+
+    The dimension of a mark may be of size 1 in the rule, where it is broadcast.
+    """
+    inner = 1
+    found: tuple[str, int, int] | None = None
+    for factor in reversed(dims[mark.dim]):
+        outer = inner * rule.sizes[factor]
+        if inner <= mark.inner and mark.inner * mark.size <= outer:
+            return factor, mark.inner // inner, mark.size
+        if mark.inner <= inner and outer <= mark.inner * mark.size:
+            found = (factor, 1, rule.sizes[factor])
+        inner = outer
+    return found
+
+
+def _stretch_of(rule: Rule, dims: Dims, factor: str, within: int, size: int) -> _Stretch | None:
+    for at, factors in enumerate(dims):
+        inner = 1
+        for name in reversed(factors):
+            if name == factor:
+                return _Stretch(at, inner * within, size)
+            inner *= rule.sizes[name]
+    return None

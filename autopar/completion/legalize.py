@@ -1,0 +1,136 @@
+"""Legalize: replaces ops by the bodies that were chosen for them, with complete layouts.
+
+After this pass every `OpDist.body` is empty, so partition never meets an op that its rule doesn't
+describe. Operands and results keep the layouts that completion gave them; what lies between is
+completed from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from autopar.completion.body import body_function, expand_body, solve_body
+from autopar.completion.call import Call, CallTable
+from autopar.completion.space import Space
+from autopar.cost import Cluster
+from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.program import Function, Op, OpDist, Program, Value
+
+DEFAULT_CLUSTER = "cpu"
+
+
+@dataclass(frozen=True)
+class Legalize:
+    """Expands the chosen bodies of a completed program.
+
+    Attributes:
+        cluster: The hardware whose costs decide within bodies; None for a built-in one.
+    """
+
+    name: ClassVar[str] = "legalize"
+
+    cluster: Cluster | None = None
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the program without bodies.
+
+        Raises:
+            AnnotationError: If the program has no mesh.
+        """
+        main = program.main
+        if not any(op.dist is not None and op.dist.body for op in main.ops):
+            return program
+        if program.mesh is None:
+            raise AnnotationError("the program has no mesh; complete it first")
+        cluster = self.cluster or Cluster.load(DEFAULT_CLUSTER)
+        expansion = _Expansion(main, CallTable(Space(program.mesh, cluster)))
+        return program.with_main(expansion.run())
+
+
+@dataclass(frozen=True)
+class _Template:
+    """Layouts of a body's ops and of the values between them, in the order of its expansion."""
+
+    dists: tuple[OpDist | None, ...]
+    layouts: tuple[Layout | None, ...]
+
+
+class _Expansion:
+    """Expands one function. Equal ops with equal choices share the work."""
+
+    def __init__(self, function: Function, calls: CallTable) -> None:
+        self.function = function
+        self.calls = calls
+        self.values = dict(function.values)
+        self.templates: dict[tuple[Call, OpDist], _Template] = {}
+
+    def run(self) -> Function:
+        """Returns the function with every body expanded."""
+        ops: list[Op] = []
+        for op in self.function.ops:
+            ops.extend(self._expanded(op) if op.dist is not None and op.dist.body else [op])
+        return replace(self.function, ops=tuple(ops), values=self.values)
+
+    def _expanded(self, op: Op) -> Sequence[Op]:
+        call = self.calls.of(op, self.values)
+        if call.rule is None or op.dist is None:
+            raise ValueError(f"{op.kind} has a body but no rule")
+        template = self._template(call, op, op.dist)
+        ops, new = expand_body(call.rule, op, op.dist, self.values, self._fresh)
+        origin = Origin("chosen", f"body {op.dist.body!r} of {op.kind} ({op.origin})")
+        for value, layout in zip(new, template.layouts, strict=True):
+            self.values[value.name] = replace(value, dist=layout, origin=origin)
+        return [
+            replace(inner, dist=dist, origin=origin)
+            for inner, dist in zip(ops, template.dists, strict=True)
+        ]
+
+    def _template(self, call: Call, op: Op, dist: OpDist) -> _Template:
+        key = (call, dist)
+        if key not in self.templates:
+            assert call.rule is not None
+            function = body_function(call.rule, op, dist, self.values, _counter())
+            self.templates[key] = _solved(self.calls, function)
+        return self.templates[key]
+
+    def _fresh(self, hint: str) -> str:
+        name, count = hint, 0
+        while name in self.values:
+            count += 1
+            name = f"{hint}_{count}"
+        # Taken at once, so that a body may ask for the same hint twice.
+        self.values[name] = _RESERVED
+        return name
+
+
+_RESERVED = Value("", "f32", ())
+
+
+def _counter() -> Callable[[str], str]:
+    count = 0
+
+    def fresh(hint: str) -> str:
+        nonlocal count
+        count += 1
+        return f"{hint}.body{count}"
+
+    return fresh
+
+
+def _solved(calls: CallTable, function: Function) -> _Template:
+    from autopar.completion.write import write_solution
+
+    done = write_solution(function, solve_body(calls, function))
+    between = _between(function)
+    return _Template(
+        tuple(op.dist for op in done.ops), tuple(done.values[name].dist for name in between)
+    )
+
+
+def _between(function: Function) -> Sequence[str]:
+    around = {*function.inputs, *function.outputs}
+    values: Mapping[str, Value] = function.values
+    return [name for name in values if name not in around]

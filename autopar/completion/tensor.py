@@ -1,0 +1,291 @@
+"""The `tensor` preset: which way to split each weight along one mesh axis.
+
+A weight is what is contracted with an activation: by a matrix product, a convolution. It is split
+by columns (a factor of the result) or by rows (the contracted factor). What that costs shows only
+later: a column split is free now, and leaves a split activation that the next weight can take by
+rows. So the program is walked forward with several states side by side; a state is how the live
+activations lie, with the seconds of communication so far. States in which all of them lie alike
+are one, and the cheaper past wins, as in dynamic programming; of the rest the best few are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autopar.completion.call import Choice
+from autopar.completion.cuts import Cuts
+from autopar.completion.graph import Graph, Node
+from autopar.completion.space import Form
+from autopar.completion.splits import Splits
+from autopar.ir.layout import DimLayout, SubDim, normalize_dim
+
+BEAM = 16
+"""How many states are kept."""
+
+COLLECTIVE_OVERHEAD = 0.1
+"""What a further collective costs besides, in parts of its latency: among equals, fewer win."""
+
+Forms = tuple[Form, ...]
+"""The forms in which a value is at hand, along one axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A past: how live values lie (replicated ones are left out), and what it has cost."""
+
+    live: Mapping[int, Forms]
+    seconds: float
+    weights: tuple[tuple[int, Form], ...]
+    before: _State | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What an op does to a state."""
+
+    choice: Choice
+    seconds: float
+    taken: tuple[Form, ...]
+    made: tuple[Form, ...]
+
+
+def split_weights(graph: Graph, axis: str) -> dict[int, Form]:
+    """Returns the form of every weight that the preset splits along an axis.
+
+    Args:
+        graph: With the pins of earlier presets. Weights that are pinned along the axis keep it.
+        axis: Name of a mesh axis.
+
+    Returns:
+        Per parameter, its form as if the axis were the only one.
+    """
+    return _Walk(graph, axis).run()
+
+
+class _Walk:
+    def __init__(self, graph: Graph, axis: str) -> None:
+        self.graph = graph
+        self.space = graph.space
+        self.axis = axis
+        self.cuts = Cuts(graph)
+        self.latency = self.space.planner.model.all_gather(0.0, (axis,))
+        self.last_use = {value: uses[-1][0].index for value, uses in enumerate(graph.uses) if uses}
+        self._costs: dict[tuple[Form, Form, int], float] = {}
+        self._steps: dict[tuple[object, ...], _Step | None] = {}
+        self._follows: dict[tuple[object, ...], _Step] = {}
+
+    def run(self) -> dict[int, Form]:
+        pinned = {
+            value: (self.space.only(pin, self.axis),)
+            for value, pin in enumerate(self.graph.pins)
+            if pin is not None and self.axis in pin.splits.places
+        }
+        states = [_State(pinned, 0.0, (), None)]
+        for node in self.graph.nodes:
+            options = list(self._options(node))
+            if not options and all(state.live.keys().isdisjoint(node.operands) for state in states):
+                continue
+            states = self._best(
+                [after for state in states for after in self._after(state, node, options)]
+            )
+        best = min(states, key=self._final_seconds)
+        found: dict[int, Form] = {}
+        at: _State | None = best
+        while at is not None:
+            found.update(at.weights)
+            at = at.before
+        return found
+
+    def _final_seconds(self, state: _State) -> float:
+        total = state.seconds
+        for value in sorted(self.graph.outputs & state.live.keys()):
+            whole = self.space.complete(state.live[value][0])
+            total += self._reshard(state.live[value], whole, value)
+        return total
+
+    def _best(self, states: list[_State]) -> list[_State]:
+        unique: dict[frozenset[tuple[int, Forms]], _State] = {}
+        for state in sorted(states, key=lambda s: s.seconds):
+            unique.setdefault(frozenset(state.live.items()), state)
+        return list(unique.values())[:BEAM]
+
+    def _after(
+        self, state: _State, node: Node, options: list[tuple[Splits, int]]
+    ) -> Iterator[_State]:
+        """Yields the states behind an op: one, or for a weight one per way to split it."""
+        any_way = False
+        if options:
+            for splits, at in self._ways(state, node, options):
+                step = self._step(state, node, splits)
+                if step is None:
+                    continue
+                weights = self._origins(node.operands[at], step.choice.consumed[at])
+                if weights is not None:
+                    any_way = True
+                    yield self._moved(state, node, step, tuple(weights), node.operands[at])
+        if not any_way:
+            yield self._moved(state, node, self._follow(state, node), (), -1)
+
+    def _ways(
+        self, state: _State, node: Node, options: list[tuple[Splits, int]]
+    ) -> dict[tuple[Splits, int], None]:
+        """The fixed options, and the contraction as the activation comes in."""
+        ways = dict.fromkeys(options)
+        weight = options[0][1]
+        present = {factor for dim in node.call.tensors[weight] for factor in dim}
+        for at, value in enumerate(node.operands):
+            for form in state.live.get(value, ()):
+                place = node.call.suggest(at, form).places.get(self.axis)
+                if place is not None and place[0] in present:
+                    ways[self.space.table.of({place[0]: place[1]}), weight] = None
+        return ways
+
+    def _moved(
+        self,
+        state: _State,
+        node: Node,
+        step: _Step,
+        weights: tuple[tuple[int, Form], ...],
+        weight: int,
+    ) -> _State:
+        live = dict(state.live)
+        for value, form in zip(node.operands, step.taken, strict=True):
+            if value != weight and value in live and form not in live[value]:
+                live[value] = (*live[value], form)
+        for value, form in zip(node.results, step.made, strict=True):
+            if form.splits.places or form.layout.partial:
+                live[value] = (form,)
+        for value in node.tensors:
+            if self.last_use.get(value, -1) <= node.index and value not in self.graph.outputs:
+                live.pop(value, None)
+        return _State(live, state.seconds + step.seconds, weights, state)
+
+    def _options(self, node: Node) -> Iterator[tuple[Splits, int]]:
+        """Yields the ways to split an op's weight, unless that is settled."""
+        rule = node.call.rule
+        if rule is None:
+            return
+        for at in node.weights[:1]:
+            if self._is_settled(node.operands[at]):
+                return
+            for dim in rule.operands[at]:
+                for factor in dim:
+                    for layout in self._layouts(node, factor):
+                        yield self.space.table.of({factor: layout}), at
+
+    def _layouts(self, node: Node, factor: str) -> dict[DimLayout, None]:
+        """Returns how a factor may be split: evenly as a whole, or along a later cut."""
+        rule = node.call.rule
+        assert rule is not None
+        size = rule.sizes[factor]
+        if size == 1 or factor not in node.call.splittable:
+            return {}
+        found: dict[DimLayout, None] = {(SubDim(size, (self.axis,)),): None}
+        for dims, value in zip(rule.results, node.results, strict=True):
+            for at, factors in enumerate(dims):
+                if factors == (factor,):
+                    sizes = self.cuts.sizes(value, at, size)
+                    for cut in range(len(sizes) if len(sizes) > 1 else 0):
+                        dim = tuple(
+                            SubDim(s, (self.axis,) if i == cut else ()) for i, s in enumerate(sizes)
+                        )
+                        if sizes[cut] > 1:
+                            found[normalize_dim(dim, self.space.mesh)] = None
+        return found
+
+    def _is_settled(self, value: int) -> bool:
+        """Whether the parameters behind a weight are pinned in a way that can't be extended."""
+        pin = self.graph.pins[value]
+        if pin is not None:
+            return self.axis in pin.splits.places or value in self.graph.annotated
+        producer = self.graph.producer[value]
+        return producer is not None and any(
+            self._is_settled(operand) for operand in producer[0].operands
+        )
+
+    def _origins(self, value: int, form: Form) -> list[tuple[int, Form]] | None:
+        """Returns the forms of the parameters from which a weight in this form is made."""
+        if self.axis not in form.splits.places:
+            return []
+        producer = self.graph.producer[value]
+        if producer is None:
+            return [(value, form)]
+        node, at = producer
+        splits = node.call.suggest(len(node.operands) + at, form)
+        choice = node.call.choice(splits)
+        if choice is None or choice.produced[at] is not form:
+            return None
+        found: list[tuple[int, Form]] = []
+        for operand, needed in zip(node.operands, choice.consumed, strict=True):
+            behind = self._origins(operand, needed)
+            if behind is None:
+                return None
+            found.extend(behind)
+        return found
+
+    def _at_hand(self, state: _State, value: int) -> Forms:
+        return state.live.get(value) or (self.graph.replicated(value),)
+
+    def _step(self, state: _State, node: Node, splits: Splits) -> _Step | None:
+        """Returns what an op does to a state if it is split so; its weights lie as needed."""
+        hands = tuple(self._at_hand(state, value) for value in node.operands)
+        key = (node.call, splits, hands, node.results if self._has_pin(node) else ())
+        if key not in self._steps:
+            choice = node.call.choice(splits)
+            self._steps[key] = None if choice is None else self._priced(node, choice, hands, True)
+        return self._steps[key]
+
+    def _follow(self, state: _State, node: Node) -> _Step:
+        """Returns the cheapest way for an op to take its operands as they come, or whole."""
+        hands = tuple(self._at_hand(state, value) for value in node.operands)
+        key = (node.call, hands, node.results if self._has_pin(node) else ())
+        found = self._follows.get(key)
+        if found is None:
+            ways = {
+                node.call.suggest(at, form): None
+                for at, forms in enumerate(hands)
+                for form in forms
+            }
+            choices = [c for way in ways if (c := node.call.choice(way)) and not c.dist.body]
+            steps = [self._priced(node, c, hands, False) for c in [*choices, node.call.whole]]
+            split_first = sorted(steps, key=lambda s: not s.choice.splits.items)
+            found = self._follows[key] = min(split_first, key=lambda s: s.seconds)
+        return found
+
+    def _has_pin(self, node: Node) -> bool:
+        return any(self.graph.pins[value] is not None for value in node.results)
+
+    def _priced(self, node: Node, choice: Choice, hands: tuple[Forms, ...], weighs: bool) -> _Step:
+        seconds = choice.seconds if weighs else 0.0
+        seen: set[tuple[int, Form]] = set()
+        for at, (value, forms) in enumerate(zip(node.operands, hands, strict=True)):
+            needed = choice.consumed[at]
+            if (weighs and at in node.weights) or (value, needed) in seen:
+                continue
+            seen.add((value, needed))
+            seconds += self._reshard(forms, needed, value)
+        made = list(choice.produced)
+        for at, value in enumerate(node.results):
+            pin = self.graph.pins[value]
+            if pin is not None:
+                kept = self.space.only(pin, self.axis)
+                seconds += self._reshard((made[at],), kept, value)
+                made[at] = kept
+        return _Step(choice, seconds, choice.consumed, tuple(made))
+
+    def _reshard(self, sources: Forms, target: Form, value: int) -> float:
+        itemsize = self.graph.itemsizes[value]
+        return min(self._cost(source, target, itemsize) for source in sources)
+
+    def _cost(self, source: Form, target: Form, itemsize: int) -> float:
+        if source is target:
+            return 0.0
+        key = (source, target, itemsize)
+        found = self._costs.get(key)
+        if found is None:
+            plan = self.space.plan(source, target, itemsize)
+            collectives = sum(move.bytes > 0 for move in plan.moves)
+            extra = collectives * COLLECTIVE_OVERHEAD * self.latency
+            found = self._costs[key] = plan.seconds + extra
+        return found
