@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar import __version__
-from autopar.ir.deployment import Deployment
+from autopar.ir.build import Build, read_build
 from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import RankFailure
@@ -35,12 +36,10 @@ DEFAULT_TIMEOUT = 600.0
 
 
 class Session:
-    """One rank of a deployment, connected to the others. A context manager.
+    """One rank of a build, connected to the others. A context manager.
 
     Args:
-        deployment: The executable programs and who runs them.
-        open_weights: Opens the weights of all ranks; this one reads its pieces.
-        digest: Digest of the build, which must be the same on all ranks.
+        build: The build folder, which must be the same for all ranks.
         backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
         timeout: Seconds that the start and each collective wait for the other ranks.
         torch_compile: Whether to run the program through `torch.compile`.
@@ -49,14 +48,12 @@ class Session:
 
     Raises:
         RuntimeFailure: If the ranks differ, or another rank failed.
-        InvalidInputError: If the weights don't fit the program.
+        InvalidInputError: If the build is damaged.
     """
 
     def __init__(
         self,
-        deployment: Deployment,
-        open_weights: Callable[[], WeightFile],
-        digest: str,
+        build: str | Path,
         *,
         backend: str = "auto",
         timeout: float = DEFAULT_TIMEOUT,
@@ -64,16 +61,17 @@ class Session:
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
     ) -> None:
-        self.deployment = deployment
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
         self.timeout = timedelta(seconds=timeout)
         self.supervisor = Supervisor(self.processes, self.timeout, self._members, on_failure)
         self._owns_group = False
         with self.supervisor.reported():
-            self._agree(digest)
+            found = read_build(build)
+            self.deployment = found.deployment
+            self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
-            self._load(open_weights)
+            self._load(found)
             self._connect(torch_compile)
 
     def run(self, inputs: Arrays, gather: bool = True) -> dict[str, Tensor]:
@@ -130,10 +128,10 @@ class Session:
             self.supervisor.board.first,
         )
 
-    def _load(self, open_weights: Callable[[], WeightFile]) -> None:
+    def _load(self, build: Build) -> None:
         coords = self.deployment.coords_of(self.rank)
         self.program = specialize(self.deployment.program_of(self.rank), coords)
-        with open_weights() as file:
+        with WeightFile(build.weights_path) as file:
             self.weights = read_weights(self.program, file, str(self.device))
 
     def _connect(self, torch_compile: bool) -> None:

@@ -109,6 +109,11 @@ def read_weights(
     return pieces
 
 
+def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[str, Any]:
+    """Returns the given inputs by label, and made-up ones for the rest if there is a seed."""
+    return {**(random_inputs(program, seed) if seed is not None else {}), **given}
+
+
 def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
     """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
 

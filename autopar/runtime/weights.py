@@ -61,20 +61,19 @@ class WeightFile:
     A context manager. Tensors that were read stay valid after it is closed.
 
     Args:
-        path: The file.
+        path: The file; None for a program without weights.
 
     Raises:
         InvalidInputError: If the file is missing or is not a safetensors file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        try:
-            with self.path.open("rb") as file:
-                # Private to the process: torch wants writable memory, the file stays as it is.
-                self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
-            raise InvalidInputError(f"can't read weights from {self.path}: {error}") from error
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = path
+        self.entries: Mapping[str, Entry] = {}
+        # Anonymous memory stands for a file without tensors.
+        self._memory = mmap.mmap(-1, 1) if path is None else _map(Path(path))
+        if path is None:
+            return
         try:
             self.entries = _entries(self._memory)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -106,7 +105,8 @@ class WeightFile:
         entry = self.entries.get(name)
         if entry is None:
             hint = near_misses(name, self.entries)
-            raise InvalidInputError(f"{self.path} has no weight {name!r}{hint}")
+            where = self.path or "a build without weights"
+            raise InvalidInputError(f"{where} has no weight {name!r}{hint}; compile again")
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise InvalidInputError(
                 f"weight {name!r} in {self.path} is {_type(entry.dtype, entry.shape)}, the program"
@@ -164,6 +164,15 @@ def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -
         for name, *_ in table:
             flat = weights[name].detach().cpu().contiguous().reshape(-1)
             flat.view(torch.uint8).numpy().tofile(file)
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            # Private to the process: torch wants writable memory, the file stays as it is.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"can't read weights from {path}: {error}") from error
 
 
 def _header(table: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:

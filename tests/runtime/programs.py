@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from torch import Tensor
+
+from autopar.ir.build import write_build
 from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
+from autopar.runtime.weights import write_weights
 
 MLP_SERIAL = """
 program "mlp" serial
@@ -143,3 +148,17 @@ def with_group(deployment: Deployment, name: str, *lists: tuple[int, ...]) -> De
 def serial(text: str) -> Program:
     """Returns a serial program."""
     return parse_program(text)
+
+
+def build(
+    folder: Path, deployment: Deployment, weights: Mapping[str, Tensor], text: str = ""
+) -> Path:
+    """Writes a build folder, in which a serial program of this text lies."""
+    write_build(
+        folder,
+        serial=parse_program(text or "input %x: f32[1]\nreturn %x"),
+        deployment=deployment,
+        autopar_version="test",
+        write_weights=(lambda file: write_weights(file, weights)) if weights else None,
+    )
+    return folder

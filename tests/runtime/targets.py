@@ -6,8 +6,9 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError
 from autopar.ir.program import Op
 from autopar.runtime import emit as emitter
@@ -25,7 +25,6 @@ from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import Group
 from autopar.runtime.processes import Processes
 from autopar.runtime.reference import collective
-from autopar.runtime.weights import WeightFile
 from tests.runtime.cases import cases
 
 
@@ -74,29 +73,29 @@ def _difference(found: Tensor, expected: Tensor) -> str:
 
 def run_program(
     processes: Processes,
-    deployment: Deployment,
-    weights: str,
+    builds: Sequence[Path],
     inputs: Mapping[str, Tensor],
-    digests: Mapping[int, str] = {},
-    options: Mapping[str, Any] = {},
     timeout: float = 20.0,
+    **options: Any,
 ) -> Any:
-    """Returns what a session returns on this rank, global outputs and local pieces."""
-    digest = digests.get(processes.rank, "same")
+    """Returns what a session returns on this rank: global outputs and local pieces.
 
-    def open_weights() -> WeightFile:
-        return WeightFile(weights)
-
-    with Session(
-        deployment, open_weights, digest, timeout=timeout, processes=processes, **options
-    ) as session:
+    Args:
+        processes: Who this process is.
+        builds: The build, or one per rank.
+        inputs: Global inputs.
+        timeout: Of the session.
+        options: Of the session.
+    """
+    build = builds[processes.rank % len(builds)]
+    with Session(build, timeout=timeout, processes=processes, **options) as session:
         return _portable(session.run(inputs)), _portable(session.run(inputs, gather=False))
 
 
 def run_compiled(processes: Processes, *args: Any) -> Any:
     """As `run_program`, through `torch.compile` without its slow C++ compiler."""
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
-    return run_program(processes, *args, {}, {"torch_compile": True})
+    return run_program(processes, *args, torch_compile=True)
 
 
 def _portable(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
@@ -104,10 +103,8 @@ def _portable(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def fail_at(
-    processes: Processes, deployment: Deployment, weights: str, how: str, timeout: float
-) -> Any:
-    """Runs an all_reduce on all ranks, of which rank 1 raises, hangs or is killed before."""
+def fail_at(processes: Processes, build: Path, how: str, timeout: float) -> Any:
+    """Runs a program on all ranks, of which rank 1 raises, hangs or is killed at `neg`."""
 
     def misbehave(self: Tensor) -> Tensor:
         if processes.rank != 1:
@@ -124,12 +121,7 @@ def fail_at(
     started = time.monotonic()
     try:
         with Session(
-            deployment,
-            lambda: WeightFile(weights),
-            "same",
-            timeout=timeout,
-            processes=processes,
-            on_failure=_exit_with_message,
+            build, timeout=timeout, processes=processes, on_failure=_exit_with_message
         ) as session:
             session.run({"x": torch.ones(2)})
         return "no error"

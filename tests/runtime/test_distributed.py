@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from autopar.ir.build import read_build
 from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.api import run_virtual
 from autopar.runtime.distributed import choose_device
+from autopar.runtime.handshake import Identity, verdict
 from autopar.runtime.processes import Processes
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
-from tests.runtime.programs import LOOP, MLP, deploy, with_group
+from tests.runtime.programs import LOOP, MLP, build, deploy, with_group
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import fail_at, run_compiled, run_program
 
@@ -24,12 +25,10 @@ from tests.runtime.targets import fail_at, run_compiled, run_program
 def test_loops_on_two_processes(tmp_path: Path, target: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     deployment = deploy({"tp": 2}, LOOP, tp=["tp"])
-    file = str(tmp_path / "w")
-    write_weights(file, {"scale": torch.randn(4)})
+    folder = build(tmp_path / "b", deployment, {"scale": torch.randn(4)})
     inputs = {"x": torch.randn(3, 4), "c": torch.randn(4)}
-    with WeightFile(file) as weights:
-        expected = VirtualMesh(deployment, weights).run(inputs)
-    first, second = run_ranks(2, target, deployment, file, inputs)
+    expected = run_virtual(folder, inputs)
+    first, second = run_ranks(2, target, [folder], inputs)
     assert second[0] == {}
     for label, tensor in expected.items():
         assert np.allclose(first[0][label], tensor, atol=1e-6)
@@ -41,12 +40,11 @@ def test_uneven_pieces_in_a_placement_of_the_user(tmp_path: Path) -> None:
     """Three ranks whose blocks are not in the order of the ranks."""
     torch.manual_seed(0)
     deployment = with_group(deploy({"dp": 1, "tp": 3}, MLP, tp=["tp"]), "tp", (2, 0, 1))
-    file = str(tmp_path / "w")
-    write_weights(file, {"w1": torch.randn(6, 8), "w2": torch.randn(8, 5)})
+    weights = {"w1": torch.randn(6, 8), "w2": torch.randn(8, 5)}
+    folder = build(tmp_path / "b", deployment, weights)
     inputs = {"x": torch.randn(8, 6)}
-    with WeightFile(file) as weights:
-        expected = VirtualMesh(deployment, weights).run(inputs)["out"]
-    outcomes = run_ranks(3, run_program, deployment, file, inputs)
+    expected = run_virtual(folder, inputs)["out"]
+    outcomes = run_ranks(3, run_program, [folder], inputs)
     assert np.allclose(outcomes[0][0]["out"][:4], expected[:4], atol=1e-6)
 
 
@@ -61,21 +59,23 @@ func main {
 """
 
 
-@pytest.fixture
-def no_weights(tmp_path: Path) -> str:
-    write_weights(tmp_path / "w", {})
-    return str(tmp_path / "w")
+def sum_build(folder: Path, mesh: dict[str, int]) -> Path:
+    return build(folder / "b", deploy(mesh, SUM, tp=["tp"]), {})
 
 
-def test_a_failing_rank_ends_all_with_its_op_and_line(no_weights: str) -> None:
-    outcomes = run_ranks(3, fail_at, deploy({"tp": 3}, SUM, tp=["tp"]), no_weights, "raise", 20.0)
+def loop_build(folder: Path, ranks: int = 2, scale: float = 1.0) -> Path:
+    return build(folder, deploy({"tp": ranks}, LOOP, tp=["tp"]), {"scale": torch.ones(4) * scale})
+
+
+def test_a_failing_rank_ends_all_with_its_op_and_line(tmp_path: Path) -> None:
+    outcomes = run_ranks(3, fail_at, sum_build(tmp_path, {"tp": 3}), "raise", 20.0)
     message = "rank 1 failed: aten.neg.default -> %n (model.py:3): out of luck"
     assert [outcome[0] for outcome in outcomes] == [message] * 3
     assert max(outcome[1] for outcome in outcomes) < 10
 
 
-def test_a_killed_rank_is_named(no_weights: str) -> None:
-    outcomes = run_ranks(3, fail_at, deploy({"tp": 3}, SUM, tp=["tp"]), no_weights, "kill", 20.0)
+def test_a_killed_rank_is_named(tmp_path: Path) -> None:
+    outcomes = run_ranks(3, fail_at, sum_build(tmp_path, {"tp": 3}), "kill", 20.0)
     assert outcomes[1] == -9
     reason = "lost the connection to rank 1, gone without a word (killed?)"
     for rank in (0, 2):
@@ -84,8 +84,8 @@ def test_a_killed_rank_is_named(no_weights: str) -> None:
         assert seconds < 10
 
 
-def test_a_hung_rank_is_named_after_the_time_out(no_weights: str) -> None:
-    outcomes = run_ranks(2, fail_at, deploy({"tp": 2}, SUM, tp=["tp"]), no_weights, "hang", 2.0)
+def test_a_hung_rank_is_named_after_the_time_out(tmp_path: Path) -> None:
+    outcomes = run_ranks(2, fail_at, sum_build(tmp_path, {"tp": 2}), "hang", 2.0)
     message, _ = outcomes[0]
     place = "comm.all_reduce -> %y (model.py:4)"
     assert message == f"rank 0 failed: {place}: no answer within 2 s from rank 1"
@@ -94,23 +94,49 @@ def test_a_hung_rank_is_named_after_the_time_out(no_weights: str) -> None:
 
 
 def test_another_program_stops_all_ranks(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", {"scale": torch.ones(4)})
-    deployment = deploy({"tp": 2}, LOOP, tp=["tp"])
-    digests = {1: "0123456789abcdef"}
-    outcomes = run_ranks(2, run_program, deployment, str(tmp_path / "w"), {}, digests)
+    builds = [loop_build(tmp_path / "a"), loop_build(tmp_path / "b", scale=2.0)]
+    usual, other = (read_build(folder).digest[:12] for folder in builds)
+    outcomes = run_ranks(3, run_program, [builds[0], builds[1], builds[0]], {})
     assert (
         outcomes
         == [
-            "! rank 1 has another program (digest 0123456789ab, the others same);"
+            f"! rank 1 has another program (digest {other}, the others {usual});"
+            " give all ranks the same build and the same autopar"
+        ]
+        * 3
+    )
+
+
+def test_a_build_for_another_number_of_ranks(tmp_path: Path) -> None:
+    builds = [loop_build(tmp_path / "a"), loop_build(tmp_path / "b", ranks=4)]
+    outcomes = run_ranks(2, run_program, builds, {})
+    assert (
+        outcomes
+        == [
+            "! rank 1 has a build for 4 ranks, the others one for 2;"
             " give all ranks the same build and the same autopar"
         ]
         * 2
     )
 
 
+def test_another_version_is_named() -> None:
+    same, newer = Identity("d", 2, "0.1.0"), Identity("d", 2, "0.2.0")
+    said = verdict({0: same, 1: newer, 2: same}, 3)
+    assert said.startswith("rank 1 runs autopar 0.2.0, the others 0.1.0; ")
+
+
+def test_a_damaged_build_on_one_rank_stops_all(tmp_path: Path) -> None:
+    builds = [loop_build(tmp_path / "a"), loop_build(tmp_path / "b")]
+    damaged = builds[1] / "programs" / "0.pb"
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    first, second = run_ranks(2, run_program, builds, {})
+    assert first.startswith(f"! rank 1 failed: {damaged} is damaged")
+    assert second.startswith(f"! {damaged} is damaged")
+
+
 def test_too_few_processes(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", {"scale": torch.ones(4)})
-    (outcome,) = run_ranks(1, run_program, deploy({"tp": 2}, LOOP), str(tmp_path / "w"), {})
+    (outcome,) = run_ranks(1, run_program, [loop_build(tmp_path / "a")], {})
     assert outcome == (
         "! the build is for 2 ranks, but 1 process was started; start 2, as with"
         " torchrun --nproc-per-node 2, or compile for 1"
@@ -118,17 +144,13 @@ def test_too_few_processes(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_comes(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", {"scale": torch.ones(4)})
-    deployment = deploy({"tp": 2}, LOOP)
-    (outcome,) = run_ranks(1, run_program, deployment, str(tmp_path / "w"), {}, {}, {}, 1.0, size=2)
+    (outcome,) = run_ranks(1, run_program, [loop_build(tmp_path / "a")], {}, 1.0, size=2)
     assert outcome == "! no word from ranks [1] within 1 s of the start"
 
 
 def test_wrong_inputs_are_said_as_they_are(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", {"scale": torch.ones(4)})
-    deployment = deploy({"tp": 2}, LOOP, tp=["tp"])
     inputs = {"x": torch.ones(3, 4)}
-    outcomes = run_ranks(2, run_program, deployment, str(tmp_path / "w"), inputs)
+    outcomes = run_ranks(2, run_program, [loop_build(tmp_path / "a")], inputs)
     assert outcomes == ["! wrong inputs:\n  - input 'c' is missing; it is f32[4]"] * 2
 
 

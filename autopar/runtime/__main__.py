@@ -1,0 +1,81 @@
+"""Runs one rank of a build: `torchrun --nproc-per-node 8 -m autopar.runtime build/ ...`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from autopar.ir.errors import AutoparError
+from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
+from autopar.runtime.failure import RankFailure
+from autopar.runtime.files import check_output, read_arrays, save_arrays
+from autopar.runtime.ports import complete_inputs
+from autopar.runtime.processes import Processes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs this rank and returns its exit code; errors are printed once, without a traceback."""
+    options = _parser().parse_args(arguments)
+    rank = 0
+    try:
+        processes = Processes.from_environment()
+        rank = processes.rank
+        outputs = _run(options, processes)
+        if rank == 0 and options.output is None:
+            _summarize(outputs)
+        return 0
+    except AutoparError as error:
+        # Every rank knows the failure. Its own rank tells it, and the first in any case.
+        if rank == 0 or (isinstance(error, RankFailure) and error.rank == rank):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        if options.error_folder is not None:
+            (options.error_folder / f"rank{rank}").write_text(str(error))
+        return 1
+
+
+def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]:
+    session = Session(
+        options.build,
+        backend=options.backend,
+        timeout=options.timeout,
+        torch_compile=options.compile,
+        processes=processes,
+    )
+    with session, session.supervisor.reported():
+        if options.output is not None:
+            check_output(options.output)
+        given = read_arrays(options.input)
+        inputs = complete_inputs(session.program, given, options.random_inputs)
+        outputs = session.run(inputs)
+        if processes.rank == 0 and options.output is not None:
+            save_arrays(options.output, outputs)
+        return outputs
+
+
+def _summarize(outputs: dict[str, Tensor]) -> None:
+    for label, tensor in outputs.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        print(f"{label}: {dtype}{list(tensor.shape)}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("autopar.runtime", description=__doc__)
+    parser.add_argument("build", type=Path, help="build folder")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="or FILE.npz"
+    )
+    parser.add_argument("--random-inputs", type=int, metavar="SEED", help="for inputs not given")
+    parser.add_argument("--output", type=Path, metavar="FILE.npz", help="or FILE.safetensors")
+    parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
+    parser.add_argument("--compile", action="store_true", help="run through torch.compile")
+    parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS")
+    parser.add_argument("--error-folder", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

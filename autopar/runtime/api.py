@@ -1,0 +1,156 @@
+"""What users and the command line call to run a build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from autopar.ir.build import read_build
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.program import Program
+from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
+from autopar.runtime.files import read_arrays, save_arrays
+from autopar.runtime.launcher import launch
+from autopar.runtime.ports import Arrays, complete_inputs, read_weights
+from autopar.runtime.serial import run_serial
+from autopar.runtime.specialize import specialize
+from autopar.runtime.verification import Verification, verify_mesh
+from autopar.runtime.virtual import VirtualMesh
+from autopar.runtime.weights import WeightFile
+
+
+def load(build: str | Path, rank: int | None = None) -> Program:
+    """Returns what a rank of a build runs, or the serial program without a rank.
+
+    Args:
+        build: The build folder.
+        rank: The rank, whose coordinates resolve every rank expression.
+
+    Raises:
+        InvalidInputError: If the build is damaged.
+        RuntimeFailure: If there is no such rank.
+    """
+    found = read_build(build)
+    if rank is None:
+        return found.serial
+    deployment = found.deployment
+    if not 0 <= rank < deployment.world_size:
+        last = deployment.world_size - 1
+        raise RuntimeFailure(f"{build} has no rank {rank}; its ranks are 0 to {last}")
+    return specialize(deployment.program_of(rank), deployment.coords_of(rank))
+
+
+def run(build: str | Path, inputs: Arrays, **options: Any) -> dict[str, Tensor]:
+    """Runs this process's rank of a build once, in a job that torchrun started.
+
+    To run it more often, open a `Session`.
+
+    Args:
+        build: The build folder.
+        inputs: Global inputs by label, the same on all ranks.
+        options: See `Session`.
+
+    Returns:
+        The global outputs by label on rank 0, nothing on the others.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If this or another rank fails.
+    """
+    with Session(build, **options) as session:
+        return session.run(inputs)
+
+
+def run_virtual(build: str | Path, inputs: Arrays) -> dict[str, Tensor]:
+    """Runs all ranks of a build in this process and returns the global outputs by label.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If an op fails or the ranks' collectives don't match.
+    """
+    found = read_build(build)
+    with WeightFile(found.weights_path) as weights:
+        mesh = VirtualMesh(found.deployment, weights)
+    return mesh.run(inputs)
+
+
+def run_one_device(build: str | Path, inputs: Arrays, device: str = "cpu") -> dict[str, Tensor]:
+    """Runs the serial program of a build and returns its outputs by label.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If an op fails.
+    """
+    found = read_build(build)
+    return run_serial(
+        found.serial, _all_weights(found.serial, found.weights_path), inputs, device=device
+    )
+
+
+def verify(
+    build: str | Path, inputs: Arrays, *, forced: bool = False, tolerance: float | None = None
+) -> Verification:
+    """Compares every rank's values with the serial program's, op by op.
+
+    Args:
+        build: The build folder.
+        inputs: Global inputs by label.
+        forced: Whether every op is judged on the serial program's inputs.
+        tolerance: Largest allowed error, relative to the largest element of a value; by default
+            1e-5 if forced, else 1e-4.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If an op fails or the ranks' collectives don't match.
+    """
+    found = read_build(build)
+    whole = _all_weights(found.serial, found.weights_path)
+    with WeightFile(found.weights_path) as weights:
+        mesh = VirtualMesh(found.deployment, weights)
+    return verify_mesh(found.serial, whole, mesh, inputs, forced=forced, tolerance=tolerance)
+
+
+def read_inputs(build: str | Path, specs: Sequence[str], seed: int | None = None) -> dict[str, Any]:
+    """Returns the inputs of a build by label from files, the rest made up if a seed is given.
+
+    Args:
+        build: The build folder.
+        specs: `NAME=FILE.npy`, or `FILE.npz` with several.
+        seed: Makes up the inputs that are not given.
+
+    Raises:
+        InvalidInputError: If a file can't be read.
+    """
+    return complete_inputs(read_build(build).serial, read_arrays(specs), seed)
+
+
+def save_outputs(path: str | Path, outputs: Mapping[str, Tensor]) -> None:
+    """Writes outputs to a `.npz` or `.safetensors` file.
+
+    Raises:
+        InvalidInputError: If the file can't be written.
+    """
+    save_arrays(Path(path), outputs)
+
+
+def _all_weights(program: Program, path: Path | None) -> dict[str, Tensor]:
+    with WeightFile(path) as file:
+        return read_weights(specialize(program, {}), file, "cpu")
+
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "Session",
+    "Verification",
+    "launch",
+    "load",
+    "read_inputs",
+    "run",
+    "run_one_device",
+    "run_virtual",
+    "save_outputs",
+    "verify",
+]

@@ -1,0 +1,112 @@
+"""Starts all ranks of a build on this host with torch's own launcher.
+
+The launcher runs as a process of its own: it installs signal handlers, sets environment variables
+and logs, none of which belongs into the caller's process. Inputs and outputs travel as files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from autopar.ir.build import read_build
+from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.boxes import whole_box
+from autopar.runtime.distributed import DEFAULT_TIMEOUT
+from autopar.runtime.ports import Arrays, check_inputs, user_inputs
+from autopar.runtime.weights import WeightFile, write_weights
+
+
+def launch(
+    build: str | Path,
+    inputs: Arrays,
+    *,
+    backend: str = "auto",
+    torch_compile: bool = False,
+    timeout_seconds: float = DEFAULT_TIMEOUT,
+    threads: int = 1,
+) -> dict[str, Tensor]:
+    """Runs a build in one process per rank on this host and returns the global outputs by label.
+
+    Args:
+        build: The build folder.
+        inputs: Global inputs by label.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
+        torch_compile: Whether to run the programs through `torch.compile`.
+        timeout_seconds: For how long the start and each collective wait for other ranks.
+        threads: Threads that each rank computes with.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If a rank fails.
+    """
+    found = read_build(build)
+    tensors = check_inputs(found.serial, inputs)
+    labels = {port.name: port.label or port.name for port in user_inputs(found.serial)}
+    with tempfile.TemporaryDirectory(prefix="autopar-") as name:
+        folder = Path(name)
+        given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"
+        write_weights(given, {labels[name]: tensor for name, tensor in tensors.items()})
+        options = ["--input", given, "--output", output, "--error-folder", folder]
+        options += ["--backend", backend, "--timeout", timeout_seconds]
+        options += ["--compile"] if torch_compile else []
+        command = _torchrun(found.rank_table.world_size, folder)
+        command += ["-m", "autopar.runtime", str(build), *map(str, options)]
+        done = subprocess.run(command, env=_environment(threads), capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeFailure(_what_happened(folder, done.stderr))
+        return _read_all(output)
+
+
+def _torchrun(ranks: int, folder: Path) -> list[str]:
+    # The ranks' own output goes to files: with a failure every rank would print the launcher's
+    # summary's worth of it.
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"),
+        *(f"--nproc-per-node={ranks}", "--max-restarts=0"),
+        *("--redirects=3", f"--log-dir={folder / 'logs'}"),
+    ]
+
+
+def _environment(threads: int) -> Mapping[str, str]:
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        # Otherwise the launcher's own store sometimes hangs when a rank was killed.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+
+
+def _what_happened(folder: Path, launcher_log: str) -> str:
+    """Returns the message of the failure: the ranks' own, or what the launcher saw of them."""
+    messages = {path.name: path.read_text() for path in sorted(folder.glob("rank*"))}
+    for rank, message in messages.items():
+        if message.startswith(f"{rank.replace('rank', 'rank ')} failed: "):
+            return message
+    if messages:
+        return next(iter(messages.values()))
+    killed = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", launcher_log)
+    printed = [line for log in sorted(folder.glob("logs/**/stderr.log")) for line in _last(log)]
+    if killed and killed[1].startswith("-"):
+        return f"rank {killed[2]} was killed by signal {killed[1][1:]}"
+    lines = printed or launcher_log.strip().splitlines()
+    return f"the ranks ended without a message; the last line was: {lines[-1] if lines else '-'}"
+
+
+def _last(log: Path) -> list[str]:
+    return log.read_text(errors="replace").strip().splitlines()[-1:]
+
+
+def _read_all(path: Path) -> dict[str, Tensor]:
+    with WeightFile(path) as file:
+        return {
+            label: file.read(label, entry.dtype, entry.shape, whole_box(entry.shape))
+            for label, entry in file.entries.items()
+        }

@@ -1,0 +1,278 @@
+"""Compares what every rank computes with what the serial program computes, value by value.
+
+A value of the serial program keeps its name in the ranks' programs, and the completed serial
+program says in which layout it is stored. So each rank's piece is compared with the same piece of
+the serial value; values that are pending a reduction are compared after it.
+
+In *forced* mode the ranks go on with the serial program's pieces after each comparison. Every op
+is then judged on inputs that are exactly the serial program's, which matters where rounding
+amplifies harmless differences, as dynamic quantization does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import Loc
+from autopar.ir.layout import Layout
+from autopar.ir.program import Program, Value
+from autopar.runtime.boxes import layout_box, take
+from autopar.runtime.ports import Arrays
+from autopar.runtime.reduction import identity, reduce_tensors
+from autopar.runtime.serial import run_serial
+from autopar.runtime.stepper import Scope
+from autopar.runtime.virtual import VirtualMesh
+
+Key = tuple[Scope, str]
+
+FORCED_TOLERANCE = 1e-5
+FREE_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a value is from the serial program's.
+
+    Attributes:
+        name: The value, behind the calls it was computed in.
+        kind: The op that computes it; empty for an output.
+        loc: Where the op comes from.
+        ranks: The ranks whose pieces are off.
+        error: The largest absolute error.
+        relative: The largest error relative to the largest element of the serial value.
+        ok: Whether that is within the tolerance.
+    """
+
+    name: str
+    kind: str
+    loc: Loc
+    ranks: tuple[int, ...]
+    error: float
+    relative: float
+    ok: bool
+
+    def __str__(self) -> str:
+        op = f" = {self.kind}" if self.kind else ""
+        where = f" on ranks {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        return (
+            f"%{self.name}{op} ({self.loc}) is off by {self.error:.3g},"
+            f" {self.relative:.3g} of its largest element{where}"
+        )
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of a comparison.
+
+    Attributes:
+        values: Every value that was compared, in the order of the serial program.
+        outputs: The error of each global output, by label.
+        tolerance: The largest relative error that passes.
+        uncompared: Values of the serial program that the ranks don't have under their name.
+    """
+
+    values: tuple[Difference, ...]
+    outputs: Mapping[str, Difference]
+    tolerance: float
+    uncompared: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all values and outputs are within the tolerance."""
+        return self.first is None and all(output.ok for output in self.outputs.values())
+
+    @property
+    def first(self) -> Difference | None:
+        """The first value, in the order of the serial program, that is off."""
+        return next((value for value in self.values if not value.ok), None)
+
+
+def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, float, bool]:
+    """Returns (largest absolute error, the same relative to the largest element, whether it's ok).
+
+    Integers may be off by one quantum; NaN and infinities must be where they are expected. Floats
+    below 32 bits are allowed eight units of rounding.
+    """
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf"), float("inf"), False
+    if found.numel() == 0:
+        return 0.0, 0.0, True
+    wide = torch.complex128 if found.is_complex() else torch.float64
+    difference = (found.to(wide) - expected.to(wide)).abs()
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    difference = torch.where(same, 0.0, difference).nan_to_num(nan=float("inf"))
+    error = float(difference.max())
+    finite = expected.to(wide).abs().nan_to_num(nan=0.0, posinf=0.0)
+    largest = float(finite.max())
+    relative = error / largest if largest else (0.0 if error == 0 else float("inf"))
+    if found.dtype == torch.bool:
+        return error, relative, error == 0
+    if not (found.is_floating_point() or found.is_complex()):
+        return error, relative, error <= 1
+    allowed = max(tolerance, 8 * torch.finfo(found.dtype).eps)
+    return error, relative, error <= allowed * largest
+
+
+def verify_mesh(
+    serial: Program,
+    weights: Mapping[str, Tensor],
+    mesh: VirtualMesh,
+    inputs: Arrays,
+    *,
+    forced: bool = False,
+    tolerance: float | None = None,
+) -> Verification:
+    """Runs a virtual mesh and compares every value with the serial program's.
+
+    Args:
+        serial: The completed serial program.
+        weights: Its weights, global, by value name.
+        mesh: The ranks.
+        inputs: Global inputs by label.
+        forced: Whether the ranks go on with the serial program's values.
+        tolerance: Largest allowed error, relative to the largest element of a value.
+
+    Raises:
+        InvalidInputError: If the inputs don't fit the program.
+        RuntimeFailure: If an op fails or the ranks' collectives don't match.
+    """
+    allowed = tolerance or (FORCED_TOLERANCE if forced else FREE_TOLERANCE)
+    reference = _Reference(serial)
+    expected = run_serial(serial, weights, inputs, reference.record)
+    comparison = _Comparison(reference, mesh.deployment, forced, allowed)
+    found = mesh.run(inputs, comparison.see)
+    return Verification(comparison.results(), compare_outputs(found, expected, allowed), allowed)
+
+
+def compare_outputs(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float
+) -> dict[str, Difference]:
+    """Returns the error of each output by label, also against another program's outputs."""
+    differences: dict[str, Difference] = {}
+    for label, tensor in expected.items():
+        error, relative, ok = compare(found[label], tensor, tolerance)
+        differences[label] = Difference(label, "", Loc(name="output"), (), error, relative, ok)
+    return differences
+
+
+class _Reference:
+    """The serial program's values, and what is known about each."""
+
+    def __init__(self, program: Program) -> None:
+        self.tensors: dict[Key, Tensor] = {}
+        self.values: dict[Key, Value] = {}
+        self.ops = {
+            name: (op.kind, op.loc)
+            for function in program.functions.values()
+            for op in function.ops
+            for name in op.results
+        }
+
+    def record(self, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
+        self.tensors[scope, value.name] = tensor
+        self.values[scope, value.name] = value
+        return tensor
+
+
+def _path(key: Key) -> str:
+    return "/".join((*key[0], key[1]))
+
+
+@dataclass
+class _Judged:
+    """What became known about a value as ranks computed it."""
+
+    pieces: dict[int, Tensor] = field(default_factory=dict)
+    wrong: dict[int, tuple[float, float]] = field(default_factory=dict)
+    error: float = 0.0
+    relative: float = 0.0
+
+
+class _Comparison:
+    def __init__(
+        self, reference: _Reference, deployment: Deployment, forced: bool, tolerance: float
+    ) -> None:
+        self.reference = reference
+        self.coords = [deployment.coords_of(rank) for rank in range(deployment.world_size)]
+        self.forced = forced
+        self.tolerance = tolerance
+        self.judged: dict[Key, _Judged] = {}
+
+    def see(self, rank: int, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
+        """Compares a rank's piece and returns the one with which the rank goes on."""
+        key = scope, value.name
+        expected = self.reference.tensors.get(key)
+        layout = self.reference.values[key].dist if expected is not None else None
+        if expected is None or layout is None:
+            return tensor
+        judged = self.judged.setdefault(key, _Judged())
+        piece = take(expected, layout_box(layout, self.coords[rank]))
+        if layout.partial:
+            judged.pieces[rank] = tensor
+            self._judge_pending(judged, layout, expected, rank)
+            piece = self._share(piece, layout, rank)
+        else:
+            self._judge(judged, tensor, piece, (rank,))
+        return piece if self.forced else tensor
+
+    def results(self) -> tuple[Difference, ...]:
+        """Returns the judgement of every value, in the order of the serial program."""
+        return tuple(
+            self._difference(key, self.judged[key])
+            for key in self.reference.tensors
+            if key in self.judged
+        )
+
+    def _difference(self, key: Key, judged: _Judged) -> Difference:
+        kind, loc = self.reference.ops[key[1]]
+        ranks = tuple(sorted(judged.wrong))
+        return Difference(_path(key), kind, loc, ranks, judged.error, judged.relative, not ranks)
+
+    def _judge(
+        self, judged: _Judged, found: Tensor, expected: Tensor, ranks: tuple[int, ...]
+    ) -> None:
+        error, relative, ok = compare(found, expected, self.tolerance)
+        judged.error = max(judged.error, error)
+        judged.relative = max(judged.relative, relative)
+        if not ok:
+            judged.wrong.update((rank, (error, relative)) for rank in ranks)
+
+    def _judge_pending(self, judged: _Judged, layout: Layout, expected: Tensor, rank: int) -> None:
+        """Compares a pending value once all ranks that hold a share of it have computed theirs."""
+        fixed = {a: c for a, c in self.coords[rank].items() if a not in layout.partial_axes}
+        ranks = tuple(
+            other
+            for other, coords in enumerate(self.coords)
+            if all(coords[axis] == at for axis, at in fixed.items())
+        )
+        if not all(other in judged.pieces for other in ranks):
+            return
+        shares = {self._partial_coords(other, layout): judged.pieces.pop(other) for other in ranks}
+        reduced = _reduce(shares, [monoid for _, monoid in layout.partial])
+        piece = take(expected, layout_box(layout, self.coords[rank]))
+        self._judge(judged, reduced, piece, ranks)
+
+    def _partial_coords(self, rank: int, layout: Layout) -> tuple[int, ...]:
+        return tuple(self.coords[rank][axis] for axis in layout.partial_axes)
+
+    def _share(self, piece: Tensor, layout: Layout, rank: int) -> Tensor:
+        """Returns a pending value's share: the first process has it all."""
+        for (_, monoid), at in zip(layout.partial, self._partial_coords(rank, layout), strict=True):
+            if at:
+                return torch.full_like(piece, identity(monoid, piece.dtype))
+        return piece
+
+
+def _reduce(shares: Mapping[tuple[int, ...], Tensor], monoids: list[str]) -> Tensor:
+    """Reduces over the last axis first, so that different monoids nest as they were produced."""
+    for monoid in reversed(monoids):
+        groups: dict[tuple[int, ...], list[Tensor]] = {}
+        for at in sorted(shares):
+            groups.setdefault(at[:-1], []).append(shares[at])
+        shares = {at: reduce_tensors(monoid, tensors) for at, tensors in groups.items()}
+    return shares[()]
