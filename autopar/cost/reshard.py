@@ -254,8 +254,10 @@ class _Search:
                 after = fill(dims, slot, self.mesh)
                 if after is not None:
                     yield self._local("slice", slot.axes, (after, partial), target=slot.place)
+        monoids = {monoid for _, monoid in partial}
         for axis, monoid in self.goal.partial:
-            if axis not in busy and axis not in pending:
+            # Different reductions must not be pending at once: their order would matter.
+            if axis not in busy and axis not in pending and monoids <= {monoid}:
                 now = self._with(partial, axis, monoid)
                 yield self._local("to_partial", (axis,), (dims, now), monoid=monoid)
 
@@ -332,8 +334,9 @@ class _Search:
         return _Step("all_gather", slot.axes, state, seconds, nbytes, source=slot.place)
 
     def _exchange(self, slot: Slot, other: Slot, dims: Dims, state: State) -> _Step:
-        nbytes = max(self._bytes(dims), self._bytes(state[0]))
-        seconds = self._stored(nbytes, self.model.all_to_all(nbytes, slot.axes))
+        nbytes = self._bytes(state[0])
+        largest = max(self._bytes(dims), nbytes)
+        seconds = self._stored(nbytes, self.model.all_to_all(largest, slot.axes))
         return _Step("all_to_all", slot.axes, state, seconds, nbytes, slot.place, other.place)
 
     def _stored(self, nbytes: int, seconds: float) -> float:

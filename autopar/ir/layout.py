@@ -91,6 +91,7 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
     """Returns the canonical form of a dimension: two forms are equal iff all ranks hold the same.
 
     Neighbours merge where the merged block boundaries coincide, and axes of one process vanish.
+    (Only a split over several axes that leaves processes empty may have more than one form.)
     """
     merged: list[SubDim] = []
     for sub in dim:
@@ -107,10 +108,11 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
 
 
 def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
-    """Moves the border between an uneven split and the elements just minor to it.
+    """Fixes the border between an uneven split and the elements just minor to it.
 
     Blocks of `(2@y)(6)` over 3 processes are those of `(4@y)(3)`: 6 elements, 6 elements, none.
-    The canonical form is the one with the largest split sub-dimension.
+    The canonical form has one sub-dimension if that gives the same blocks, and otherwise the
+    smallest one that is split.
     """
     settled: list[SubDim] = []
     rest = list(dim)
@@ -119,14 +121,11 @@ def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
         parts = mesh.axes_size(sub.axes)
         if sub.size % parts:
             common = math.gcd(sub.size, block_size(sub.size, parts))
-            least = sub.size // common
-            minor = common * (rest.pop(0).size if rest and not rest[0].axes else 1)
-            block = block_size(least, parts)
-            limit = -(-parts // (parts * block - least)) - 1
-            scale = max(k for k in range(1, min(limit, minor) + 1) if minor % k == 0)
-            sub = SubDim(least * scale, sub.axes)
-            if minor > scale:
-                rest.insert(0, SubDim(minor // scale))
+            minor = SubDim(common * (rest.pop(0).size if rest and not rest[0].axes else 1))
+            least = SubDim(sub.size // common, sub.axes)
+            sub = _join(least, minor, mesh) or least
+            if sub is least and minor.size > 1:
+                rest.insert(0, minor)
         settled.append(sub)
     return settled
 

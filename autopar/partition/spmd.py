@@ -52,7 +52,7 @@ class Partition:
             else function
             for name, function in program.functions.items()
         }
-        signature = with_boxes(program.signature, program.main.values)
+        signature = with_boxes(program.signature, functions["main"].values)
         return replace(program, functions=functions, signature=signature, level="partitioned")
 
 

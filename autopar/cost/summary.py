@@ -1,7 +1,7 @@
-"""What one rank of a partitioned program does: communication, weights, arithmetic.
+"""What one rank's program does: communication, weights, arithmetic.
 
-All ranks run one program, so it is looked at once, at the two corners of the mesh: blocks never
-grow with a coordinate, so the first rank holds and computes most and the last one least.
+All ranks of a class run one program. Blocks never grow with a coordinate, so the rank with all
+coordinates 0 holds and computes most, and the last one least: looking at these two is enough.
 """
 
 from __future__ import annotations
@@ -20,58 +20,43 @@ WEIGHT_ROLES = ("parameter", "buffer", "constant")
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCount:
-    """All collectives of one kind over the same mesh axes.
+    """All collectives of one kind in the same process group.
 
     Attributes:
         kind: `all_reduce`, `all_gather`, ...
-        axes: The mesh axes, major to minor.
+        group: The process group; before mapping the mesh axes, joined by `_`.
         count: How many a rank takes part in.
-        bytes: Sum of the sizes of their results on the rank with the largest.
+        bytes: Sum of the sizes of their results.
     """
 
     kind: str
-    axes: tuple[str, ...]
+    group: str
     count: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionSummary:
+class RankSummary:
     """A rank's program at a glance.
 
     Attributes:
-        collectives: In order of kind and axes.
-        weight_bytes_max: Bytes of weights on the rank that holds most.
-        weight_bytes_min: Bytes of weights on the rank that holds least.
-        flops: Floating-point operations on the rank that computes most, as the op rules count.
+        collectives: In order of kind and group.
+        weight_bytes: Bytes of weights that the rank holds.
+        flops: Floating-point operations, as the op rules count.
     """
 
     collectives: tuple[CollectiveCount, ...]
-    weight_bytes_max: int
-    weight_bytes_min: int
+    weight_bytes: int
     flops: float
 
 
-def summarize_partition(program: Program) -> PartitionSummary:
-    """Returns the summary of a partitioned program; its mesh says which ranks there are.
-
-    Raises:
-        ValueError: If the program has no mesh.
-    """
-    if program.mesh is None:
-        raise ValueError(f"program {program.name!r} has no mesh")
-    sizes = program.mesh.axis_sizes()
-    first = dict.fromkeys(sizes, 0)
-    last = {axis: size - 1 for axis, size in sizes.items()}
-    counts = _Counts(program, first)
+def summarize_rank(program: Program, coords: Mapping[str, int]) -> RankSummary:
+    """Returns the summary of a partitioned or executable program on the rank at `coords`."""
+    counts = _Counts(program, coords)
     counts.add("main", 1)
-    return PartitionSummary(
-        tuple(
-            CollectiveCount(kind, axes, *totals)
-            for (kind, axes), totals in sorted(counts.collectives.items())
-        ),
-        weight_bytes(program.signature.inputs, first),
-        weight_bytes(program.signature.inputs, last),
+    return RankSummary(
+        tuple(CollectiveCount(*key, *totals) for key, totals in sorted(counts.collectives.items())),
+        weight_bytes(program.signature.inputs, coords),
         counts.flops,
     )
 
@@ -92,7 +77,7 @@ class _Counts:
     def __init__(self, program: Program, coords: Mapping[str, int]) -> None:
         self.program = program
         self.coords = coords
-        self.collectives: dict[tuple[str, tuple[str, ...]], tuple[int, int]] = {}
+        self.collectives: dict[tuple[str, str], tuple[int, int]] = {}
         self.flops = 0.0
 
     def add(self, name: str, times: int) -> None:
@@ -110,9 +95,9 @@ class _Counts:
         return replace(value, shape=tuple(evaluate(size, self.coords) for size in value.shape))
 
     def _add_collective(self, op: Op, values: Mapping[str, Value], times: int) -> None:
-        axes = op.arg("axes")
-        names = tuple(str(axis) for axis in axes) if isinstance(axes, tuple) else ()
-        key = (op.kind.removeprefix("comm."), names)
+        axes = op.arg("axes", ())
+        joined = "_".join(str(axis) for axis in axes) if isinstance(axes, tuple) else ""
+        key = (op.kind.removeprefix("comm."), str(op.arg("group", joined)))
         count, total = self.collectives.get(key, (0, 0))
         size = sum(
             math.prod(values[name].global_shape) * values[name].itemsize for name in op.results
