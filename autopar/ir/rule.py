@@ -227,7 +227,7 @@ class Rule:
         sides = (
             ", ".join(_dims_str(dims) for dims in side) for side in (self.operands, self.results)
         )
-        return " -> ".join(sides)
+        return " -> ".join(sides).strip()
 
 
 def make_rule(

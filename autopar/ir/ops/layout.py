@@ -223,7 +223,7 @@ def split(call: OpCall) -> Rule | None:
     block = math.gcd(*pieces)
     dims = factors("i", len(shape))
     if not block:
-        return along(first_dim, MOVED, work=0)(call)
+        return None
     local: dict[str, LocalArg] = {}
     if "split_sizes" in call.args:
         local["split_sizes"] = Sizes(tuple((f"r{n}", "e") for n in range(len(pieces))))

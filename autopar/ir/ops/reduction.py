@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
-from autopar.ir.ops.table import FIRST, RuleFunction, Table, axes, axis, pending, same
+from autopar.ir.ops.table import FIRST, RuleFunction, Table, axes, axis, factors, pending, same
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
@@ -199,23 +199,15 @@ def along(dims_of: DimsOf, linear: Sequence[Linear] = (), work: float = 1) -> Ru
 def kept(call: OpCall, gone: Collection[int]) -> tuple[Dims, list[Dims], list[str]]:
     """Returns the factors of one operand and results of its rank, and which must not be split.
 
-    Dimensions in `gone` may change their size; the others must not.
+    Dimensions in `gone` may change their size, to the same one in all results; others must not.
     """
-    shape = call.operands[0].shape
-    whole: list[str] = []
-
-    def factor(at: int, size: int, tensor: str) -> tuple[str, ...]:
-        name = f"i{at}" if size == shape[at] else f"{tensor}_{at}"
-        if at in gone:
-            whole.append(name)
-        return (name,)
-
-    operand = tuple(factor(at, size, "s") for at, size in enumerate(shape))
-    results = [
-        tuple(factor(at, size, f"r{position}") for at, size in enumerate(result.shape))
-        for position, result in enumerate(call.results)
-    ]
-    return operand, results, whole
+    shape, changed = call.operands[0].shape, call.results[0].shape
+    operand = factors("i", len(shape))
+    result = tuple(
+        dim if shape[at] == changed[at] else (f"r{at}",) for at, dim in enumerate(operand)
+    )
+    whole = [name for at in gone for name in (*operand[at], *result[at])]
+    return operand, [result] * len(call.results), whole
 
 
 MAX, MIN = ((pending(0, monoids=(monoid,)),) for monoid in ("max", "min"))

@@ -1,0 +1,62 @@
+"""Which ops have no rule on purpose, and that every other op of core ATen has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from autopar.ir.ops import RULES
+from autopar.ir.program import Op, Ref, Value
+
+NO_RULE = {
+    "random": (
+        "aten.bernoulli.p aten.native_dropout.default aten.rand.default aten.randn.default"
+        " aten.randperm.default"
+    ),
+    "shape depends on the data": "aten.nonzero.default aten._local_scalar_dense.default",
+    "depends on strides": "aten.as_strided.default aten.empty_strided.default",
+    "position depends on all before": "aten.masked_scatter.default",
+    "ragged bags": "aten._embedding_bag.default",
+    "all pairs of rows in one vector": "aten._pdist_forward.default",
+}
+
+
+def core_overloads() -> Iterator[str]:
+    """Yields the functional overloads of core ATen that produce tensors."""
+    for qualified in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = qualified.partition("::")
+        name, _, overload = rest.partition(".")
+        packet = getattr(torch.ops.aten, name, None) if namespace == "aten" else None
+        found = getattr(packet, overload or "default", None)
+        if found is None or torch.Tag.core not in found.tags or found._schema.is_mutable:
+            continue
+        if name.startswith("sym_"):
+            continue
+        yield f"aten.{name}.{overload or 'default'}"
+
+
+def test_core_aten_is_covered() -> None:
+    known = {kind for kinds in NO_RULE.values() for kind in kinds.split()}
+    assert sorted(set(core_overloads()) - set(RULES) - known) == []
+    assert sorted(known & set(RULES)) == []
+
+
+def test_no_rule_writes_an_operand() -> None:
+    """Ops that write have no rule; those that only do so in training have none for it."""
+    from autopar.ir.ops import rule_of
+
+    for kind in RULES:
+        namespace, name, overload = kind.split(".")
+        if namespace == "aten":
+            assert not getattr(getattr(torch.ops.aten, name), overload)._schema.is_mutable, kind
+    channels = {name: Value(name, "f32", (3,)) for name in ("mean", "var", "m", "v")}
+    values = {**channels, **{name: Value(name, "f32", (2, 3)) for name in ("x", "y")}}
+    for training in (True, False):
+        args = {"input": Ref("x"), "weight": None, "bias": None, "running_mean": Ref("mean")}
+        op = Op(
+            "aten.native_batch_norm.default",
+            (*args.items(), ("running_var", Ref("var")), ("training", training)),
+            ("y", "m", "v"),
+        )
+        assert (rule_of(op, values) is None) == training

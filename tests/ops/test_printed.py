@@ -1,0 +1,332 @@
+"""How rules read: a table of calls and their rules as text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autopar.ir.rule import ALL_MONOIDS, LocalArg, Rule, Size, Sizes
+from tests.ops.sample import Sample, b, f, i, s
+
+
+def printed(rule: Rule) -> str:
+    """Returns all of a rule, one property per line."""
+    rows = [f"{sorted(row.operands)} {_monoids(row.monoids)}" for row in rule.linear]
+    reduced = [f"{f} in {at}: {monoid}" for (f, at), monoid in rule.reduce.items()]
+    properties = {
+        "whole": " ".join(name for name in rule.sizes if name in rule.whole),
+        "reduce": ", ".join(reduced),
+        "indexed": ", ".join(f"{factor}: {kind}" for factor, kind in rule.indexed.items()),
+        "linear": ", ".join(rows),
+        "local": ", ".join(f"{name} = {_local(arg)}" for name, arg in rule.local.items()),
+        "body": ", ".join(body.name for body in rule.bodies),
+    }
+    lines = [f"  {name} {text}" for name, text in properties.items() if text]
+    return "\n".join([str(rule), *lines])
+
+
+def _monoids(monoids: frozenset[str]) -> str:
+    return "any" if monoids == ALL_MONOIDS else " ".join(sorted(monoids))
+
+
+def _local(arg: LocalArg) -> str:
+    if isinstance(arg, Sizes):
+        return f"[{', '.join(_product(entry) for entry in arg.entries)}]"
+    if isinstance(arg, Size):
+        return f"{_product(arg.factors)} * {arg.scale}"
+    index = f"{'end' if arg.end else 'start'}({arg.factor})"
+    minus = f" - start({arg.minus})" if arg.minus else ""
+    return f"{arg.base} + {arg.scale} * ({index}{minus})"
+
+
+def _product(factors: tuple[str, ...] | int) -> str:
+    return str(factors) if isinstance(factors, int) else "*".join(factors)
+
+
+def conv(bias: bool, groups: int = 1) -> Sample:
+    """Returns a convolution of 4 channels to 6."""
+    x, w, ones = f(2, 4, 5, 5), f(6, 4 // groups, 3, 3), [1, 1]
+    return s("convolution", x, w, f(6) if bias else None, ones, ones, ones, False, [0, 0], groups)
+
+
+def calls() -> dict[str, Sample]:
+    """Returns the calls of the table."""
+    ids, two = i(2, 3, low=0, high=4), f(2, 3)
+    query, key = f(2, 6, 5, 4), f(2, 3, 7, 4)
+    image = f(2, 6, 5)
+    return {
+        "mm": s("mm", f(3, 4), f(4, 5)),
+        "addmm": s("addmm", f(5), f(3, 4), f(4, 5)),
+        "matmul, broadcast": s("matmul", f(2, 1, 3, 4), f(5, 4, 2)),
+        "add, broadcast": s("add.Tensor", f(4, 1, 3), f(5, 1)),
+        "add of a scalar": s("add.Scalar", f(4, 5), 2.5),
+        "mul": s("mul.Tensor", f(4, 5), f(5)),
+        "mul of an integer and a float": s("mul.Tensor", i(4, 5), f(5)),
+        "where": s("where.self", b(4, 1), f(5), f(4, 5)),
+        "cast": s("_to_copy", f(4, 5), dtype=torch.float32),
+        "sum": s("sum.dim_IntList", f(3, 4, 5), [1], True),
+        "mean": s("mean.dim", f(3, 4), [-1]),
+        "argmax": s("argmax", f(3, 4), 1),
+        "topk": s("topk", f(3, 7), 2),
+        "softmax": s("_softmax", f(3, 4), -1, False),
+        "layer norm": s("native_layer_norm", f(3, 4, 6), [6], f(6), f(6), 1e-5),
+        "layer norm, backward": s(
+            "native_layer_norm_backward", two, two, [3], f(2, 1), f(2, 1), f(3), f(3), [True] * 3
+        ),
+        "group norm": s("native_group_norm", image, f(6), f(6), 2, 6, 5, 3, 1e-5),
+        "view, split heads": s("view", f(8, 5, 6), [8, 5, 2, 3]),
+        "view, merge batch and heads": s("view", f(8, 3, 4, 4), [24, 4, 4]),
+        "view, unaligned": s("view", f(6, 4), [4, 6]),
+        "permute": s("permute", f(2, 3, 4), [2, 0, 1]),
+        "expand": s("expand", f(3, 1), [2, 3, 5]),
+        "repeat": s("repeat", f(3, 4), [2, 1]),
+        "squeeze": s("squeeze.dims", f(1, 2, 3), [0, 1]),
+        "slice, aligned": s("slice.Tensor", f(4, 12), 1, 4, 8),
+        "slice": s("slice.Tensor", f(4, 6), 1, 1, 4),
+        "split": s("split_with_sizes", f(3, 12), [6, 3, 3], 1),
+        "cat": s("cat", [f(3, 2), f(3, 4)], 1),
+        "pad": s("constant_pad_nd", f(3, 4), [1, 2]),
+        "tril": s("tril", f(3, 4)),
+        "embedding": s("embedding", f(4, 5), ids),
+        "index_select": s("index_select", f(5, 4), 0, i(3, low=0, high=5)),
+        "index": s("index.Tensor", f(4, 5, 6), [None, i(2, 1, low=0, high=5), i(3, low=0, high=5)]),
+        "scatter": s("scatter.src", f(4, 3), 0, ids, f(2, 3)),
+        "full": s("full", [3, 4], 2.5),
+        "arange": s("arange.start_step", 3, 20, 4),
+        "convolution": conv(bias=False),
+        "convolution with bias": conv(bias=True),
+        "convolution in groups": conv(bias=False, groups=2),
+        "max pool": s("max_pool2d_with_indices", f(2, 3, 4, 4), [2, 2]),
+        "pixel shuffle": s("pixel_shuffle", f(2, 12, 3, 5), 2),
+        "attention, shared heads": s(
+            "scaled_dot_product_attention", query, key, key, enable_gqa=True
+        ),
+        "nll loss, summed": s("nll_loss_forward", f(6, 4), i(6, low=0, high=4), None, 2, -100),
+    }
+
+
+GOLDEN = """
+mm
+m k, k n -> m n
+  reduce k in 0: sum
+  linear [0] sum, [1] sum
+
+addmm
+n, m k, k n -> m n
+  whole k
+  linear [0, 1] sum, [0, 2] sum
+  body product
+
+matmul, broadcast
+b0 1 m k, b1 k n -> b0 b1 m n
+  reduce k in 0: sum
+  linear [0] sum, [1] sum
+
+add, broadcast
+i0 1 i2, i1 1 -> i0 i1 i2
+  linear [0, 1] sum
+
+add of a scalar
+i0 i1 -> i0 i1
+  linear [0] max min
+
+mul
+i0 i1, i1 -> i0 i1
+  linear [0] sum, [1] sum
+
+mul of an integer and a float
+i0 i1, i1 -> i0 i1
+  linear [1] sum
+
+where
+i0 1, i1, i0 i1 -> i0 i1
+  linear [1, 2] any, [1] all any max min, [2] all any max min
+
+cast
+i0 i1 -> i0 i1
+  linear [0] sum, [0] max min
+
+sum
+i0 i1 i2 -> i0 1 i2
+  reduce i1 in 0: sum
+  linear [0] sum
+
+mean
+i0 i1 -> i0
+  whole i1
+  linear [0] sum
+  body sum
+
+argmax
+i0 i1 -> i0
+  whole i1
+
+topk
+i0 i1 -> i0 r1, i0 r1
+  whole i1 r1
+
+softmax
+i0 i1 -> i0 i1
+  whole i1
+  body reduced
+
+layer norm
+i0 i1 i2, i2, i2 -> i0 i1 i2, i0 i1 1, i0 i1 1
+  whole i2
+  body moments
+
+layer norm, backward
+i0 i1, i0 i1, i0 1, i0 1, i1, i1 -> i0 i1, i1, i1
+  whole i1
+  reduce i0 in 1: sum, i0 in 2: sum
+  linear [0] sum
+
+group norm
+n (g c) x0, (g c), (g c) -> n (g c) x0, n g, n g
+  whole c x0
+  local N = n * 1, C = g*c * 1, group = g * 1
+
+view, split heads
+v0 v1 (v2 v3) -> v0 v1 v2 v3
+  linear [0] any
+  local size = [v0, v1, v2, v3]
+
+view, merge batch and heads
+v0 v1 v2 v3 -> (v0 v1) v2 v3
+  linear [0] any
+  local size = [v0*v1, v2, v3]
+
+view, unaligned
+(v0 v2) (v3 v1) -> (v0 v4) (v5 v1)
+  whole v2 v3 v4 v5
+  linear [0] any
+  local size = [v0*v4, v5*v1]
+
+permute
+i0 i1 i2 -> i2 i0 i1
+  linear [0] any
+
+expand
+i1 1 -> i0 i1 i2
+  linear [0] any
+  local size = [i0, i1, i2]
+
+repeat
+i0 i1 -> (r0 i0) (r1 i1)
+  linear [0] any
+  local repeats = [r0, r1]
+
+squeeze
+1 i1 i2 -> i1 i2
+  whole i1
+  linear [0] any
+
+slice, aligned
+i0 (s0 e) -> i0 (r0 e)
+  whole s0 r0
+  linear [0] any
+  local start = e * 1, end = e * 2
+
+slice
+i0 s0 -> i0 r0
+  whole s0 r0
+  linear [0] any
+
+split
+i0 (s0 e) -> i0 (r0 e), i0 (r1 e), i0 (r2 e)
+  whole s0 r0 r1 r2
+  linear [0] any
+  local split_sizes = [r0*e, r1*e, r2*e]
+
+cat
+i0 (s0 e), i0 (s1 e) -> i0 (r0 e)
+  whole s0 s1 r0
+  linear [0, 1] any
+
+pad
+i0 i1 -> i0 r1
+  whole i1 r1
+  linear [0] all any max min sum
+
+tril
+r c -> r c
+  linear [0] sum
+  local diagonal = 0 + 1 * (start(r) - start(c))
+
+embedding
+v e, b0 b1 -> b0 b1 e
+  reduce v in 0: sum
+  indexed v: autopar.embedding
+  linear [0] any
+
+index_select
+i0 i1, j -> j i1
+  reduce i0 in 0: sum
+  indexed i0: autopar.index_select
+  linear [0] any
+
+index
+i0 i1 i2, j0 1, j1 -> i0 j0 j1
+  whole i1 i2
+  linear [0] any
+
+scatter
+s0_0 i1, s1_0 i1, s1_0 i1 -> s0_0 i1
+  whole s1_0
+  indexed s0_0: autopar.scatter
+  linear [0, 2] any
+
+full
+-> i0 i1
+  local size = [i0, i1]
+
+arange
+-> i0
+  local start = 3 + 4 * (start(i0)), end = 3 + 4 * (end(i0))
+
+convolution
+n i x0 x1, o i k0 k1 -> n o y0 y1
+  whole x0 x1 k0 k1 y0 y1
+  reduce i in 0: sum
+  linear [0] sum, [1] sum
+
+convolution with bias
+n i x0 x1, o i k0 k1, o -> n o y0 y1
+  whole i x0 x1 k0 k1 y0 y1
+  linear [0, 2] sum, [1, 2] sum
+  body product
+
+convolution in groups
+n (g i) x0 x1, (g o) i k0 k1 -> n (g o) y0 y1
+  whole x0 x1 k0 k1 y0 y1
+  reduce i in 0: sum
+  linear [0] sum, [1] sum
+  local groups = g * 1
+
+max pool
+i0 i1 i2 i3 -> i0 i1 r2 r3, i0 i1 r2 r3
+  whole i2 i3 r2 r3
+
+pixel shuffle
+n0 (c a b) h w -> n0 c (h a) (w b)
+  whole a b
+  linear [0] any
+
+attention, shared heads
+b0 (h r) l e, b0 h s e, b0 h s d -> b0 (h r) l d
+  whole e s d
+  linear [2] sum
+
+nll loss, summed
+b0 c, b0 -> ,
+  whole c
+  reduce b0 in 0: sum, b0 in 1: sum
+"""
+
+
+@pytest.mark.parametrize("name", list(calls()))
+def test_printed(name: str) -> None:
+    rule = calls()[name].rule
+    blocks = dict(block.split("\n", 1) for block in GOLDEN.strip().split("\n\n"))
+    assert rule is not None
+    assert printed(rule) == blocks[name]

@@ -1,0 +1,55 @@
+"""Views of any two shapes with as many elements: every common factor is found, and right."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.ir.ops.view import refine
+from tests.ops.sample import f, s
+from tests.ops.split_run_combine import check_splits
+
+PRIMES = st.lists(st.sampled_from([2, 2, 3, 5]), min_size=1, max_size=4)
+
+
+@st.composite
+def shape_pairs(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Draws two shapes of equally many elements, with dimensions of size 1 among them."""
+    primes = draw(PRIMES)
+    return draw(_grouped(primes)), draw(_grouped(draw(st.permutations(primes))))
+
+
+@st.composite
+def _grouped(draw: st.DrawFn, primes: list[int]) -> list[int]:
+    cuts = draw(st.lists(st.integers(0, len(primes)), max_size=3).map(sorted))
+    ends = zip([0, *cuts], [*cuts, len(primes)], strict=True)
+    return [math.prod(primes[start:end]) for start, end in ends]
+
+
+@settings(max_examples=60)
+@given(shape_pairs())
+def test_any_view_splits_right(shapes: tuple[list[int], list[int]]) -> None:
+    source, target = shapes
+    sample = s("view", f(*source), target)
+    assert sample.rule is not None
+    check_splits(sample, sample.rule)
+
+
+@given(PRIMES, st.data())
+def test_merged_dimensions_all_split(source: list[int], data: st.DataObject) -> None:
+    target = data.draw(_grouped(source))
+    assert refine(source, target).whole == []
+    assert refine(target, source).whole == []
+
+
+@given(shape_pairs())
+def test_common_ends_split_where_boundaries_do_not_align(
+    shapes: tuple[list[int], list[int]],
+) -> None:
+    source, target = ([size for size in shape if size != 1] for shape in shapes)
+    found = refine(source, target)
+    splittable = math.prod(n for name, n in found.sizes.items() if name not in found.whole)
+    assert splittable % math.gcd(source[0], target[0]) == 0
+    assert splittable % math.gcd(source[-1], target[-1]) == 0

@@ -1,0 +1,72 @@
+"""Kernels: found by kind, called by name, clear about what is missing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.expr import Coord
+from autopar.ir.program import DTYPE_BYTES, DType, Ref
+from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES, kernel, signature, to_torch
+
+
+def test_every_dtype_has_its_size() -> None:
+    assert {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()} == DTYPE_BYTES
+    assert all(TORCH_DTYPES[name] is dtype for dtype, name in IR_DTYPES.items())
+
+
+def test_arguments_as_torch_takes_them() -> None:
+    assert to_torch(((1, 2), DType("bf16"), None, 0.5)) == [[1, 2], torch.bfloat16, None, 0.5]
+    for unresolved in (Ref("x"), Coord("tp"), (1, Coord("tp"))):
+        with pytest.raises(TypeError, match="must be resolved"):
+            to_torch(unresolved)
+
+
+def test_aten_by_name() -> None:
+    x = torch.arange(4.0)
+    torch.testing.assert_close(kernel("aten.add.Tensor")(self=x, other=x, alpha=2), 3 * x)
+
+
+@pytest.mark.parametrize("kind", ["aten.view.default", "aten._unsafe_view.default"])
+def test_views_take_results_of_any_strides(kind: str) -> None:
+    x = torch.arange(6).reshape(2, 3).T
+    assert kernel(kind)(self=x, size=[6]).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_ops_of_other_libraries() -> None:
+    with torch.library._scoped_library("kernel_test", "FRAGMENT") as library:
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: 2 * x, "CPU")
+        assert kernel("kernel_test.double.default")(x=torch.ones(1)).item() == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("aten.mm.defualt", r"aten\.mm has the overloads default, "),
+        ("aten.matmull.default", r"has no such op"),
+        ("mylib.op.default", r"isn't registered with torch; import the library"),
+        ("comm.all_reduce", r"by the executor, not by a kernel"),
+        ("autopar.to_partail", r"did you mean autopar\.to_partial"),
+        ("mm", r"isn't registered"),
+    ],
+)
+def test_unknown_kinds(kind: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        kernel(kind)
+
+
+def test_signatures() -> None:
+    assert signature("aten.mm.default").positional == ("self", "mat2")
+    assert not signature("aten.mm.default").device
+    assert signature("aten.full.default").device
+    assert "dtype" in signature("aten.full.default").keyword
+    assert signature("autopar.to_partial").positional == ("self", "monoid", "index")
+
+
+def test_a_complete_value_becomes_partial() -> None:
+    x = torch.tensor([2, -3])
+    to_partial = kernel("autopar.to_partial")
+    assert to_partial(self=x, monoid="sum", index=0) is x
+    assert to_partial(self=x, monoid="max", index=1).tolist() == [torch.iinfo(x.dtype).min] * 2
