@@ -18,13 +18,13 @@ from autopar.ir.manifest import Manifest
 from autopar.ir.program import Program
 from autopar.ir.serde_deployment import (
     deployment_from_proto,
-    deployment_to_proto,
     manifest_from_proto,
-    manifest_to_proto,
+    write_deployment,
+    write_manifest,
 )
 from autopar.ir.serde_read import program_from_proto
 from autopar.ir.serde_tables import Corrupt
-from autopar.ir.serde_write import program_to_proto
+from autopar.ir.serde_write import write_program
 
 FORMAT_VERSION = 1
 """The version of the format that this code writes, and the newest that it understands."""
@@ -50,7 +50,7 @@ def program_to_bytes(program: Program) -> bytes:
         InvalidInputError: If it would take more than 2 GiB, or names a value that doesn't exist.
     """
     what = f"program {program.name!r}"
-    return _to_bytes(lambda: pb.File(program=program_to_proto(program)), what)
+    return _to_bytes(lambda file: write_program(program, file.program), what)
 
 
 def program_from_bytes(data: bytes, source: str = "program") -> Program:
@@ -73,7 +73,7 @@ def deployment_to_bytes(deployment: Deployment) -> bytes:
     Raises:
         InvalidInputError: If it would take more than 2 GiB.
     """
-    return _to_bytes(lambda: pb.File(deployment=deployment_to_proto(deployment)), "rank table")
+    return _to_bytes(lambda file: write_deployment(deployment, file.deployment), "rank table")
 
 
 def deployment_from_bytes(
@@ -95,7 +95,7 @@ def deployment_from_bytes(
 
 def manifest_to_bytes(manifest: Manifest) -> bytes:
     """Returns a manifest as bytes."""
-    return _to_bytes(lambda: pb.File(manifest=manifest_to_proto(manifest)), "manifest")
+    return _to_bytes(lambda file: write_manifest(manifest, file.manifest), "manifest")
 
 
 def manifest_from_bytes(data: bytes, source: str = "manifest") -> Manifest:
@@ -113,12 +113,12 @@ def content_of(data: bytes, source: str = "file") -> str:
     return _parse(data, source).WhichOneof("content") or ""
 
 
-def _to_bytes(build: Callable[[], pb.File], what: str) -> bytes:
+def _to_bytes(write: Callable[[pb.File], None], what: str) -> bytes:
+    file = pb.File(
+        magic=MAGIC, format_version=FORMAT_VERSION, minimum_reader_version=MINIMUM_READER_VERSION
+    )
     try:
-        file = build()
-        file.magic = MAGIC
-        file.format_version = FORMAT_VERSION
-        file.minimum_reader_version = MINIMUM_READER_VERSION
+        write(file)
         size = file.ByteSize()
         if size > MAX_BYTES:
             raise InvalidInputError(

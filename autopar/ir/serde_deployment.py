@@ -21,31 +21,29 @@ from autopar.ir.serde_tables import (
     StringWriter,
     array_size,
     ints_from_proto,
-    ints_to_proto,
+    write_ints,
 )
 
 Lists = tuple[tuple[int, ...], ...]
 
 
-def deployment_to_proto(deployment: Deployment) -> pb.Deployment:
-    """Returns the message of a rank table, without the programs."""
+def write_deployment(deployment: Deployment, message: pb.Deployment) -> None:
+    """Fills the message of a rank table, without the programs."""
     ranks = deployment.ranks
     shape = _row_major_shape(deployment)
-    rank_of = {rank.process_id: at for at, rank in enumerate(ranks)} if shape else {}
-    columns = [] if shape else zip(*(rank.coords for rank in ranks), strict=True)
-    return pb.Deployment(
-        program_count=len(deployment.programs),
-        axes=deployment.axes,
-        program=ints_to_proto([rank.program for rank in ranks]),
-        process_id=ints_to_proto([rank.process_id for rank in ranks]),
-        row_major=shape is not None,
-        shape=shape,
-        coords=[ints_to_proto(column) for column in columns],
-        groups=[
-            _group_to_proto(name, lists, shape, rank_of)
-            for name, lists in sorted(deployment.groups.items())
-        ],
-    )
+    message.program_count = len(deployment.programs)
+    message.axes.extend(deployment.axes)
+    write_ints([rank.program for rank in ranks], message.program)
+    write_ints([rank.process_id for rank in ranks], message.process_id)
+    if shape is not None:
+        message.row_major = True
+        message.shape.extend(shape)
+    else:
+        for column in zip(*(rank.coords for rank in ranks), strict=True):
+            write_ints(column, message.coords.add())
+    rank_of = {rank.process_id: at for at, rank in enumerate(ranks)}
+    for name, lists in sorted(deployment.groups.items()):
+        _write_group(lists, shape, rank_of, message.groups.add(name=name))
 
 
 def _row_major_shape(deployment: Deployment) -> tuple[int, ...] | None:
@@ -83,17 +81,18 @@ def slices(shape: Sequence[int], axes: Sequence[int], rank_of: Mapping[int, int]
     return tuple(tuple(rank_of[at + step] for step in members) for at in offsets(others))
 
 
-def _group_to_proto(
-    name: str, lists: Lists, shape: tuple[int, ...] | None, rank_of: Mapping[int, int]
-) -> pb.Deployment.Group:
+def _write_group(
+    lists: Lists,
+    shape: tuple[int, ...] | None,
+    rank_of: Mapping[int, int],
+    message: pb.Deployment.Group,
+) -> None:
     axes = _axes_of(lists, shape, rank_of) if shape else None
     if axes is not None:
-        return pb.Deployment.Group(name=name, axes=axes)
-    return pb.Deployment.Group(
-        name=name,
-        ranks=ints_to_proto([rank for members in lists for rank in members]),
-        lengths=ints_to_proto([len(members) for members in lists]),
-    )
+        message.axes.extend(axes)
+        return
+    write_ints([rank for members in lists for rank in members], message.ranks)
+    write_ints([len(members) for members in lists], message.lengths)
 
 
 def _axes_of(
@@ -127,7 +126,9 @@ def deployment_from_proto(message: pb.Deployment, programs: Sequence[Program]) -
         raise Corrupt(f"{len(program)} ranks have a program, {len(process_ids)} a process id")
     if programs and len(programs) != message.program_count:
         raise Corrupt(f"the table is for {message.program_count} programs, not {len(programs)}")
-    if program and not 0 <= min(program) <= max(program) < message.program_count:
+    # A table that was read without its programs, and written again, doesn't know how many.
+    known = message.program_count
+    if program and known and not 0 <= min(program) <= max(program) < known:
         raise Corrupt(f"a rank runs program {max(program)} of {message.program_count}")
     coords = _coords_from_proto(message, process_ids)
     return Deployment(
@@ -191,33 +192,26 @@ def _lists_from_proto(group: pb.Deployment.Group, rank_count: int) -> Lists:
     return tuple(ranks[end - length : end] for end, length in zip(ends, lengths, strict=True))
 
 
-def manifest_to_proto(manifest: Manifest) -> pb.Manifest:
-    """Returns the message of a manifest."""
+def write_manifest(manifest: Manifest, message: pb.Manifest) -> None:
+    """Fills the message of a manifest."""
     strings = StringWriter()
     number = strings.number
-    files = [
-        pb.Manifest.FileEntry(
-            path=number(file.path), sha256=bytes.fromhex(file.sha256), size_bytes=file.bytes
-        )
-        for file in manifest.files
-    ]
-    report = [
-        pb.Manifest.ReportEntry(
+    message.autopar_version = number(manifest.autopar_version)
+    message.model = number(manifest.model)
+    for file in manifest.files:
+        digest = bytes.fromhex(file.sha256)
+        message.files.add(path=number(file.path), sha256=digest, size_bytes=file.bytes)
+    for item in manifest.report:
+        entry = message.report.add(
             category=number(item.category),
             subject=number(item.subject),
             detail=number(item.detail),
-            loc=pb.Loc(file=number(item.loc.file), line=item.loc.line, name=number(item.loc.name)),
             size_bytes=item.bytes,
         )
-        for item in manifest.report
-    ]
-    return pb.Manifest(
-        autopar_version=number(manifest.autopar_version),
-        model=number(manifest.model),
-        files=files,
-        report=report,
-        strings=strings.table(),
-    )
+        entry.loc.file = number(item.loc.file)
+        entry.loc.line = item.loc.line
+        entry.loc.name = number(item.loc.name)
+    message.strings.extend(strings.table())
 
 
 def manifest_from_proto(message: pb.Manifest) -> Manifest:

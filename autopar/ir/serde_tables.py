@@ -82,14 +82,16 @@ def _decode(data: bytes) -> str:
         raise Corrupt("a string is not UTF-8") from error
 
 
-def ints_to_proto(numbers: Sequence[int]) -> pb.Ints:
-    """Returns integers as runs (start, step, length) if they are few, else one by one."""
+def write_ints(numbers: Sequence[int], message: pb.Ints) -> None:
+    """Fills in integers, as runs (start, step, length) if these are few, else one by one."""
     if isinstance(numbers, range):
-        return pb.Ints(runs=(numbers.start, numbers.step, len(numbers)) if numbers else ())
-    runs = list(_runs(numbers))
+        runs = [(numbers.start, numbers.step, len(numbers))] if numbers else []
+    else:
+        runs = list(_runs(numbers))
     if 3 * len(runs) < len(numbers):
-        return pb.Ints(runs=[number for run in runs for number in run])
-    return pb.Ints(values=numbers)
+        message.runs.extend(number for run in runs for number in run)
+    else:
+        message.values.extend(numbers)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:

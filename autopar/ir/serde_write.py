@@ -20,14 +20,12 @@ from autopar.ir.program import (
     Port,
     Program,
     Ref,
-    Signature,
     Value,
     refs,
 )
-from autopar.ir.serde_tables import StringWriter, extent_of_binary, ints_to_proto
+from autopar.ir.serde_tables import StringWriter, extent_of_binary, write_ints
 
 Item = TypeVar("Item")
-Message = TypeVar("Message")
 
 EXPR_KINDS: Mapping[str, pb.Expr.Kind] = {
     "+": pb.Expr.ADD,
@@ -37,11 +35,14 @@ EXPR_KINDS: Mapping[str, pb.Expr.Kind] = {
     "max": pb.Expr.MAX,
 }
 
+MAX_ARG_DEPTH = 32
+"""Levels of lists in an argument. protobuf reads messages that are at most 100 levels deep."""
+
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def program_to_proto(program: Program) -> pb.Program:
-    """Returns the message of a program.
+def write_program(program: Program, message: pb.Program) -> None:
+    """Fills the message of a program.
 
     Equal programs give equal messages: the order of the functions and values in their mappings,
     which equality ignores, has no influence.
@@ -50,15 +51,19 @@ def program_to_proto(program: Program) -> pb.Program:
         ValueError: If an op or output names a value that the function lacks, or a number is
             outside the format's range.
     """
-    return _ProgramWriter().program(program)
+    _ProgramWriter(message).program(program)
 
 
-class _Table(Generic[Item, Message]):
-    """Numbers distinct items from 1 in order of first use; 0 is None."""
+class _Table(Generic[Item]):
+    """Numbers distinct items from 1 in order of first use; 0 is None.
 
-    def __init__(self, encode: Callable[[Item], Message]) -> None:
-        self.messages: list[Message] = []
-        self._encode = encode
+    Args:
+        write: Adds an item to the table in the message. What the item refers to is numbered
+            before, so entries refer backwards only.
+    """
+
+    def __init__(self, write: Callable[[Item], object]) -> None:
+        self._write = write
         self._numbers: dict[Item, int] = {}
         # Most items are shared objects, and hashing a layout is far slower than an identity.
         self._by_identity: dict[int, tuple[Item, int]] = {}
@@ -70,16 +75,17 @@ class _Table(Generic[Item, Message]):
             return known[1]
         number = self._numbers.get(item)
         if number is None:
-            # What the item refers to is numbered first, so tables refer backwards only.
-            message = self._encode(item)
-            self.messages.append(message)
-            number = self._numbers[item] = len(self.messages)
+            self._write(item)
+            number = self._numbers[item] = len(self._numbers) + 1
         self._by_identity[id(item)] = (item, number)
         return number
 
 
 class _ProgramWriter:
-    def __init__(self) -> None:
+    """Fills a message in place: protobuf copies every message that is handed to a constructor."""
+
+    def __init__(self, message: pb.Program) -> None:
+        self._message = message
         self._strings = StringWriter()
         self._string = self._strings.number
         self._locs = _Table(self._loc)
@@ -90,115 +96,107 @@ class _ProgramWriter:
         self._op_dists = _Table(self._op_dist)
         self._origins = _Table(self._origin)
 
-    def program(self, program: Program) -> pb.Program:
+    def program(self, program: Program) -> None:
         if wrong := [key for key, function in program.functions.items() if key != function.name]:
             raise ValueError(f"function {wrong[0]} is filed under a wrong name")
-        return pb.Program(
-            name=self._string(program.name),
-            level=self._string(program.level),
-            mesh=self._meshes.number(program.mesh),
-            functions=[self._function(function) for function in functions_in_order(program)],
-            signature=self._signature(program.signature),
-            strings=self._strings.table(),
-            locs=self._locs.messages,
-            exprs=self._exprs.messages,
-            meshes=self._meshes.messages,
-            layouts=self._layouts.messages,
-            op_dists=self._op_dists.messages,
-            origins=self._origins.messages,
-        )
+        message = self._message
+        message.name = self._string(program.name)
+        message.level = self._string(program.level)
+        message.mesh = self._meshes.number(program.mesh)
+        for function in functions_in_order(program):
+            self._function(function)
+        for port in program.signature.inputs:
+            self._port(port, message.signature.inputs.add())
+        for port in program.signature.outputs:
+            self._port(port, message.signature.outputs.add())
+        message.strings.extend(self._strings.table())
 
-    def _loc(self, loc: Loc) -> pb.Loc:
-        return pb.Loc(file=self._string(loc.file), line=loc.line, name=self._string(loc.name))
+    def _loc(self, loc: Loc) -> None:
+        file, name = self._string(loc.file), self._string(loc.name)
+        self._message.locs.add(file=file, line=loc.line, name=name)
 
     def _loc_number(self, loc: Loc) -> int:
         return self._locs.number(None if loc == UNKNOWN else loc)
 
-    def _origin(self, origin: Origin) -> pb.Origin:
-        return pb.Origin(kind=self._string(origin.kind), detail=self._string(origin.detail))
+    def _origin(self, origin: Origin) -> None:
+        kind, detail = self._string(origin.kind), self._string(origin.detail)
+        self._message.origins.add(kind=kind, detail=detail)
 
     def _size(self, size: IntExpr) -> int:
         return size if isinstance(size, int) and size >= 0 else -self._exprs.number(size)
 
-    def _expr(self, expr: IntExpr) -> pb.Expr:
+    def _expr(self, expr: IntExpr) -> None:
         if isinstance(expr, int):
-            return pb.Expr(constant=expr)
-        if isinstance(expr, Coord):
-            return pb.Expr(kind=pb.Expr.COORD, axis=self._string(expr.axis))
-        if isinstance(expr, Binary):
+            self._message.exprs.add(constant=expr)
+        elif isinstance(expr, Coord):
+            self._message.exprs.add(kind=pb.Expr.COORD, axis=self._string(expr.axis))
+        elif isinstance(expr, Binary):
             lhs, rhs = self._size(expr.lhs), self._size(expr.rhs)
             self._extents[expr] = extent_of_binary(self._extent(expr.lhs), self._extent(expr.rhs))
-            return pb.Expr(kind=EXPR_KINDS[expr.op], lhs=lhs, rhs=rhs)
-        raise TypeError(f"not a rank expression: {expr!r}")
+            self._message.exprs.add(kind=EXPR_KINDS[expr.op], lhs=lhs, rhs=rhs)
+        else:
+            raise TypeError(f"not a rank expression: {expr!r}")
 
     def _extent(self, expr: IntExpr) -> tuple[int, int]:
         return self._extents.get(expr, (1, 1))
 
-    def _mesh(self, mesh: ProcessMesh) -> pb.Mesh:
+    def _mesh(self, mesh: ProcessMesh) -> None:
         parent = self._meshes.number(mesh.parent)
+        message = self._message.meshes.add(parent=parent)
         if mesh.fixed:
-            axis, index = mesh.fixed[-1]
-            piece = pb.Mesh.Slice(axis=self._string(axis), index=index)
-            return pb.Mesh(parent=parent, slice=piece)
-        names = [self._string(name) for name in mesh.dim_names]
-        ids = ints_to_proto(mesh.ids)
-        return pb.Mesh(
-            parent=parent, array=pb.Mesh.Array(shape=mesh.shape, dim_names=names, ids=ids)
-        )
+            axis, message.slice.index = mesh.fixed[-1]
+            message.slice.axis = self._string(axis)
+            return
+        message.array.shape.extend(mesh.shape)
+        message.array.dim_names.extend(self._string(name) for name in mesh.dim_names)
+        write_ints(mesh.ids, message.array.ids)
 
-    def _dim(self, dim: DimLayout) -> pb.Dim:
-        subs = [
-            pb.Dim.SubDim(size=sub.size, axes=[self._string(axis) for axis in sub.axes])
-            for sub in dim
-        ]
-        return pb.Dim(sub_dims=subs)
+    def _dim(self, dim: DimLayout, message: pb.Dim) -> None:
+        for sub in dim:
+            axes = [self._string(axis) for axis in sub.axes]
+            message.sub_dims.add(size=sub.size, axes=axes)
 
-    def _layout(self, layout: Layout) -> pb.Layout:
-        return pb.Layout(
-            mesh=self._meshes.number(layout.mesh),
-            dims=[self._dim(dim) for dim in layout.dims],
+    def _layout(self, layout: Layout) -> None:
+        mesh = self._meshes.number(layout.mesh)
+        message = self._message.layouts.add(
+            mesh=mesh,
             partial=self._strings.pairs(layout.partial),
-            mask=None if layout.mask is None else ints_to_proto(layout.mask),
             offload=self._string(layout.offload),
         )
+        for dim in layout.dims:
+            self._dim(dim, message.dims.add())
+        if layout.mask is not None:
+            message.mask.SetInParent()
+            write_ints(layout.mask, message.mask)
 
-    def _op_dist(self, dist: OpDist) -> pb.OpDist:
-        factors = [
-            pb.OpDist.Factor(name=self._string(name), dim=self._dim(dim))
-            for name, dim in dist.factors
-        ]
-        pending = [
-            pb.OpDist.Pending(
-                axis=self._string(p.axis), monoid=self._string(p.monoid), operands=p.operands
-            )
-            for p in dist.pending
-        ]
-        return pb.OpDist(
-            mesh=self._meshes.number(dist.mesh),
-            factors=factors,
-            body=self._string(dist.body),
-            pending=pending,
-        )
+    def _op_dist(self, dist: OpDist) -> None:
+        mesh = self._meshes.number(dist.mesh)
+        message = self._message.op_dists.add(mesh=mesh, body=self._string(dist.body))
+        for name, dim in dist.factors:
+            self._dim(dim, message.factors.add(name=self._string(name)).dim)
+        for pending in dist.pending:
+            axis, monoid = self._string(pending.axis), self._string(pending.monoid)
+            message.pending.add(axis=axis, monoid=monoid, operands=pending.operands)
 
-    def _function(self, function: Function) -> pb.Function:
+    def _function(self, function: Function) -> None:
         if wrong := [key for key, value in function.values.items() if key != value.name]:
             raise ValueError(f"function {function.name}: %{wrong[0]} is filed under a wrong name")
-        values = list(values_in_order(function))
-        positions = {value.name: at for at, value in enumerate(values)}
+        message = self._message.functions.add(name=self._string(function.name))
+        positions: dict[str, int] = {}
+        for value in values_in_order(function):
+            positions[value.name] = len(positions)
+            self._value(value, message)
         try:
-            return pb.Function(
-                name=self._string(function.name),
-                values=[self._value(value) for value in values],
-                inputs=[positions[name] for name in function.inputs],
-                outputs=[positions[name] for name in function.outputs],
-                ops=[self._op(op, positions) for op in function.ops],
-                aliases=[positions[name] for pair in function.aliases for name in pair],
-            )
+            message.inputs.extend(positions[name] for name in function.inputs)
+            message.outputs.extend(positions[name] for name in function.outputs)
+            message.aliases.extend(positions[name] for pair in function.aliases for name in pair)
+            for op in function.ops:
+                self._op(op, positions, message)
         except KeyError as error:
             raise ValueError(f"function {function.name}: no value %{error.args[0]}") from error
 
-    def _value(self, value: Value) -> pb.Value:
-        return pb.Value(
+    def _value(self, value: Value, message: pb.Function) -> None:
+        message.values.add(
             name=self._string(value.name),
             dtype=self._string(value.dtype),
             shape=[self._size(size) for size in value.shape],
@@ -208,10 +206,9 @@ class _ProgramWriter:
             loc=self._loc_number(value.loc),
         )
 
-    def _op(self, op: Op, positions: Mapping[str, int]) -> pb.Op:
-        return pb.Op(
+    def _op(self, op: Op, positions: Mapping[str, int], message: pb.Function) -> None:
+        added = message.ops.add(
             kind=self._string(op.kind),
-            args=[self._arg(name, arg, positions) for name, arg in op.args],
             results=[positions[name] for name in op.results],
             dist=self._op_dists.number(op.dist),
             origin=self._origins.number(op.origin),
@@ -221,73 +218,71 @@ class _ProgramWriter:
             phase=0 if op.phase == "forward" else self._string(op.phase),
             plan=self._strings.pairs(op.plan),
         )
+        for name, arg in op.args:
+            if _depth(arg) > MAX_ARG_DEPTH:
+                raise ValueError(f"argument {name} of {op.kind} is too deep a list")
+            self._arg(arg, added.args.add(name=self._string(name)), name, positions)
 
-    def _arg(self, name: str, arg: Arg, positions: Mapping[str, int]) -> pb.Arg:
-        number = self._string(name)
+    def _arg(self, arg: Arg, message: pb.Arg, name: str, positions: Mapping[str, int]) -> None:
         if isinstance(arg, Ref):
-            return pb.Arg(name=number, ref=positions[arg.name])
-        if isinstance(arg, bool):
-            return pb.Arg(name=number, boolean=arg)
-        if isinstance(arg, int):
-            return _int_arg(number, arg)
-        if isinstance(arg, tuple):
-            return self._tuple_arg(number, arg, positions)
-        if isinstance(arg, float):
-            return pb.Arg(name=number, number=math.nan if math.isnan(arg) else arg)
-        if isinstance(arg, str):
-            return pb.Arg(name=number, text=self._string(arg))
-        if isinstance(arg, DType):
-            return pb.Arg(name=number, dtype=self._string(arg.name))
-        if isinstance(arg, Expr):
-            return pb.Arg(name=number, expr=self._exprs.number(arg))
-        if arg is None:
-            return pb.Arg(name=number)
-        raise TypeError(f"argument {name} is a {type(arg).__name__}, which no op takes: {arg!r}")
+            message.ref = positions[arg.name]
+        elif isinstance(arg, bool):
+            message.boolean = arg
+        elif isinstance(arg, int):
+            _write_int(arg, message)
+        elif isinstance(arg, tuple):
+            self._tuple(arg, message, name, positions)
+        elif isinstance(arg, float):
+            message.number = math.nan if math.isnan(arg) else arg
+        elif isinstance(arg, str):
+            message.text = self._string(arg)
+        elif isinstance(arg, DType):
+            message.dtype = self._string(arg.name)
+        elif isinstance(arg, Expr):
+            message.expr = self._exprs.number(arg)
+        elif arg is not None:
+            kind = type(arg).__name__
+            raise TypeError(f"argument {name} is a {kind}, which no op takes: {arg!r}")
 
-    def _tuple_arg(
-        self, number: int, items: tuple[Arg, ...], positions: Mapping[str, int]
-    ) -> pb.Arg:
+    def _tuple(
+        self, items: tuple[Arg, ...], message: pb.Arg, name: str, positions: Mapping[str, int]
+    ) -> None:
         if items and all(type(item) is int and item in _INT64 for item in items):
-            return pb.Arg(name=number, integers=pb.Arg.IntList(items=items))  # type: ignore[arg-type]
-        if items and all(isinstance(item, Ref) for item in items):
-            places = [positions[ref.name] for ref in refs(items)]
-            return pb.Arg(name=number, refs=pb.Arg.RefList(items=places))
-        listed = [self._arg("", item, positions) for item in items]
-        return pb.Arg(name=number, list=pb.Arg.List(items=listed))
+            message.integers.items.extend(items)  # type: ignore[arg-type]
+        elif items and all(isinstance(item, Ref) for item in items):
+            message.refs.items.extend(positions[ref.name] for ref in refs(items))
+        else:
+            message.list.SetInParent()
+            for item in items:
+                self._arg(item, message.list.items.add(), name, positions)
 
-    def _signature(self, signature: Signature) -> pb.Signature:
-        return pb.Signature(
-            inputs=[self._port(port) for port in signature.inputs],
-            outputs=[self._port(port) for port in signature.outputs],
-        )
-
-    def _port(self, port: Port) -> pb.Signature.Port:
-        boxes = [
-            pb.Signature.Box(
-                sub_dims=[
-                    pb.Signature.BoxDim(
-                        size=sub.size, start=self._size(sub.start), length=self._size(sub.length)
-                    )
-                    for sub in dim
-                ]
-            )
-            for dim in port.box
-        ]
-        return pb.Signature.Port(
-            name=self._string(port.name),
-            label=self._string(port.label),
-            dtype=self._string(port.dtype),
-            shape=port.shape,
-            role=self._string(port.role),
-            box=boxes,
-        )
+    def _port(self, port: Port, message: pb.Signature.Port) -> None:
+        message.name = self._string(port.name)
+        message.label = self._string(port.label)
+        message.dtype = self._string(port.dtype)
+        message.role = self._string(port.role)
+        message.shape.extend(port.shape)
+        for dim in port.box:
+            box = message.box.add()
+            for sub in dim:
+                start, length = self._size(sub.start), self._size(sub.length)
+                box.sub_dims.add(size=sub.size, start=start, length=length)
 
 
-def _int_arg(name: int, number: int) -> pb.Arg:
+def _depth(arg: Arg) -> int:
+    """Returns the number of levels of lists, counted no further than needed."""
+    depth, level = 0, [arg]
+    while depth <= MAX_ARG_DEPTH and (lists := [item for item in level if type(item) is tuple]):
+        depth += 1
+        level = [item for each in lists for item in each]
+    return depth
+
+
+def _write_int(number: int, message: pb.Arg) -> None:
     if number in _INT64:
-        return pb.Arg(name=name, integer=number)
-    data = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
-    return pb.Arg(name=name, big_integer=data)
+        message.integer = number
+    else:
+        message.big_integer = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
 def functions_in_order(program: Program) -> Iterator[Function]:

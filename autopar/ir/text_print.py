@@ -29,6 +29,9 @@ from autopar.ir.text_words import IDENTIFIER, integers, kind, quote, value_name,
 MAX_ALIGNED = 56
 """Left-hand sides up to this width are padded to one column; longer ones stick out."""
 
+MAX_ALIAS = 16
+"""Longest short name of a source file, without the number that tells it from others."""
+
 MAX_LISTED_RANKS = 64
 
 
@@ -206,7 +209,8 @@ def _file_aliases(program: Program) -> dict[str, str]:
     for file, count in uses.items():
         if count > 1:
             stem = re.sub(r"\W+", "_", os.path.splitext(os.path.basename(file))[0])
-            stem = stem if IDENTIFIER.fullmatch(stem) else f"file_{stem}".rstrip("_")
+            stem = stem if IDENTIFIER.fullmatch(stem) else f"file_{stem}"
+            stem = stem[:MAX_ALIAS].rstrip("_")
             taken = set(aliases.values())
             numbered = (f"{stem}_{number}" for number in range(2, len(taken) + 3))
             aliases[file] = next(name for name in (stem, *numbered) if name not in taken)

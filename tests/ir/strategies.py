@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -211,7 +212,7 @@ def functions(
     ops: list[Op] = []
     for _ in range(draw(st.integers(min_value=0, max_value=max_ops))):
         known = tuple(found)
-        results = [fresh for _, fresh in zip(range(draw(st.sampled_from((0, 1, 1, 2)))), pool)]
+        results = list(itertools.islice(pool, draw(st.sampled_from((0, 1, 1, 2)))))
         role = draw(st.sampled_from(("activation", "activation", "gradient", "buffer")))
         for fresh in results:
             found[fresh] = draw(values(fresh, mesh, level, role))

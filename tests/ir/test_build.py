@@ -217,7 +217,9 @@ def test_a_file_is_not_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InvalidInputError, match=r"can't write .*file.*choose another folder with -o"):
+    with pytest.raises(
+        InvalidInputError, match=r"can't write .*file.*choose another folder with -o"
+    ):
         write(tmp_path / "file" / "build")
 
 
