@@ -132,3 +132,25 @@ def fail_at(processes: Processes, build: Path, how: str, timeout: float) -> Any:
 def _exit_with_message(failure: RankFailure) -> None:
     print(f"watch: {failure}", flush=True)
     os._exit(17)
+
+
+def compare_captured(processes: Processes) -> list[str]:
+    """As `compare_collectives`, a sample of it through `torch.compile(fullgraph=True)`."""
+    _join(processes)
+    size, rank = processes.size, processes.rank
+    group = Group(dist.group.WORLD.group_name, size, rank, tuple(range(size)), "gloo")
+    sample = {
+        (op.kind, op.arg("monoid")): (op, tensors)
+        for op, tensors in cases(size)
+        if tensors[0].numel() and tensors[0].dtype == torch.float32
+        if op.arg("monoid") in (None, "sum", "max")
+    }
+    wrong = []
+    for op, tensors in sample.values():
+        args = [arg for name, arg in op.args if name not in ("self", "group")]
+        captured = torch.compile(COLLECTIVES[op.kind], fullgraph=True, backend="aot_eager")
+        found = captured(tensors[rank], *args, group)
+        if problem := _difference(found, collective(op, tensors)[rank]):
+            wrong.append(f"{_describe(op)} {tensors[0].dtype}: {problem}")
+    dist.destroy_process_group()
+    return wrong
