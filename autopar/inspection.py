@@ -1,0 +1,223 @@
+"""Programs as text, JSON or a graph for Graphviz: of a build's rank, or of any single .pb file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from autopar.ir.build import read_build
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.expr import Expr, evaluate
+from autopar.ir.layout import Layout
+from autopar.ir.program import Arg, DType, Function, Op, Program, Ref, Value
+from autopar.ir.serde import (
+    content_of,
+    deployment_from_bytes,
+    manifest_from_bytes,
+    program_from_bytes,
+)
+from autopar.ir.text import print_deployment, print_program
+
+FORMATS = ("text", "json", "dot")
+
+
+def show_serial(build: Path, form: str) -> str:
+    """Returns the completed program of a build, with all attributes."""
+    return show_program(read_build(build).serial, form)
+
+
+def show_rank(build: Path, rank: int, form: str) -> str:
+    """Returns the program that a rank runs, its rank expressions resolved.
+
+    Raises:
+        InvalidInputError: If there is no such build or rank.
+    """
+    deployment = read_build(build).deployment
+    if not 0 <= rank < deployment.world_size:
+        raise InvalidInputError(
+            f"--rank {rank}: {build} is for {deployment.world_size} ranks,"
+            f" 0 to {deployment.world_size - 1}"
+        )
+    program = resolve(deployment.program_of(rank), deployment.coords_of(rank))
+    shown = show_program(program, form)
+    return shown if form != "text" else f"{_rank_header(deployment, rank)}\n{shown}"
+
+
+def show_file(path: Path, form: str) -> str:
+    """Returns the content of a single .pb file: a program, a rank table or a manifest.
+
+    Raises:
+        InvalidInputError: If the file is none of these, or can't be shown in this format.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"can't read {path}: {error.strerror}") from error
+    content = content_of(data, str(path))
+    if content == "program":
+        return show_program(program_from_bytes(data, str(path)), form)
+    if form != "text":
+        raise InvalidInputError(f"{path} is a {content}; only programs have a --format {form}")
+    if content == "deployment":
+        return print_deployment(deployment_from_bytes(data, (), str(path)))
+    manifest = manifest_from_bytes(data, str(path))
+    lines = [f"{manifest.model}, compiled by autopar {manifest.autopar_version}"]
+    lines.extend(f"  {file.sha256[:16]}  {file.bytes:>12}  {file.path}" for file in manifest.files)
+    return "\n".join(lines)
+
+
+def show_program(program: Program, form: str) -> str:
+    """Returns a program as `text`, `json` or `dot`."""
+    renderers: Mapping[str, Callable[[Program], str]] = {
+        "text": print_program,
+        "json": _to_json,
+        "dot": _to_dot,
+    }
+    return renderers[form](program).rstrip("\n")
+
+
+def resolve(program: Program, coords: Mapping[str, int]) -> Program:
+    """Returns a program with the rank expressions of shapes, arguments and ports evaluated."""
+    functions = {
+        name: _resolve_function(function, coords) for name, function in program.functions.items()
+    }
+    ports = program.signature
+    signature = replace(
+        ports,
+        **{
+            side: tuple(
+                replace(
+                    port,
+                    box=tuple(
+                        tuple(
+                            replace(
+                                sub,
+                                start=evaluate(sub.start, coords),
+                                length=evaluate(sub.length, coords),
+                            )
+                            for sub in dim
+                        )
+                        for dim in port.box
+                    ),
+                )
+                for port in getattr(ports, side)
+            )
+            for side in ("inputs", "outputs")
+        },
+    )
+    return replace(program, functions=functions, signature=signature)
+
+
+def _resolve_function(function: Function, coords: Mapping[str, int]) -> Function:
+    values = {
+        name: replace(value, shape=tuple(evaluate(size, coords) for size in value.shape))
+        for name, value in function.values.items()
+    }
+    ops = tuple(
+        replace(op, args=tuple((name, _resolve_arg(arg, coords)) for name, arg in op.args))
+        for op in function.ops
+    )
+    return replace(function, values=values, ops=ops)
+
+
+def _resolve_arg(arg: Arg, coords: Mapping[str, int]) -> Arg:
+    if isinstance(arg, tuple):
+        return tuple(_resolve_arg(item, coords) for item in arg)
+    return evaluate(arg, coords) if isinstance(arg, Expr) else arg
+
+
+def _rank_header(deployment: Deployment, rank: int) -> str:
+    entry = deployment.ranks[rank]
+    coords = ", ".join(f"{axis}={at}" for axis, at in deployment.coords_of(rank).items())
+    lines = [f"# rank {rank} of {deployment.world_size}: process {entry.process_id} at {coords}"]
+    for name in deployment.groups:
+        members = ", ".join(str(member) for member in deployment.group_of(name, rank))
+        lines.append(f"# group {name}: ranks {members}")
+    return "\n".join(lines)
+
+
+def _to_json(program: Program) -> str:
+    functions = {
+        name: {
+            "inputs": [_value_json(function.values[item]) for item in function.inputs],
+            "outputs": list(function.outputs),
+            "ops": [_op_json(op, function.values) for op in function.ops],
+        }
+        for name, function in program.functions.items()
+    }
+    return json.dumps(
+        {"name": program.name, "level": program.level, "functions": functions}, indent=1
+    )
+
+
+def _value_json(value: Value) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "name": value.name,
+        "dtype": value.dtype,
+        "shape": [size if isinstance(size, int) else str(size) for size in value.shape],
+        "role": value.role,
+    }
+    if value.dist is not None:
+        shown["dist"] = _layout_json(value.dist)
+        shown["origin"] = str(value.origin)
+    return shown
+
+
+def _layout_json(layout: Layout) -> dict[str, object]:
+    mapping = [list(entry) if isinstance(entry, tuple) else entry for entry in layout.dims_mapping]
+    return {
+        "process_mesh": layout.mesh.axis_sizes(),
+        "dims_mapping": mapping,
+        "partial": dict(layout.partial),
+        "text": str(layout),
+    }
+
+
+def _op_json(op: Op, values: Mapping[str, Value]) -> dict[str, object]:
+    return {
+        "kind": op.kind,
+        "args": {name: _arg_json(arg) for name, arg in op.args},
+        "results": [_value_json(values[name]) for name in op.results],
+        "loc": str(op.loc),
+    }
+
+
+def _arg_json(arg: Arg) -> object:
+    if isinstance(arg, Ref):
+        return f"%{arg.name}"
+    if isinstance(arg, DType):
+        return arg.name
+    if isinstance(arg, tuple):
+        return [_arg_json(item) for item in arg]
+    return str(arg) if isinstance(arg, Expr) else arg
+
+
+def _to_dot(program: Program) -> str:
+    main = program.main
+    lines = ["digraph program {", "  node [shape=box, fontname=monospace];"]
+    producer = {name: f"op{at}" for at, op in enumerate(main.ops) for name in op.results}
+    for at, name in enumerate(main.inputs):
+        producer[name] = f"in{at}"
+        lines.append(f"  in{at} [label={_quoted(name)}, shape=ellipse];")
+    for at, op in enumerate(main.ops):
+        color = ", style=filled, fillcolor=orange" if op.kind.startswith("comm.") else ""
+        lines.append(f"  op{at} [label={_quoted(op.kind)}{color}];")
+        lines.extend(
+            f"  {producer[name]} -> op{at} [label={_quoted(_type(main.values[name]))}];"
+            for name in op.operands
+        )
+    for at, name in enumerate(main.outputs):
+        lines.append(f"  out{at} [label={_quoted(name)}, shape=ellipse];")
+        lines.append(f"  {producer[name]} -> out{at};")
+    return "\n".join([*lines, "}"])
+
+
+def _type(value: Value) -> str:
+    return f"{value.dtype}{value.dist or [str(size) for size in value.shape]}".replace("'", "")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

@@ -1,0 +1,251 @@
+"""The order of the passes, from a model to a build folder.
+
+    frontend -> annotate -> completion -> legalize -> partition -> mapping -> strip
+
+Passes never call one another; this is the one place that knows their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autopar import __version__
+from autopar.annotate import (
+    Pin,
+    apply_mesh,
+    apply_pins,
+    load_annotations,
+    parse_mesh,
+    parse_pin,
+)
+from autopar.completion import Complete, Legalize
+from autopar.cost import Cluster
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.ir.manifest import ReportEntry
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.passes import Pass
+from autopar.ir.program import Program
+from autopar.ir.text import print_program
+from autopar.ir.verify import verify_distribution, verify_structure
+from autopar.mapping import Placement, deploy, parse_placement
+from autopar.partition import Partition
+
+if TYPE_CHECKING:
+    import torch
+
+    from autopar.frontend.onnx import ImportedModel
+
+Observer = Callable[[str, Program], None]
+"""Called with (pass name, program) after each pass."""
+
+PASSES = ("annotate", "complete", "legalize", "partition", "map", "strip")
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What a user decides about a compilation.
+
+    Attributes:
+        mesh: The logical processes to compile for.
+        cluster: The hardware whose costs guide the decisions.
+        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets.
+        pins: The user's pins.
+        placement: Which logical process each rank carries out.
+        verify: Whether to verify the program between passes.
+    """
+
+    mesh: ProcessMesh
+    cluster: Cluster
+    strategy: str | None = ""
+    pins: tuple[Pin, ...] = ()
+    placement: Placement = "identity"
+    verify: bool = True
+
+    @classmethod
+    def from_text(
+        cls,
+        *,
+        mesh: str,
+        cluster: str = "cpu",
+        strategy: str = "",
+        shards: Sequence[str] = (),
+        annotations: Path | None = None,
+        placement: str = "identity",
+        verify: bool = True,
+    ) -> CompileOptions:
+        """Returns the options that a command line spells out.
+
+        Raises:
+            AnnotationError, InvalidInputError: If an option can't be understood.
+        """
+        parsed = parse_mesh(mesh)
+        pins = [parse_pin(text, f"--shard '{text}'") for text in shards]
+        if annotations is not None:
+            loaded = load_annotations(annotations)
+            if loaded.mesh is not None and loaded.mesh != parsed:
+                raise AnnotationError(
+                    f"{annotations} is for {loaded.mesh}, but --mesh says {parsed}; make them equal"
+                )
+            pins.extend(loaded.pins)
+        return cls(
+            mesh=parsed,
+            cluster=Cluster.load(cluster),
+            strategy=strategy,
+            pins=tuple(pins),
+            placement=parse_placement(placement),
+            verify=verify,
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program.
+
+    Attributes:
+        serial: The completed program, with all attributes, that the ranks' programs realize.
+        partitioned: What a rank runs, before mapping and strip.
+        deployment: The executable programs and which rank runs which.
+        report: What the user should know: fallbacks, ignored features, decided conflicts.
+    """
+
+    serial: Program
+    partitioned: Program
+    deployment: Deployment
+    report: tuple[ReportEntry, ...] = ()
+
+
+def import_model(
+    path: Path,
+    *,
+    dims: Sequence[str] = (),
+    input_shapes: Sequence[str] = (),
+    allow_external: Sequence[Path] = (),
+) -> ImportedModel:
+    """Imports an ONNX file.
+
+    Args:
+        path: The file.
+        dims: Bindings of symbolic dimensions, as `batch=8`.
+        input_shapes: Shapes of inputs, as `ids:8,128`.
+        allow_external: Folders that external data may be read from, besides the model's own.
+
+    Raises:
+        AutoparError: If an option or the model can't be understood.
+    """
+    from autopar.frontend.onnx import import_onnx
+
+    return import_onnx(
+        path,
+        dims=dict(_parse_dim(text) for text in dims),
+        input_shapes=dict(_parse_shape(text) for text in input_shapes),
+        allow_external=allow_external,
+    )
+
+
+def compile_program(
+    program: Program,
+    options: CompileOptions,
+    observe: Observer | None = None,
+    report: Sequence[ReportEntry] = (),
+) -> Compiled:
+    """Compiles a serial program for a mesh.
+
+    Args:
+        program: The program for one device.
+        options: What the user decided.
+        observe: Called after each pass.
+        report: Entries of the frontend, to be put before those of the passes.
+
+    Raises:
+        AnnotationError: If pins contradict the program or one another.
+        VerificationError: If a pass left a program that violates the IR's rules: a defect.
+    """
+    observers: list[Observer] = [_verify] if options.verify else []
+    if observe is not None:
+        observers.append(observe)
+
+    def seen(name: str, done: Program) -> None:
+        for observer in observers:
+            observer(name, done)
+
+    if options.pins:
+        program = apply_pins(program, options.mesh, options.pins)
+    program = apply_mesh(program, options.mesh)
+    seen("annotate", program)
+    passes: tuple[Pass, ...] = (
+        Complete(options.cluster, options.strategy),
+        Legalize(options.cluster),
+    )
+    for each in passes:
+        program = each(program)
+        seen(each.name, program)
+    partition = Partition(options.cluster)
+    partitioned = partition(program)
+    seen(partition.name, partitioned)
+    deployment = deploy(partitioned, options.cluster, options.placement, seen)
+    entries = tuple(report)
+    return Compiled(program, partitioned, deployment, entries)
+
+
+def write(compiled: Compiled, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Writes a build folder; an old build at `path` stays whole until the new one is complete.
+
+    Raises:
+        InvalidInputError: If the folder can't be written, or is something else than a build.
+    """
+    from autopar.ir.build import write_build
+    from autopar.runtime.weights import write_weights
+
+    write_build(
+        path,
+        serial=compiled.serial,
+        deployment=compiled.deployment,
+        autopar_version=__version__,
+        report=compiled.report,
+        write_weights=lambda file: write_weights(file, weights),
+    )
+
+
+def printer(names: Sequence[str], echo: Callable[[str], None]) -> Observer | None:
+    """Returns an observer that prints the program after the named passes; None for no names.
+
+    Raises:
+        InvalidInputError: If there is no pass of a name.
+    """
+    for name in names:
+        if name not in PASSES:
+            raise InvalidInputError(
+                f"--print-after {name}: no such pass, only {', '.join(PASSES)}"
+                f"{near_misses(name, PASSES)}"
+            )
+
+    def show(name: str, program: Program) -> None:
+        if name in names:
+            echo(print_program(program))
+
+    return show if names else None
+
+
+def _verify(name: str, program: Program) -> None:
+    verify_structure(program)
+    if name in ("complete", "legalize"):
+        verify_distribution(program)
+
+
+def _parse_dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not equals or not name or not size.strip().isdecimal():
+        raise InvalidInputError(f"--dim {text}: write NAME=SIZE, as batch=8")
+    return name.strip(), int(size)
+
+
+def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, sizes = text.rpartition(":")
+    parts = [part.strip() for part in sizes.split(",")] if sizes.strip() else []
+    if not colon or not name or not all(part.isdecimal() for part in parts):
+        raise InvalidInputError(f"--input-shape {text}: write NAME:SIZES, as ids:8,128")
+    return name, tuple(int(part) for part in parts)

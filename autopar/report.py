@@ -1,0 +1,208 @@
+"""What a user sees of a build: its summary, a rank's program, differences found by verify."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autopar.cost.summary import WEIGHT_ROLES, CollectiveCount, summarize_rank, weight_bytes
+from autopar.ir.build import read_build
+from autopar.ir.deployment import Deployment
+from autopar.ir.manifest import ReportEntry
+from autopar.ir.program import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from autopar.runtime.verification import Difference, Verification
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A build at a glance. Sizes in bytes.
+
+    Attributes:
+        model: The model's name.
+        world_size: Number of ranks.
+        axes: Size of each mesh axis.
+        serial_ops: Ops of the one-device program.
+        rank_ops: Ops of the largest rank program, collectives included.
+        collectives: Totals by kind and group, of the first program.
+        weight_bytes: All weights of the model.
+        weight_bytes_max: Weights on the rank that holds most.
+        weight_bytes_min: Weights on the rank that holds least.
+        flops_serial: Floating-point operations of the one-device program.
+        flops_max: Floating-point operations of the rank that computes most.
+        report: Fallbacks, ignored features and other remarks of the compilation.
+    """
+
+    model: str
+    world_size: int
+    axes: Mapping[str, int]
+    serial_ops: int
+    rank_ops: int
+    collectives: tuple[CollectiveCount, ...]
+    weight_bytes: int
+    weight_bytes_max: int
+    weight_bytes_min: int
+    flops_serial: float
+    flops_max: float
+    report: tuple[ReportEntry, ...]
+
+
+def summarize(path: Path) -> Summary:
+    """Returns the summary of a build folder.
+
+    Raises:
+        InvalidInputError: If `path` is not a build.
+    """
+    build = read_build(path)
+    deployment = build.deployment
+    program = deployment.programs[0]
+    axes = _axis_sizes(deployment)
+    first = summarize_rank(program, dict.fromkeys(axes, 0))
+    ports = program.signature.inputs
+    return Summary(
+        model=build.manifest.model,
+        world_size=deployment.world_size,
+        axes=axes,
+        serial_ops=len(build.serial.main.ops),
+        rank_ops=max(len(each.main.ops) for each in deployment.programs),
+        collectives=first.collectives,
+        weight_bytes=sum(
+            math.prod(port.shape) * DTYPE_BYTES[port.dtype]
+            for port in ports
+            if port.role in WEIGHT_ROLES
+        ),
+        weight_bytes_max=first.weight_bytes,
+        weight_bytes_min=weight_bytes(ports, {axis: size - 1 for axis, size in axes.items()}),
+        flops_serial=summarize_rank(build.serial, {}).flops,
+        flops_max=first.flops,
+        report=build.manifest.report,
+    )
+
+
+def _axis_sizes(deployment: Deployment) -> dict[str, int]:
+    columns = zip(*(rank.coords for rank in deployment.ranks), strict=True)
+    return {axis: max(column) + 1 for axis, column in zip(deployment.axes, columns, strict=True)}
+
+
+def to_json(summary: Summary) -> str:
+    """Returns the summary as JSON, with the field names of `Summary`."""
+    return json.dumps(asdict(summary), indent=2, default=str)
+
+
+def render_summary(summary: Summary) -> str:
+    """Returns the summary as text for a terminal."""
+    mesh = " x ".join(f"{axis}={size}" for axis, size in summary.axes.items())
+    lines = [
+        f"{summary.model}: {summary.world_size} ranks ({mesh}),"
+        f" {summary.rank_ops} ops per rank ({summary.serial_ops} serial)",
+        f"weights  {human_bytes(summary.weight_bytes_max)} per rank"
+        f" of {human_bytes(summary.weight_bytes)}"
+        f" ({_percent(summary.weight_bytes_max, summary.weight_bytes)})",
+    ]
+    if summary.weight_bytes_min != summary.weight_bytes_max:
+        lines[-1] += f", {human_bytes(summary.weight_bytes_min)} on the rank with least"
+    if summary.flops_serial:
+        lines.append(
+            f"compute  {human_flops(summary.flops_max)} per rank"
+            f" of {human_flops(summary.flops_serial)}"
+            f" ({_percent(summary.flops_max, summary.flops_serial)})"
+        )
+    lines.append(_render_collectives(summary.collectives))
+    lines.extend(_render_report(summary.report))
+    return "\n".join(lines)
+
+
+def _render_collectives(totals: Sequence[CollectiveCount]) -> str:
+    if not totals:
+        return "no communication"
+    header = ("collective", "group", "count", "bytes per rank")
+    rows = [(t.kind, t.group, str(t.count), human_bytes(t.bytes)) for t in totals]
+    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(4)]
+    return "\n".join(
+        "  ".join(
+            [
+                *(row[at].ljust(widths[at]) for at in (0, 1)),
+                *(row[at].rjust(widths[at]) for at in (2, 3)),
+            ]
+        )
+        for row in (header, *rows)
+    )
+
+
+def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
+    by_category: dict[str, list[ReportEntry]] = defaultdict(list)
+    for entry in entries:
+        by_category[entry.category].append(entry)
+    lines: list[str] = []
+    for category, group in by_category.items():
+        lines.append(f"{category} ({len(group)}):")
+        lines.extend(f"  {_render_entry(entry)}" for entry in group[:10])
+        if len(group) > 10:
+            lines.append(f"  ... and {len(group) - 10} more (--format json lists all)")
+    return lines
+
+
+def _render_entry(entry: ReportEntry) -> str:
+    size = f" ({human_bytes(entry.bytes)})" if entry.bytes else ""
+    place = f" [{entry.loc}]" if str(entry.loc) != "?" else ""
+    return f"{entry.subject}: {entry.detail}{size}{place}"
+
+
+def human_bytes(count: int) -> str:
+    """Returns a size with a binary unit: `512 B`, `1.5 KiB`, `64.0 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_flops(count: float) -> str:
+    """Returns a number of operations with a decimal unit: `3.2 GFLOP`."""
+    for unit in ("", "K", "M", "G", "T"):
+        if count < 1000:
+            return f"{count:.3g} {unit}FLOP"
+        count /= 1000
+    return f"{count:.3g} PFLOP"
+
+
+def _percent(part: float, total: float) -> str:
+    return f"{100 * part / total:.1f}%" if total else "0%"
+
+
+def render_outputs(outputs: Mapping[str, Tensor]) -> str:
+    """Returns a line per output: its name, dtype and shape."""
+    return "\n".join(
+        f"{label}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        for label, tensor in outputs.items()
+    )
+
+
+def render_verification(result: Verification, against: str) -> str:
+    """Returns what a comparison found: outputs, and the first value that is off."""
+    lines = [f"{len(result.values)} values compared with {against}"]
+    lines.append(render_outputs_compared(result.outputs, against))
+    if result.uncompared:
+        lines.append(f"not compared: {', '.join(result.uncompared)}")
+    if result.first is not None:
+        lines.append(f"first difference: {result.first}")
+    return "\n".join(lines)
+
+
+def render_outputs_compared(differences: Mapping[str, Difference], against: str) -> str:
+    """Returns a line per output: its error, and whether that is within the tolerance."""
+    width = max((len(label) for label in differences), default=0)
+    lines = [f"outputs against {against}, relative to the largest element:"]
+    for label, difference in differences.items():
+        verdict = "ok" if difference.ok else "DIFFERENT"
+        lines.append(f"  {label:<{width}}  {difference.relative:.1e}  {verdict}")
+    return "\n".join(lines)
