@@ -11,6 +11,8 @@ explain     what a user should know of it
 from __future__ import annotations
 
 from autopar.completion.complete import Complete
+from autopar.completion.explain import explain
 from autopar.completion.legalize import Legalize
+from autopar.completion.presets import apply_strategy
 
-__all__ = ["Complete", "Legalize"]
+__all__ = ["Complete", "Legalize", "apply_strategy", "explain"]

@@ -1,12 +1,18 @@
-"""Cuts: how the rest of the program takes a tensor's dimensions apart.
+"""Cuts: how the program takes a tensor's dimensions apart, or has put them together.
 
 384 columns that later become 12 heads of 32 should be split between heads, not through one. So the
-boundaries that views introduce are carried back, through the factors, to where the columns arise.
+boundaries that views introduce are carried through the factors, backward and then forward.
 """
 
 from __future__ import annotations
 
-from autopar.completion.graph import Graph, Node
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autopar.ir.rule import Dims
+
+if TYPE_CHECKING:
+    from autopar.completion.graph import Node
 
 Strides = frozenset[int]
 """Boundaries within a dimension, each as the number of elements minor to it."""
@@ -17,14 +23,16 @@ _NONE: Strides = frozenset()
 class Cuts:
     """The boundaries within the dimensions of every value of a graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, ops: Sequence[Node]) -> None:
         self._strides: dict[tuple[int, int], Strides] = {}
-        for node in reversed(graph.nodes):
-            if node.call.rule is not None:
-                self._visit(node)
+        nodes = [node for node in ops if node.call.rule is not None]
+        for node in reversed(nodes):
+            self._visit(node)
+        for node in nodes:
+            self._visit(node)
 
     def sizes(self, value: int, dim: int, size: int) -> tuple[int, ...]:
-        """Returns the sub-dimensions, major to minor, that a dimension is later cut into."""
+        """Returns the sub-dimensions, major to minor, that a dimension consists of."""
         strides = sorted(self._strides.get((value, dim), _NONE))
         found: list[int] = []
         inner = 1
@@ -38,34 +46,43 @@ class Cuts:
     def _visit(self, node: Node) -> None:
         rule = node.call.rule
         assert rule is not None
-        within = self._within_factors(node)
-        for dims, value in zip(rule.operands, node.operands, strict=True):
+        tensors = node.call.tensors
+        within = self._within_factors(node, tensors, rule.sizes)
+        for dims, value in zip(tensors, node.tensors, strict=True):
             for at, factors in enumerate(dims):
-                if len(factors) < 2 and not any(factor in within for factor in factors):
-                    continue
-                strides = set(self._strides.get((value, at), _NONE))
-                inner = 1
-                for factor in reversed(factors):
-                    strides.update(inner * stride for stride in within.get(factor, _NONE))
-                    inner *= rule.sizes[factor]
-                    strides.add(inner)
-                strides.discard(inner)
-                strides.discard(1)
-                self._strides[value, at] = frozenset(strides)
+                if len(factors) > 1 or (factors and factors[0] in within):
+                    self._add(value, at, factors, within, rule.sizes)
 
-    def _within_factors(self, node: Node) -> dict[str, Strides]:
-        """Returns the boundaries within the op's factors that its results' readers introduce."""
-        rule = node.call.rule
-        assert rule is not None
+    def _add(
+        self,
+        value: int,
+        at: int,
+        factors: tuple[str, ...],
+        within: Mapping[str, Strides],
+        sizes: Mapping[str, int],
+    ) -> None:
+        """Adds the boundaries between a dimension's factors and those within them."""
+        strides = set(self._strides.get((value, at), _NONE))
+        inner = 1
+        for factor in reversed(factors):
+            strides.update(inner * stride for stride in within.get(factor, _NONE))
+            inner *= sizes[factor]
+            strides.add(inner)
+        self._strides[value, at] = frozenset(strides - {1, inner})
+
+    def _within_factors(
+        self, node: Node, tensors: tuple[Dims, ...], sizes: Mapping[str, int]
+    ) -> dict[str, Strides]:
+        """Returns the boundaries within the op's factors, as far as its tensors have them."""
         within: dict[str, Strides] = {}
-        for dims, value in zip(rule.results, node.results, strict=True):
+        for dims, value in zip(tensors, node.tensors, strict=True):
             for at, factors in enumerate(dims):
                 strides = self._strides.get((value, at))
                 if not strides:
                     continue
                 inner = 1
                 for factor in reversed(factors):
-                    outer = inner * rule.sizes[factor]
+                    outer = inner * sizes[factor]
                     inside = {s // inner for s in strides if inner < s < outer and s % inner == 0}
                     if inside:
                         within[factor] = within.get(factor, _NONE) | inside

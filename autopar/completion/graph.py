@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.completion.call import Call, CallTable
+from autopar.completion.cuts import Cuts
 from autopar.completion.space import Form, Space
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Op, Value
@@ -111,6 +112,11 @@ class Graph:
         for position, value in enumerate(operands):
             self.uses[value].append((node, position))
         return node
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The boundaries within the values' dimensions."""
+        return Cuts(self.nodes)
 
     @cached_property
     def itemsizes(self) -> list[int]:

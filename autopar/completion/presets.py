@@ -19,11 +19,12 @@ from autopar.completion.batch import batch_inputs
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.space import Form, Space
+from autopar.completion.splits import Key
 from autopar.completion.strategy import AxisPreset, parse_strategy
 from autopar.completion.tensor import split_weights
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError
-from autopar.ir.layout import Origin, SubDim
+from autopar.ir.layout import Origin, SubDim, dim_axes
 from autopar.ir.program import Program
 
 SMALL_VECTOR_BYTES = 64 * 1024
@@ -59,7 +60,8 @@ def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
     """Pins values of a graph by a strategy, and returns the presets that it consists of."""
     mesh = graph.space.mesh
     chosen = parse_strategy(strategy, mesh) if strategy.strip() else default_strategy(graph)
-    for item in chosen:
+    # fsdp takes what the others leave: a dimension that it shares with them costs more to gather.
+    for item in sorted(chosen, key=lambda item: item.preset == "fsdp"):
         if mesh.axis_size(item.axis) > 1:
             PRESET_FUNCTIONS[item.preset](graph, item.axis)
     return chosen
@@ -68,20 +70,19 @@ def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
 def default_strategy(graph: Graph) -> tuple[AxisPreset, ...]:
     """Returns what to do where the user says nothing.
 
-    Data over the first axis, tensor over the second. A further axis takes more of the batch if
-    there is enough of it for all data axes together, else more of the weights. The first axis
-    falls to tensor as well if no input has a batch that is at least as large as the axis.
+    Data over the first axis, tensor over the second. A further axis takes more of the batch where
+    that divides evenly over all data axes, else more of the weights. If no input has a batch, all
+    axes go to tensor.
     """
     mesh = graph.space.mesh
     batch = min((graph.values[v].global_shape[0] for v in batch_inputs(graph)), default=1)
     chosen: list[AxisPreset] = []
     parts = 1
     for number, axis in enumerate(mesh.dim_names):
-        size = mesh.axis_size(axis)
-        wants_data = number != 1
-        if wants_data and batch >= parts * size and (number == 0 or batch % (parts * size) == 0):
+        together = parts * mesh.axis_size(axis)
+        if batch > 1 and (number == 0 or (number > 1 and batch % together == 0)):
             chosen.append(AxisPreset("data", axis))
-            parts *= size
+            parts = together
         else:
             chosen.append(AxisPreset("tensor", axis))
     return tuple(chosen)
@@ -111,6 +112,8 @@ def tensor(graph: Graph, axis: str) -> None:
 
 def fsdp(graph: Graph, axis: str) -> None:
     """Splits every parameter along its largest dimension that divides evenly, and the batch.
+
+    Dimensions that another preset splits already are taken only where there is no other.
 
     Where the two meet in an op, predicted cost decides: usually the parameter is gathered. A
     parameter without such a dimension is split unevenly along its largest; small vectors stay
@@ -149,15 +152,14 @@ def _largest_split(graph: Graph, at: int, axis: str) -> Form | None:
     if not shape or (len(shape) == 1 and shape[0] * value.itemsize < SMALL_VECTOR_BYTES):
         return None
     pin = graph.pins[at]
-    rest = list(pin.layout.dims) if pin is not None else []
-    taken = [graph.space.mesh.axes_size([a for sub in dim for a in sub.axes]) for dim in rest] or [
-        1
-    ] * len(shape)
+    busy = pin.splits.items if pin is not None else {}
+    taken = [graph.space.mesh.axes_size(dim_axes(busy.get(d, ()))) for d in range(len(shape))]
     fitting = [d for d, size in enumerate(shape) if size // taken[d] >= parts]
-    even = [d for d in fitting if shape[d] % (taken[d] * parts) == 0]
-    if not fitting:
+    free = [d for d in fitting if taken[d] == 1] or fitting
+    even = [d for d in free if shape[d] % (taken[d] * parts) == 0]
+    if not free:
         return None
-    return _split(graph, at, max(even or fitting, key=lambda d: (shape[d], -d)), axis)
+    return _split(graph, at, max(even or free, key=lambda d: (shape[d], -d)), axis)
 
 
 def _extend(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
@@ -168,9 +170,13 @@ def _extend(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
     splits = graph.space.table.none if pin is None else pin.splits
     if preset.axis in splits.places:
         return
-    merged = graph.space.table.merged(splits, preset.axis, form.splits)
+    shape = graph.values[value].global_shape
+    at, _ = form.splits.places[preset.axis]
+    cuts: dict[Key, Sequence[int]] = {}
+    if isinstance(at, int):
+        cuts[at] = graph.cuts.sizes(value, at, shape[at])
+    merged = graph.space.table.nested(splits, preset.axis, form.splits, cuts)
     if merged is not None:
-        shape = graph.values[value].global_shape
         _pin(graph, value, graph.space.of_splits(merged, shape), preset)
 
 

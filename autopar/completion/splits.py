@@ -7,10 +7,10 @@ same object, which makes them cheap keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normalize_dim
+from autopar.ir.layout import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
 from autopar.ir.mesh import ProcessMesh
 
 Key = str | int
@@ -120,27 +120,66 @@ class SplitTable:
         composed = self.compose(current, alone)
         return self.of({**splits.items, at: composed}) if composed is not None else None
 
-    def compose(self, one: DimLayout, other: DimLayout) -> DimLayout | None:
-        """Returns a dimension split by the axes of both layouts, or None if they don't align."""
-        sizes = _common_cuts(one, other)
+    def nested(
+        self, splits: Splits, axis: str, source: Splits, cuts: Mapping[Key, Sequence[int]]
+    ) -> Splits | None:
+        """Returns the splits with an axis placed as `source` has it, minor to the axes there.
+
+        Args:
+            splits: Must not have the axis.
+            axis: The axis.
+            source: Must have the axis.
+            cuts: Sub-dimensions, major to minor, that a dimension should be split between.
+
+        Returns:
+            None if the axis doesn't fit there.
+        """
+        at, alone = source.places[axis]
+        current = splits.items.get(at)
+        if current is None:
+            return self.of({**splits.items, at: alone})
+        order = (*dim_axes(current), axis)
+        plain = self.compose(current, alone, order=order)
+        sizes = cuts.get(at, ())
+        if plain is None or factorize_dim(plain, sizes or (dim_size(plain),), self.mesh) is None:
+            plain = self.compose(current, alone, sizes, order) or plain
+        return self.of({**splits.items, at: plain}) if plain is not None else None
+
+    def compose(
+        self,
+        one: DimLayout,
+        other: DimLayout,
+        cuts: Sequence[int] = (),
+        order: Sequence[str] | None = None,
+    ) -> DimLayout | None:
+        """Returns a dimension split by the axes of both layouts, or None if they don't align.
+
+        Args:
+            one, other: The layouts. They have no axis in common.
+            cuts: Sub-dimensions, major to minor, to keep apart.
+            order: Axes from the major to the minor one, where they share a sub-dimension; by
+                default as in the mesh.
+        """
+        sizes = _common_sizes(one, other, tuple(SubDim(size) for size in cuts))
         if sizes is None:
             return None
         left, right = (factorize_dim(dim, sizes, self.mesh) for dim in (one, other))
         if left is None or right is None:
             return None
+        rank = list(order or self.mesh.dim_names).index
         joined: list[SubDim] = []
         for first, second in zip(left, right, strict=True):
             if len(first) != 1 or len(second) != 1:
                 return None
-            axes = first[0].axes + second[0].axes
-            joined.append(SubDim(first[0].size, tuple(sorted(axes, key=self.mesh.axis_index))))
+            axes = sorted(first[0].axes + second[0].axes, key=rank)
+            joined.append(SubDim(first[0].size, tuple(axes)))
         return normalize_dim(tuple(joined), self.mesh)
 
 
-def _common_cuts(one: DimLayout, other: DimLayout) -> list[int] | None:
-    """Returns the sizes of the coarsest sub-dimensions that refine both layouts."""
+def _common_sizes(*dims: DimLayout) -> list[int] | None:
+    """Returns the sizes of the coarsest sub-dimensions that refine all layouts."""
     strides = {1}
-    for dim in (one, other):
+    for dim in dims:
         stride = 1
         for sub in reversed(dim):
             stride *= sub.size

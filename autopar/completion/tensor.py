@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autopar.completion.call import Choice
-from autopar.completion.cuts import Cuts
 from autopar.completion.graph import Graph, Node
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
@@ -68,7 +67,6 @@ class _Walk:
         self.graph = graph
         self.space = graph.space
         self.axis = axis
-        self.cuts = Cuts(graph)
         self.latency = self.space.planner.model.all_gather(0.0, (axis,))
         self.last_use = {value: uses[-1][0].index for value, uses in enumerate(graph.uses) if uses}
         self._costs: dict[tuple[Form, Form, int], float] = {}
@@ -185,7 +183,7 @@ class _Walk:
         for dims, value in zip(rule.results, node.results, strict=True):
             for at, factors in enumerate(dims):
                 if factors == (factor,):
-                    sizes = self.cuts.sizes(value, at, size)
+                    sizes = self.graph.cuts.sizes(value, at, size)
                     for cut in range(len(sizes) if len(sizes) > 1 else 0):
                         dim = tuple(
                             SubDim(s, (self.axis,) if i == cut else ()) for i, s in enumerate(sizes)
