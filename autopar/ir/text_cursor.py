@@ -115,6 +115,8 @@ class Cursor:
     def string(self, expected: str = "a string") -> str:
         """Reads a quoted string."""
         start = self.at
+        if self.looking_at(_QUOTE) and not self.looking_at(STRING):
+            self.fail("a string has no closing quote on its line", start)
         text = self.expect_match(STRING, expected)
         try:
             return unquote(text)

@@ -52,6 +52,8 @@ class _ProgramParser:
         self._main: _FunctionParser | None = None
 
     def program(self) -> Program:
+        if self._cursor.at_end():
+            self._cursor.fail_expecting("a program")
         name, level = self._title()
         while self._header_line():
             pass

@@ -79,7 +79,8 @@ class PartsParser:
             name = cursor.identifier("the name of a mesh")
             found = self._header.meshes.get(name)
             if found is None:
-                cursor.fail(f"no mesh @{name} is declared{near_misses(name, self._header.meshes)}")
+                hint = near_misses(name, self._header.meshes)
+                cursor.fail(f"no mesh @{name} is declared{hint}", start)
         else:
             if not cursor.keyword("mesh"):
                 cursor.fail_expecting("'mesh' or '@' and the name of a mesh")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.ir.errors import UNKNOWN, Loc
@@ -89,7 +89,12 @@ def layout_clauses(layout: Layout, context: Context) -> Iterator[str]:
 
 
 def value_clauses(
-    value: Value, context: Context, origin: Origin | None = None, with_role: bool = False
+    value: Value,
+    context: Context,
+    *,
+    origin: Origin | None = None,
+    with_role: bool = False,
+    port: Iterable[str] = (),
 ) -> Iterator[str]:
     """Yields the type of a value and all that follows it.
 
@@ -98,6 +103,7 @@ def value_clauses(
         context: Of the program.
         origin: The origin that goes without saying: that of the op, if there is a layout.
         with_role: Whether to print a role that isn't the usual one.
+        port: What the value tells about its port.
     """
     yield value_type(value)
     if value.dist is not None:
@@ -107,8 +113,10 @@ def value_clauses(
             yield "replicated"
     if with_role and value.role != "activation":
         yield word(value.role)
+    yield from port
     if context.origins and value.origin != (origin if value.dist is not None else None):
         yield origin_str(value.origin)
+    yield from loc_clauses(value.loc, context)
 
 
 def origin_str(origin: Origin | None) -> str:

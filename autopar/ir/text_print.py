@@ -15,7 +15,6 @@ from autopar.ir.program import Function, Op, Port, Program, Signature, Value
 from autopar.ir.serde_write import functions_in_order, values_in_order
 from autopar.ir.text_parts import (
     Context,
-    loc_clauses,
     mesh_ref,
     op_call,
     op_clauses,
@@ -82,8 +81,8 @@ def _result(name: str, values: Mapping[str, Value], op: Op, context: Context) ->
     if name not in values:
         return value_name(name)
     value = values[name]
-    clauses = value_clauses(value, context, op.origin, with_role=True)
-    return f"{value_name(name)}: {' '.join((*clauses, *loc_clauses(value.loc, context)))}"
+    clauses = value_clauses(value, context, origin=op.origin, with_role=True)
+    return f"{value_name(name)}: {' '.join(clauses)}"
 
 
 def _right_side(op: Op, context: Context) -> str:
@@ -107,7 +106,7 @@ class _FunctionPrinter:
         yield from self._ops()
         for value in values_in_order(function):
             if value.name not in function.inputs and value.name not in self._produced():
-                yield f"  value {self._declared(value)}"
+                yield f"  value {self._declared(value, with_role=True)}"
         for output, source in function.aliases:
             yield f"  alias {value_name(output)} -> {value_name(source)}"
         yield from self._return()
@@ -124,9 +123,8 @@ class _FunctionPrinter:
             clauses = self._ports.get(("input", at), ())
             yield f"  {word(values[name].role):{width}} {self._declared(values[name], clauses)}"
 
-    def _declared(self, value: Value, ports: Iterable[str] = ()) -> str:
-        context = self._context
-        clauses = (*value_clauses(value, context), *ports, *loc_clauses(value.loc, context))
+    def _declared(self, value: Value, port: Iterable[str] = (), *, with_role: bool = False) -> str:
+        clauses = value_clauses(value, self._context, with_role=with_role, port=port)
         return f"{value_name(value.name)}: {' '.join(clauses)}"
 
     def _ops(self) -> Iterator[str]:
@@ -265,15 +263,13 @@ def _signature(signature: Signature) -> Iterator[str]:
 
 def print_deployment(deployment: Deployment) -> str:
     """Returns a rank table for reading: long tables are cut, and there is no way back."""
-    count = deployment.world_size
-    lines = [f"{count} ranks, {len(deployment.programs)} programs", ""]
-    lines.append("rank  program  process  " + " ".join(deployment.axes))
+    count, axes = deployment.world_size, deployment.axes
+    lines = [f"{count} ranks, programs: {len(deployment.programs)}", ""]
+    lines.append("  ".join(("rank  program  process", *axes)))
     for rank, item in enumerate(deployment.ranks[:MAX_LISTED_RANKS]):
-        coords = " ".join(
-            f"{coord:>{len(axis)}}"
-            for axis, coord in zip(deployment.axes, item.coords, strict=True)
-        )
-        lines.append(f"{rank:>4}  {item.program:>7}  {item.process_id:>7}  {coords}".rstrip())
+        head = f"{rank:>4}  {item.program:>7}  {item.process_id:>7}"
+        coords = zip(axes, item.coords, strict=True)
+        lines.append("  ".join((head, *(f"{at:>{len(axis)}}" for axis, at in coords))))
     if count > MAX_LISTED_RANKS:
         lines.append(f" ...  and {count - MAX_LISTED_RANKS} more")
     for name, lists in sorted(deployment.groups.items()):
