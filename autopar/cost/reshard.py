@@ -19,9 +19,7 @@ from autopar.cost.slots import (
     Dims,
     Place,
     Slot,
-    clear,
-    fill,
-    slots_of,
+    SlotTable,
     whole_places,
 )
 from autopar.ir.errors import VerificationError
@@ -30,6 +28,10 @@ from autopar.ir.mesh import ProcessMesh
 
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
 LOCAL_MOVES = ("slice", "to_partial", "reshape_empty")
+
+
+class ReshardError(VerificationError):
+    """No reshard leads from one layout to another; the problems say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def plan_reshard(
         model: Predicts seconds.
 
     Raises:
-        VerificationError: If the layouts are of different tensors or meshes, or pending over
+        ReshardError: If the layouts are of different tensors or meshes, or pending over
             different reductions at once, whose order would matter.
     """
     return ReshardPlanner(model).plan(source, target, itemsize)
@@ -106,6 +108,7 @@ class ReshardPlanner:
     def __init__(self, model: CommunicationModel) -> None:
         self.model = model
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
+        self._tables: dict[ProcessMesh, SlotTable] = {}
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -124,10 +127,11 @@ class ReshardPlanner:
             return _IDENTITY
         if 0 in source.shape:
             return Reshard((Move("reshape_empty", (), target),), 0.0, 0)
-        search = _Search(self.model, target, itemsize)
+        table = self._tables.setdefault(target.mesh, SlotTable(target.mesh))
+        search = _Search(self.model, table, target, itemsize)
         steps = search.shortest(source)
         if steps is None:
-            raise VerificationError(f"no way to reshard {source} to {target}", [])
+            raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
         if _undoes(steps):
             limit = sum(step.seconds for step in steps)
             steps = search.shortest(source, parking=True, limit=limit) or steps
@@ -152,7 +156,7 @@ def _check(source: Layout, target: Layout) -> None:
         if len(monoids := {monoid for _, monoid in layout.partial}) > 1:
             problems.append(f"{layout} is pending over {sorted(monoids)}, in no defined order")
     if problems:
-        raise VerificationError(f"can't reshard {source} to {target}", problems)
+        raise ReshardError(f"can't reshard {source} to {target}", problems)
 
 
 State = tuple[Dims, Partial]
@@ -200,15 +204,14 @@ class _Search:
     """Searches paths to one goal."""
 
     model: CommunicationModel
+    table: SlotTable
     goal: Layout
     itemsize: int
-    mesh: ProcessMesh = field(init=False)
-    goal_slots: tuple[Slot, ...] = field(init=False)
+    goal_slots: list[Slot] = field(init=False)
     goal_pending: frozenset[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.mesh = self.goal.mesh
-        self.goal_slots = slots_of(self.goal.dims, self.mesh)
+        self.goal_slots = self.table.filled(self.goal.dims)
         self.goal_pending = frozenset(self.goal.partial)
 
     def shortest(
@@ -243,7 +246,7 @@ class _Search:
 
     def _steps(self, state: State, parking: bool) -> Iterator[_Step]:
         dims, partial = state
-        filled = slots_of(dims, self.mesh)
+        filled = self.table.filled(dims)
         busy = {axis for slot in filled for axis in slot.axes}
         pending = {axis for axis, _ in partial}
         wanted = [*self.goal_slots, *(self._parking(dims) if parking else ())]
@@ -251,7 +254,7 @@ class _Search:
         yield from self._reductions(state, wanted)
         for slot in wanted:
             if busy.isdisjoint(slot.axes) and pending.isdisjoint(slot.axes):
-                after = fill(dims, slot, self.mesh)
+                after = self.table.fill(dims, slot)
                 if after is not None:
                     yield self._local("slice", slot.axes, (after, partial), target=slot.place)
         monoids = {monoid for _, monoid in partial}
@@ -261,9 +264,7 @@ class _Search:
                 now = self._with(partial, axis, monoid)
                 yield self._local("to_partial", (axis,), (dims, now), monoid=monoid)
 
-    def _removals(
-        self, state: State, filled: tuple[Slot, ...], wanted: list[Slot]
-    ) -> Iterator[_Step]:
+    def _removals(self, state: State, filled: list[Slot], wanted: list[Slot]) -> Iterator[_Step]:
         """all_gather, and all_to_all to wherever the axes are wanted."""
         dims, partial = state
         settled = set(self.goal_slots)
@@ -271,15 +272,15 @@ class _Search:
         for slot in filled:
             if slot in settled or not fixed.isdisjoint(slot.axes):
                 continue
-            after = clear(dims, slot, self.mesh)
+            after = self.table.clear(dims, slot)
             if after is None:
                 continue
             yield self._gather(slot, dims, (after, partial))
             for other in wanted:
                 if other.axes != slot.axes or other == slot:
                     continue
-                both = fill(dims, other, self.mesh)
-                moved = clear(both, slot, self.mesh) if both is not None else None
+                both = self.table.fill(dims, other)
+                moved = self.table.clear(both, slot) if both is not None else None
                 if moved is not None:
                     yield self._exchange(slot, other, dims, (moved, partial))
 
@@ -302,11 +303,11 @@ class _Search:
         for slot in wanted:
             if not set(slot.axes) <= set(axes):
                 continue
-            after = fill(dims, slot, self.mesh)
+            after = self.table.fill(dims, slot)
             if after is not None:
                 left = tuple(pair for pair in partial if pair[0] not in slot.axes)
                 nbytes = self._bytes(after)
-                padded = nbytes * self.mesh.axes_size(slot.axes)
+                padded = nbytes * self.table.count(slot.axes)
                 seconds = self.model.reduce_scatter(padded, slot.axes)
                 yield _Step(
                     "reduce_scatter",
@@ -322,14 +323,14 @@ class _Search:
         axes = [slot.axes[0] for slot in self.goal_slots if len(slot.axes) == 1]
         for place in whole_places(dims):
             for axis in axes:
-                count = self.mesh.axis_size(axis)
+                count = self.table.count((axis,))
                 if place.size % count == 0:
                     inner = place.size // count * place.inner
                     yield Slot((axis,), Place(place.dim, place.outer, count, inner))
 
     def _gather(self, slot: Slot, dims: Dims, state: State) -> _Step:
         nbytes = self._bytes(state[0])
-        padded = self._bytes(dims) * self.mesh.axes_size(slot.axes)
+        padded = self._bytes(dims) * self.table.count(slot.axes)
         seconds = self._stored(nbytes, self.model.all_gather(padded, slot.axes))
         return _Step("all_gather", slot.axes, state, seconds, nbytes, source=slot.place)
 
@@ -358,14 +359,11 @@ class _Search:
 
     def _with(self, partial: Partial, axis: str, monoid: str) -> Partial:
         pending = {**dict(partial), axis: monoid}
-        return tuple((name, pending[name]) for name in self.mesh.dim_names if name in pending)
+        return tuple((name, pending[name]) for name in self.goal.mesh.dim_names if name in pending)
 
     def _bytes(self, dims: Dims) -> int:
         """Bytes of the largest piece."""
-        count = math.prod(
-            -(-sub.size // self.mesh.axes_size(sub.axes)) for dim in dims for sub in dim
-        )
-        return count * self.itemsize
+        return self.table.elements(dims) * self.itemsize
 
 
 def _path(came: dict[State, tuple[State, _Step]], state: State) -> list[_Step]:

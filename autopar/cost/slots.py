@@ -9,10 +9,18 @@ come and go, and only where the remaining block boundaries coincide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.layout import DimLayout, SubDim, block_size, factorize_dim, normalize_dim
+from autopar.ir.layout import (
+    DimLayout,
+    SubDim,
+    block_size,
+    dim_size,
+    factorize_dim,
+    normalize_dim,
+)
 from autopar.ir.mesh import ProcessMesh
 
 Dims = tuple[DimLayout, ...]
@@ -53,57 +61,120 @@ class Slot:
         return len(self.axes) == 1 and not self.region
 
 
-def slots_of(dims: Dims, mesh: ProcessMesh) -> tuple[Slot, ...]:
-    """Returns every slot that a layout fills: single digits, runs of digits, parts of regions."""
-    found: list[Slot] = []
-    for at, dim in enumerate(dims):
-        outer = 1
-        size = 1
-        for sub in dim:
-            size *= sub.size
-        for sub in dim:
-            inner = size // (outer * sub.size) if size else 1
-            if sub.axes:
-                found.extend(_sub_slots(Place(at, outer, sub.size, inner), sub.axes, mesh))
-            outer *= sub.size
-    return tuple(found)
+class SlotTable:
+    """The slots of layouts on one mesh; what was derived for a dimension is remembered.
+
+    Args:
+        mesh: The mesh.
+    """
+
+    def __init__(self, mesh: ProcessMesh) -> None:
+        self.mesh = mesh
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._slots: dict[tuple[int, DimLayout], tuple[Slot, ...]] = {}
+        self._changes: dict[object, DimLayout | None] = {}
+        self._elements: dict[DimLayout, int] = {}
+
+    def count(self, axes: tuple[str, ...]) -> int:
+        """Returns the number of processes along axes."""
+        count = self._counts.get(axes)
+        if count is None:
+            count = self._counts[axes] = self.mesh.axes_size(axes)
+        return count
+
+    def elements(self, dims: Dims) -> int:
+        """Returns the number of elements of the largest piece."""
+        product = 1
+        for dim in dims:
+            found = self._elements.get(dim)
+            if found is None:
+                found = math.prod(block_size(sub.size, self.count(sub.axes)) for sub in dim)
+                self._elements[dim] = found
+            product *= found
+        return product
+
+    def filled(self, dims: Dims) -> list[Slot]:
+        """Returns every slot that a layout fills: digits, runs of digits, parts of regions."""
+        found: list[Slot] = []
+        for key in enumerate(dims):
+            slots = self._slots.get(key)
+            if slots is None:
+                slots = self._slots[key] = tuple(self._dim_slots(*key))
+            found += slots
+        return found
+
+    def fill(self, dims: Dims, slot: Slot) -> Dims | None:
+        """Returns the layout with the slot's axes put there, or None if they don't fit."""
+        return self._change(dims, slot.place, slot.prefix, slot.prefix + slot.axes)
+
+    def clear(self, dims: Dims, slot: Slot) -> Dims | None:
+        """Returns the layout with the slot's axes taken away, or None if they aren't there."""
+        return self._change(dims, slot.place, slot.prefix + slot.axes, slot.prefix)
+
+    def _change(
+        self, dims: Dims, place: Place, before: tuple[str, ...], after: tuple[str, ...]
+    ) -> Dims | None:
+        at = place.dim
+        key = (dims[at], place.outer, place.size, place.inner, before, after)
+        if key not in self._changes:
+            self._changes[key] = self._changed(dims[at], place, before, after)
+        dim = self._changes[key]
+        return None if dim is None else (*dims[:at], dim, *dims[at + 1 :])
+
+    def _changed(
+        self, dim: DimLayout, place: Place, before: tuple[str, ...], after: tuple[str, ...]
+    ) -> DimLayout | None:
+        parts = cut(dim, [place], self.mesh)
+        if parts is None or parts[1] != (SubDim(place.size, before),):
+            return None
+        changed = (*parts[0], SubDim(place.size, after), *parts[2])
+        return normalize_dim(changed, self.mesh)
+
+    def _dim_slots(self, at: int, dim: DimLayout) -> Iterator[Slot]:
+        for place, sub in _places(at, dim):
+            if not sub.axes:
+                continue
+            if place.size and place.size % self.count(sub.axes) == 0:
+                yield from self._digits(place, sub.axes)
+            else:
+                yield from self._region(place, sub.axes)
+
+    def _digits(self, place: Place, axes: tuple[str, ...]) -> Iterator[Slot]:
+        outer, rest = place.outer, place.size
+        for first in range(len(axes)):
+            for last in range(first + 1, len(axes) + 1):
+                count = self.count(axes[first:last])
+                digits = Place(place.dim, outer, count, rest // count * place.inner)
+                yield Slot(axes[first:last], digits)
+            step = self.count(axes[first : first + 1])
+            outer, rest = outer * step, rest // step
+
+    def _region(self, place: Place, axes: tuple[str, ...]) -> Iterator[Slot]:
+        for first in range(len(axes)):
+            for last in range(first + 1, len(axes) + 1):
+                prefix, mine = axes[:first], axes[first:last]
+                if nests(place.size, self.count(prefix), self.count(mine)):
+                    yield Slot(mine, place, prefix, axes)
 
 
 def whole_places(dims: Dims) -> list[Place]:
     """Returns the sub-dimensions that no axis splits."""
-    found: list[Place] = []
-    for at, dim in enumerate(dims):
-        outer = 1
-        size = 1
-        for sub in dim:
-            size *= sub.size
-        for sub in dim:
-            if not sub.axes and sub.size > 1:
-                found.append(Place(at, outer, sub.size, size // (outer * sub.size)))
-            outer *= sub.size
-    return found
+    return [
+        place
+        for at, dim in enumerate(dims)
+        for place, sub in _places(at, dim)
+        if not sub.axes and sub.size > 1
+    ]
 
 
-def _sub_slots(place: Place, axes: tuple[str, ...], mesh: ProcessMesh) -> list[Slot]:
-    parts = mesh.axes_size(axes)
-    found: list[Slot] = []
-    if place.size % parts == 0 and place.size:
-        outer, rest = place.outer, place.size
-        for first in range(len(axes)):
-            count = 1
-            for last in range(first, len(axes)):
-                count *= mesh.axis_size(axes[last])
-                digits = Place(place.dim, outer, count, rest // count * place.inner)
-                found.append(Slot(axes[first : last + 1], digits))
-            step = mesh.axis_size(axes[first])
-            outer, rest = outer * step, rest // step
-        return found
-    for first in range(len(axes)):
-        for last in range(first + 1, len(axes) + 1):
-            prefix, mine = axes[:first], axes[first:last]
-            if nests(place.size, mesh.axes_size(prefix), mesh.axes_size(mine)):
-                found.append(Slot(mine, place, prefix, axes))
-    return found
+def _places(at: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
+    """Yields each sub-dimension with its place; at a size of 0 what lies inside counts as 1."""
+    outer = 1
+    size = dim_size(dim)
+    for sub in dim:
+        inner = size // (outer * sub.size) if size else 1
+        yield Place(at, outer, sub.size, inner), sub
+        outer *= sub.size
 
 
 def nests(size: int, major: int, minor: int) -> bool:
@@ -119,27 +190,6 @@ def nests(size: int, major: int, minor: int) -> bool:
         return False
     rest = size % block if block else 0
     return rest == 0 or block_size(rest, minor) == block // minor
-
-
-def fill(dims: Dims, slot: Slot, mesh: ProcessMesh) -> Dims | None:
-    """Returns the layout with the slot's axes put there, or None if they don't fit."""
-    return _change(dims, slot, slot.prefix, slot.prefix + slot.axes, mesh)
-
-
-def clear(dims: Dims, slot: Slot, mesh: ProcessMesh) -> Dims | None:
-    """Returns the layout with the slot's axes taken away, or None if they aren't there."""
-    return _change(dims, slot, slot.prefix + slot.axes, slot.prefix, mesh)
-
-
-def _change(
-    dims: Dims, slot: Slot, before: tuple[str, ...], after: tuple[str, ...], mesh: ProcessMesh
-) -> Dims | None:
-    place = slot.place
-    parts = cut(dims[place.dim], [place], mesh)
-    if parts is None or parts[1] != (SubDim(place.size, before),):
-        return None
-    changed = (*parts[0], SubDim(place.size, after), *parts[2])
-    return (*dims[: place.dim], normalize_dim(changed, mesh), *dims[place.dim + 1 :])
 
 
 def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[DimLayout, ...] | None:

@@ -105,6 +105,8 @@ class _Counts:
         self.collectives[key] = (count + times, total + times * size)
 
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
+        if any(0 in values[name].shape for name in op.operands):
+            return
         args = tuple((name, self._resolved(arg)) for name, arg in op.args)
         rule = rule_of(replace(op, args=args), values)
         if rule is not None:

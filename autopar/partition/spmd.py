@@ -13,10 +13,11 @@ from typing import ClassVar
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.reshard import ReshardPlanner
+from autopar.cost.reshard import ReshardError, ReshardPlanner
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
 from autopar.partition.forms import Forms
 from autopar.partition.interface import Interface, Interfaces, is_distributed
@@ -140,14 +141,23 @@ class _FunctionPartitioner:
 
     def _demand(self, name: str, layout: Layout, reader: Op) -> str:
         """Returns the name of a form, made now if it isn't there yet."""
+        names = self.forms[name].names
+        if layout not in names:
+            try:
+                self._make(name, layout, reader)
+            except ReshardError as error:
+                problems = [f"{print_op(reader, {})}: %{name}: {why}" for why in error.problems]
+                raise VerificationError("can't partition", problems) from error
+        return names[layout]
+
+    def _make(self, name: str, layout: Layout, reader: Op) -> None:
+        """Makes a form from the nearest one that is there, or should be there before."""
         forms = self.forms[name]
-        if layout in forms.names:
-            return forms.names[layout]
         parent = forms.parent(layout, self.planner)
-        if parent is not None:
-            self._demand(name, parent, reader)
-            if layout in forms.names:
-                return forms.names[layout]
+        if parent is not None and parent not in forms.names:
+            self._make(name, parent, reader)
+        if layout in forms.names:
+            return
         source = forms.nearest(layout, self.planner)
         reshard = self.planner.plan(source, layout, forms.itemsize)
         origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
@@ -155,7 +165,6 @@ class _FunctionPartitioner:
         value = self.function.values[name]
         for step in lower_reshard(source, reshard):
             current = self._add_step(value, step, current, origin, reader)
-        return current
 
     def _add_step(
         self, value: Value, step: LocalStep, operand: str, origin: Origin, reader: Op

@@ -65,7 +65,7 @@ def test_sampled_reshards_give_the_target_pieces(mesh: ProcessMesh) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_all_reshards_give_the_target_pieces(mesh: ProcessMesh) -> None:
-    assert sweep(mesh, limit=None) > 1000
+    assert sweep(mesh, limit=None) > 300
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

@@ -1,0 +1,100 @@
+"""Cluster descriptions: the built-in ones, and what is wrong with a user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autopar.cost import Cluster, LinkLevel
+from autopar.ir.errors import InvalidInputError
+
+GOOD = """
+name: pair
+device: two cards
+memory_bytes: 16e9
+memory_bytes_per_second: 1.0e+12
+flops_per_second: {f32: 10e12, bf16: 80000000000000}
+links:
+  - {name: bus, size: 2, alpha_seconds: 1e-6, beta_seconds_per_byte: 1e-11}
+"""
+
+
+def load(tmp_path: Path, text: str) -> Cluster:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text, encoding="utf-8")
+    return Cluster.load(path)
+
+
+@pytest.mark.parametrize("name", Cluster.profiles())
+def test_built_in_profiles_load(name: str) -> None:
+    cluster = Cluster.load(name)
+    assert cluster.name == name
+    assert cluster.devices >= 4096
+    assert cluster.flops("bf16") >= cluster.flops("f32") / 2
+    inner = [level.beta_seconds_per_byte for level in cluster.links]
+    assert inner == sorted(inner), "links get slower from the inside to the outside"
+
+
+def test_a_file_is_read_as_written(tmp_path: Path) -> None:
+    assert load(tmp_path, GOOD) == Cluster(
+        "pair",
+        "two cards",
+        16_000_000_000,
+        1e12,
+        (("bf16", 8e13), ("f32", 1e13)),
+        (LinkLevel("bus", 2, 1e-6, 1e-11),),
+    )
+
+
+def test_a_dtype_that_is_not_listed_runs_like_f32(tmp_path: Path) -> None:
+    cluster = load(tmp_path, GOOD)
+    assert (cluster.flops("bf16"), cluster.flops("i64")) == (8e13, 1e13)
+
+
+def test_unknown_profile() -> None:
+    with pytest.raises(InvalidInputError) as error:
+        Cluster.load("h10")
+    assert "no built-in cluster 'h10'; did you mean h100" in str(error.value)
+    assert "a100, b200, cpu" in str(error.value)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(InvalidInputError) as error:
+        Cluster.load("nowhere/my.yaml")
+    assert str(error.value) == "cluster file nowhere/my.yaml: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("device:", "devise:", "unknown key 'devise' in the file; did you mean device?"),
+        ("memory_bytes: 16e9", "", "memory_bytes must be a number above 0, not None"),
+        ("16e9", "plenty", "memory_bytes must be a number above 0, not 'plenty'"),
+        ("1e-11", "-1", "links[0].beta_seconds_per_byte must be a number above 0, not -1"),
+        ("1e-11", ".nan", "links[0].beta_seconds_per_byte must be a number above 0, not nan"),
+        ("size: 2", "size: 2.5", "links[0].size must be a whole number, not 2.5"),
+        ("alpha_seconds", "alpha", "unknown key 'alpha' in links[0]; did you mean alpha_seconds?"),
+        ("bf16", "bfloat16", "unknown key 'bfloat16' in flops_per_second; did you mean bf16"),
+        ("f32: 10e12, ", "", "flops_per_second lacks f32"),
+        ("name: pair", "name: [pair]", "name must be a text, not ['pair']"),
+        (GOOD[GOOD.index("links:") :], "links: []", "links must be a list with at least one level"),
+    ],
+)
+def test_problems_of_a_file(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        load(tmp_path, GOOD.replace(old, new, 1))
+    assert message in str(error.value)
+    assert "cluster.yaml" in str(error.value)
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        load(tmp_path, GOOD.replace("16e9", "none").replace("size: 2", "size: -2"))
+    assert len(str(error.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize("text", ["{", "- 1", "", "a: \t- b"])
+def test_what_is_no_mapping(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"cluster\.yaml"):
+        load(tmp_path, text)

@@ -1,0 +1,113 @@
+"""Seconds of collectives, against values worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.cost import Cluster, CommunicationModel, LinkLevel
+from autopar.ir.errors import AnnotationError
+from autopar.ir.mesh import ProcessMesh
+
+FAST = LinkLevel("fast", 4, 1.0, 0.01)
+SLOW = LinkLevel("slow", 8, 10.0, 0.1)
+CLUSTER = Cluster("test", "", 1, 1000.0, (("f32", 1.0),), (FAST, SLOW))
+
+
+def model(*sizes: int, order: tuple[str, ...] | None = None) -> CommunicationModel:
+    names = ("x", "y", "z")[: len(sizes)]
+    return CommunicationModel(CLUSTER, ProcessMesh.of_shape(sizes, names), order)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axes", "span"),
+    [
+        ((4,), ("x",), (4, 1)),
+        ((8,), ("x",), (4, 2)),
+        ((2, 4), ("x",), (1, 2)),
+        ((2, 4), ("y",), (4, 1)),
+        ((2, 4), ("x", "y"), (4, 2)),
+        ((4, 2), ("x",), (2, 2)),
+        ((2, 2, 2), ("x", "z"), (2, 2)),
+        ((2, 2), ("x", "y"), (4, 1)),
+        ((3,), ("x",), (3, 1)),
+        ((2, 3), ("y",), (1, 3)),
+    ],
+)
+def test_span(sizes: tuple[int, ...], axes: tuple[str, ...], span: tuple[int, ...]) -> None:
+    assert model(*sizes).span(axes) == span
+
+
+def test_order_of_axes_decides_which_links_they_use() -> None:
+    assert model(2, 4, order=("y", "x")).span(("x",)) == (2, 1)
+    assert model(2, 4, order=("y", "x")).span(("y",)) == (2, 2)
+
+
+def test_a_sub_mesh_lies_where_its_parent_does() -> None:
+    parent = ProcessMesh.of_shape((2, 4), ("x", "y"))
+    assert CommunicationModel(CLUSTER, parent["y", 1]).span(("x",)) == (1, 2)
+    assert CommunicationModel(CLUSTER, parent["x", 1]).span(("x", "y")) == (4, 2)
+
+
+def test_ids_decide_which_devices_are_neighbours() -> None:
+    mesh = ProcessMesh([[0, 4], [1, 5], [2, 6], [3, 7]], ("x", "y"))
+    assert CommunicationModel(CLUSTER, mesh).span(("x",)) == (4, 1)
+    assert CommunicationModel(CLUSTER, mesh).span(("y",)) == (1, 2)
+
+
+def test_one_level() -> None:
+    one = model(4)
+    assert one.all_gather(400, ["x"]) == pytest.approx(2 * 1.0 + 300 * 0.01)
+    assert one.reduce_scatter(400, ["x"]) == one.all_gather(400, ["x"])
+    assert one.all_to_all(400, ["x"]) == pytest.approx(min(3 + 3.0, 2 * (1 + 2.0)))
+    assert one.point_to_point(400, ["x"]) == pytest.approx(1 + 4.0)
+    assert one.local_copy(500) == pytest.approx(1.0)
+
+
+def test_small_tensors_take_the_tree_and_large_ones_the_ring() -> None:
+    one = model(4)
+    assert one.all_reduce(100, ["x"]) == pytest.approx(2 * (1 + 1.0))
+    assert one.all_reduce(4000, ["x"]) == pytest.approx(2 * (2 * 1.0 + 3000 * 0.01))
+    assert one.broadcast(100, ["x"]) == pytest.approx(2 * (1 + 1.0))
+    assert one.broadcast(4000, ["x"]) == pytest.approx(2 * (2 * 1.0 + 3000 * 0.01))
+
+
+def test_two_levels_move_the_small_pieces_over_the_slow_links() -> None:
+    both = model(8)
+    outer = 10 + 100 * (1 / 2) * 0.1
+    assert both.all_gather(400, ["x"]) == pytest.approx(2 + 300 * 0.01 + outer)
+    inner = 2 * (2 * 1.0 + 3000 * 0.01)
+    assert both.all_reduce(4000, ["x"]) == pytest.approx(inner + 10 + 1000 * 0.1)
+    assert both.point_to_point(400, ["x"]) == pytest.approx(10 + 40)
+
+
+def test_nobody_else_nothing_to_do() -> None:
+    alone = model(1, 4)
+    for collective in (
+        alone.all_gather,
+        alone.reduce_scatter,
+        alone.all_reduce,
+        alone.all_to_all,
+        alone.broadcast,
+        alone.point_to_point,
+    ):
+        assert collective(1000, ["x"]) == 0
+
+
+def test_thousands_of_ranks_are_priced_in_closed_form() -> None:
+    cluster = Cluster.load("h100")
+    mesh = ProcessMesh.of_shape((64, 64), ("x", "y"))
+    both = CommunicationModel(cluster, mesh)
+    assert both.span(("x", "y")) == (8, 512)
+    assert both.span(("x",)) == (1, 64)
+    assert both.all_reduce(1e9, ["y"]) < both.all_reduce(1e9, ["x"])
+
+
+def test_too_many_processes() -> None:
+    with pytest.raises(AnnotationError) as error:
+        model(5, 8)
+    assert "40 processes, but cluster 'test' has 32 devices" in str(error.value)
+
+
+def test_order_must_name_every_axis() -> None:
+    with pytest.raises(AnnotationError, match="not a permutation"):
+        model(2, 4, order=("x", "x"))
