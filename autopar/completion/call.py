@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.completion.space import Form, Space
 from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
-from autopar.ir.distribution import consumed, produced
-from autopar.ir.layout import DimLayout, dim_axes, factorize_dim, normalize_dim
+from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normalize_dim
 from autopar.ir.ops import rule_of
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
-from autopar.ir.rule import Dims, Linear, Rule, TensorType
+from autopar.ir.rule import SAME, Dims, Linear, Rule, TensorType
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -158,17 +157,59 @@ class Call:
         return sum(factor in splits.items for factor in rule.indexed) <= 1
 
     def _derive(self, dist: OpDist, splits: Splits) -> Choice | None:
+        """Returns the choice with the layouts that follow from it.
+
+        These are `distribution.consumed` and `produced`. Here they are put together from the few
+        dimensions that are split, which is what makes many candidates affordable.
+        """
         assert self.rule is not None
-        form = self.space.form
-        made = tuple(form(produced(self.rule, dist, at)) for at in range(len(self.results)))
-        if any(len({monoid for _, monoid in m.layout.partial}) > 1 for m in made):
-            return None
-        taken = tuple(form(consumed(self.rule, dist, at)) for at in range(len(self.operands)))
-        return Choice(dist, splits, taken, made, self._seconds(dist))
+        rule = self.rule.under(dist.body)
+        flowing = [(pending.axis, pending.monoid, pending.operands) for pending in dist.pending]
+        taken = [
+            self._form(dims, tensor, splits, [(a, m) for a, m, at in flowing if position in at])
+            for position, (dims, tensor) in enumerate(
+                zip(rule.operands, self.operands, strict=True)
+            )
+        ]
+        made = []
+        for position, (dims, tensor) in enumerate(zip(rule.results, self.results, strict=True)):
+            partial = [(axis, monoid) for axis, monoid, _ in flowing]
+            present = {factor for dim in dims for factor in dim}
+            for factor in splits.items.keys() - present:
+                assert isinstance(factor, str)
+                monoid = rule.reduce[factor, position]
+                if monoid != SAME:
+                    partial.extend((axis, monoid) for axis in dim_axes(splits.items[factor]))
+            if len({monoid for _, monoid in partial}) > 1:
+                return None
+            made.append(self._form(dims, tensor, splits, partial))
+        seconds = self._seconds(dist)
+        return Choice(dist, splits, tuple(taken), tuple(made), seconds)
+
+    def _form(
+        self, dims: Dims, tensor: TensorType, splits: Splits, partial: Sequence[tuple[str, str]]
+    ) -> Form:
+        space = self.space
+        items: dict[Key, DimLayout] = {}
+        for at, factors in enumerate(dims):
+            if any(factor in splits.items for factor in factors):
+                items[at] = self._dim(factors, splits)
+        form = space.of_splits(space.table.of(items), tensor.shape)
+        return space.form(form.layout.with_partial(dict(partial))) if partial else form
+
+    def _dim(self, factors: tuple[str, ...], splits: Splits) -> DimLayout:
+        assert self.rule is not None
+        if len(factors) == 1:
+            return splits.items[factors[0]]
+        parts = (splits.items.get(f, (SubDim(self.rule.sizes[f]),)) for f in factors)
+        return normalize_dim(tuple(sub for part in parts for sub in part), self.space.mesh)
 
     def _seconds(self, dist: OpDist) -> float:
         assert self.rule is not None
         types = (*self.operands, *self.results)
+        if dist.pending:
+            # What flows through changes no size.
+            dist = replace(dist, pending=())
         if not dist.body:
             return op_seconds(self.rule, dist, types, self.space.cluster)
         from autopar.completion.body import body_seconds
@@ -177,13 +218,7 @@ class Call:
 
     def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
         plain = self.choice(splits)
-        if plain is None or self.rule is None:
-            return None
-        dist = replace(plain.dist, pending=pending)
-        form = self.space.form
-        made = tuple(form(produced(self.rule, dist, at)) for at in range(len(self.results)))
-        taken = tuple(form(consumed(self.rule, dist, at)) for at in range(len(self.operands)))
-        return Choice(dist, splits, taken, made, plain.seconds)
+        return self._derive(replace(plain.dist, pending=pending), splits) if plain else None
 
     def _fallback(self) -> Choice:
         taken = tuple(self.space.replicated(t.shape) for t in self.operands)

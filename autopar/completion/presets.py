@@ -17,18 +17,21 @@ from dataclasses import replace
 
 from autopar.completion.batch import batch_inputs
 from autopar.completion.call import CallTable
-from autopar.completion.graph import Graph
-from autopar.completion.space import Form, Space
+from autopar.completion.graph import STEADY_ROLES, Graph
+from autopar.completion.space import Form, Space, bytes_of
 from autopar.completion.splits import Key
 from autopar.completion.strategy import AxisPreset, parse_strategy
 from autopar.completion.tensor import split_weights
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Origin, SubDim, dim_axes
-from autopar.ir.program import Program
+from autopar.ir.program import Program, Value
 
-SMALL_VECTOR_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024
 """fsdp leaves vectors below this whole: gathering them costs more than they take."""
+
+SMALL_CONSTANT_BYTES = 4 * 1024
+"""fsdp leaves constants below this whole: masks and tables, not the weights of a folded model."""
 
 
 def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program:
@@ -116,12 +119,12 @@ def fsdp(graph: Graph, axis: str) -> None:
     Dimensions that another preset splits already are taken only where there is no other.
 
     Where the two meet in an op, predicted cost decides: usually the parameter is gathered. A
-    parameter without such a dimension is split unevenly along its largest; small vectors stay
-    whole.
+    parameter without such a dimension is split unevenly along its largest; small vectors and
+    constants stay whole.
     """
     for at, value in enumerate(graph.values):
-        if value.role == "parameter" and graph.producer[at] is None:
-            form = _largest_split(graph, at, axis)
+        if value.role in STEADY_ROLES and graph.producer[at] is None:
+            form = None if _is_small(value) else _largest_split(graph, at, axis)
             if form is not None:
                 _extend(graph, at, form, AxisPreset("fsdp", axis))
     _split_batch(graph, axis, AxisPreset("fsdp", axis))
@@ -146,11 +149,16 @@ def _split(graph: Graph, value: int, dim: int, axis: str) -> Form:
     return graph.space.of_splits(splits, shape)
 
 
+def _is_small(value: Value) -> bool:
+    nbytes = bytes_of(value)
+    if len(value.shape) < 2:
+        return nbytes < SMALL_BYTES
+    return value.role != "parameter" and nbytes < SMALL_CONSTANT_BYTES
+
+
 def _largest_split(graph: Graph, at: int, axis: str) -> Form | None:
     value = graph.values[at]
     shape, parts = value.global_shape, graph.space.mesh.axis_size(axis)
-    if not shape or (len(shape) == 1 and shape[0] * value.itemsize < SMALL_VECTOR_BYTES):
-        return None
     pin = graph.pins[at]
     busy = pin.splits.items if pin is not None else {}
     taken = [graph.space.mesh.axes_size(dim_axes(busy.get(d, ()))) for d in range(len(shape))]

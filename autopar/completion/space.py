@@ -57,6 +57,7 @@ class Space:
         self.table = SplitTable(mesh)
         self.planner = ReshardPlanner(CommunicationModel(cluster, mesh))
         self._forms: dict[Layout, Form] = {}
+        self._of_splits: dict[tuple[Splits, tuple[int, ...]], Form] = {}
         self._replicated: dict[tuple[int, ...], Form] = {}
 
     def form(self, layout: Layout) -> Form:
@@ -80,9 +81,15 @@ class Space:
 
     def of_splits(self, splits: Splits, shape: tuple[int, ...]) -> Form:
         """Returns the form of a tensor of this shape that is split so."""
-        whole = self.replicated(shape).layout
-        dims = tuple(splits.items.get(at, dim) for at, dim in enumerate(whole.dims))
-        return self.form(Layout(self.mesh, dims))
+        whole = self.replicated(shape)
+        if not splits.items:
+            return whole
+        key = (splits, shape)
+        found = self._of_splits.get(key)
+        if found is None:
+            dims = tuple(splits.items.get(at, dim) for at, dim in enumerate(whole.layout.dims))
+            found = self._of_splits[key] = self.form(Layout(self.mesh, dims))
+        return found
 
     def complete(self, form: Form) -> Form:
         """Returns the form after every pending reduction is done."""

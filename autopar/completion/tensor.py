@@ -19,7 +19,7 @@ from autopar.completion.space import Form
 from autopar.completion.splits import Splits
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
-BEAM = 16
+BEAM = 64
 """How many states are kept."""
 
 COLLECTIVE_OVERHEAD = 0.1
