@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from itertools import product
 
 from autopar.cost.cluster import Cluster
 from autopar.ir.deployment import Deployment, RankEntry
@@ -64,6 +63,5 @@ def rank_table(mesh: ProcessMesh, processes: Sequence[int]) -> tuple[RankEntry, 
         mesh: The logical processes.
         processes: The process id that each rank carries out.
     """
-    position = {process: at for at, process in enumerate(mesh.ids)}
-    coords = np.stack(np.unravel_index(range(mesh.size), mesh.shape), axis=1).tolist()
-    return tuple(RankEntry(0, tuple(coords[position[process]]), process) for process in processes)
+    coords = dict(zip(mesh.ids, product(*map(range, mesh.shape)), strict=True))
+    return tuple(RankEntry(0, coords[process], process) for process in processes)

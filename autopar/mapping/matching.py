@@ -10,7 +10,7 @@ import numpy as np
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr import IntExpr
 from autopar.mapping.collectives import Collective
-from autopar.mapping.membership import Ints, Membership, evaluate_on_ranks, rank_text
+from autopar.mapping.membership import Ints, Membership, at_ranks, evaluate_on_ranks, rank_text
 
 Party = tuple[Ints, Collective]
 """The ranks of one class and the collective that they are in."""
@@ -23,7 +23,8 @@ class Meeting:
     Attributes:
         group: The group.
         ranks: Everyone who takes part, ascending.
-        brings: Size of each dimension of the tensor that a rank brings, on every rank.
+        brings: Size of each dimension of the tensor that a rank brings, on every rank. A size that
+            is the same everywhere is an array of one element; so below.
         gets: Size of each dimension of the tensor that a rank gets.
         settings: The integer arguments on which all members must agree.
     """
@@ -36,7 +37,7 @@ class Meeting:
 
     def dim(self, name: str) -> int:
         """Returns an argument that is a dimension, the same on all ranks."""
-        return int(self.settings[name][self.ranks[0]])
+        return int(at_ranks(self.settings[name], self.ranks)[0])
 
     def block(self, size: Ints) -> Ints:
         """Returns each member's block of a dimension of this size: ceil(size / n), the last less.
@@ -48,7 +49,7 @@ class Meeting:
 
     def of_first(self) -> list[Ints]:
         """Returns what the first member of each list brings."""
-        return [size[self.group.first] for size in self.brings]
+        return [at_ranks(size, self.group.first) for size in self.brings]
 
 
 Sizes = Sequence[Ints]
@@ -133,7 +134,7 @@ class Matcher:
         except KeyError as error:
             return f"a size depends on {error}, but ranks have only {list(self._coords)}: {first}"
         for name, values in met.settings.items():
-            if problem := _compare(met, first, name, values, values[group.first]):
+            if problem := _compare(met, first, name, values, at_ranks(values, group.first)):
                 return problem
         return _size_problem(met, first)
 
@@ -146,7 +147,7 @@ class Matcher:
         }
         return Meeting(
             group,
-            np.sort(np.concatenate([ranks for ranks, _ in parties])),
+            _everyone([ranks for ranks, _ in parties]),
             tuple(self._gathered(parties, sizes) for sizes in zip(*operands, strict=True)),
             tuple(self._gathered(parties, sizes) for sizes in zip(*results, strict=True)),
             settings,
@@ -158,13 +159,17 @@ class Matcher:
             return self._value(exprs[0])
         gathered = np.zeros(self._world, np.int64)
         for (ranks, _), expr in zip(parties, exprs, strict=True):
-            gathered[ranks] = self._value(expr)[ranks]
+            gathered[ranks] = at_ranks(self._value(expr), ranks)
         return gathered
 
     def _value(self, expr: IntExpr) -> Ints:
         if expr not in self._values:
-            self._values[expr] = evaluate_on_ranks(expr, self._coords, self._world)
+            self._values[expr] = evaluate_on_ranks(expr, self._coords)
         return self._values[expr]
+
+
+def _everyone(parties: Sequence[Ints]) -> Ints:
+    return parties[0] if len(parties) == 1 else np.sort(np.concatenate(parties))
 
 
 def _malformed(each: Collective) -> str:
@@ -221,12 +226,14 @@ def _size_problem(met: Meeting, each: Collective) -> str:
 
 def _compare(met: Meeting, each: Collective, what: str, have: Ints, want: Ints) -> str:
     """Returns a message about the ranks on which `have` is not what it must be, or ""."""
-    if have is want:
+    differs = have != want
+    if not differs.any():
         return ""
-    wrong = met.ranks[have[met.ranks] != want[met.ranks]]
+    wrong = met.ranks[np.broadcast_to(differs, met.group.size.shape)[met.ranks]]
     if not len(wrong):
         return ""
     rank = int(wrong[0])
+    have, want = (np.broadcast_to(values, met.group.size.shape) for values in (have, want))
     members = met.group.lists[int(met.group.list_of[rank])]
     return (
         f"group {met.group.name!r}: sizes differ at {rank_text(wrong.tolist())}: {what} is"

@@ -61,7 +61,7 @@ def membership(name: str, lists: RankLists, world: int) -> tuple[Membership, lis
 def _problems(name: str, members: Ints, lengths: Ints, world: int) -> list[str]:
     if not lengths.all():
         return [f"group {name!r} has an empty list"]
-    if outside := sorted({int(rank) for rank in members if not 0 <= rank < world}):
+    if outside := np.unique(members[(members < 0) | (members >= world)]).tolist():
         return [f"group {name!r} names {rank_text(outside)}, but there are only {world} ranks"]
     twice = np.flatnonzero(np.bincount(members, minlength=world) > 1).tolist()
     return [f"group {name!r} holds {rank_text(twice)} more than once"] if twice else []
@@ -76,23 +76,27 @@ _ARRAY_OPS: Mapping[str, Callable[[Ints, Ints], Ints]] = {
 }
 
 
-def evaluate_on_ranks(expr: IntExpr, coords: Mapping[str, Ints], world: int) -> Ints:
-    """Returns the value of a rank expression on every rank.
+def at_ranks(values: Ints, ranks: Ints) -> Ints:
+    """Returns the values of these ranks; a constant, an array of one element, stays one."""
+    return values if len(values) == 1 else values[ranks]
+
+
+def evaluate_on_ranks(expr: IntExpr, coords: Mapping[str, Ints]) -> Ints:
+    """Returns the value of a rank expression on every rank, a constant as an array of one element.
 
     Args:
         expr: The expression.
         coords: Every rank's coordinate, by axis.
-        world: Number of ranks.
 
     Raises:
         KeyError: If the expression uses an axis that `coords` lacks.
     """
     if isinstance(expr, int):
-        return np.full(world, expr, np.int64)
+        return np.full(1, expr, np.int64)
     if isinstance(expr, Coord):
         return coords[expr.axis]
     if isinstance(expr, Binary):
-        lhs, rhs = (evaluate_on_ranks(side, coords, world) for side in (expr.lhs, expr.rhs))
+        lhs, rhs = (evaluate_on_ranks(side, coords) for side in (expr.lhs, expr.rhs))
         return _ARRAY_OPS[expr.op](lhs, rhs)
     raise TypeError(f"not a rank expression: {expr!r}")
 
