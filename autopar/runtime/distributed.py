@@ -24,7 +24,7 @@ from autopar.runtime.emit import emit
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
-from autopar.runtime.outputs import gather_outputs
+from autopar.runtime.outputs import OutputGathering
 from autopar.runtime.ports import Arrays, check_inputs, rank_arguments, read_weights
 from autopar.runtime.processes import Processes
 from autopar.runtime.specialize import specialize
@@ -92,7 +92,7 @@ class Session:
                 *rank_arguments(self.program, tensors, self.weights, str(self.device))
             )
             if gather:
-                return gather_outputs(self.deployment, self.rank, results)
+                return self._gather(results)
             ports = self.program.signature.outputs
             return {p.label or p.name: r for p, r in zip(ports, results, strict=True)}
 
@@ -148,6 +148,7 @@ class Session:
             )
             self._owns_group = True
         groups = create_groups(self.deployment, self.rank, backend, self.timeout)
+        self._gather = OutputGathering(self.deployment, self.rank)
         module = emit(self.program, groups, self.device)
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.

@@ -12,7 +12,9 @@ Each node carries in `meta`:
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -199,7 +201,8 @@ def _returns_several(function: Any) -> bool:
     return len(schema.returns) != 1 or not isinstance(schema.returns[0].type, torch.TensorType)
 
 
+@cache
 def _identifier(name: str) -> str:
     """Returns a Python identifier close to a value's name; fx makes it unique."""
-    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    text = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return text if text[:1].isalpha() else f"v_{text}"

@@ -15,30 +15,37 @@ from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import port_box
 
 
-def gather_outputs(
-    deployment: Deployment, rank: int, results: Sequence[Tensor]
-) -> dict[str, Tensor]:
-    """Returns the global outputs by label, in main memory, on rank 0 and nothing elsewhere.
+class OutputGathering:
+    """Gathers the outputs of a deployment; who sends what is found once.
 
     A piece that several ranks hold is sent by the first of them.
 
     Args:
         deployment: Who holds what.
         rank: This rank.
-        results: Its outputs.
     """
-    outputs: dict[str, Tensor] = {}
-    for at, result in enumerate(results):
-        port = deployment.program_of(0).signature.outputs[at]
-        owners = piece_owners(deployment, at)
-        if rank:
-            _send(result, [box for box, owner in owners.items() if owner == rank])
-            continue
-        whole = torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype])
-        for box, owner in owners.items():
-            place(whole, _receive(box, result, owner).cpu(), box)
-        outputs[port.label or port.name] = whole
-    return outputs
+
+    def __init__(self, deployment: Deployment, rank: int) -> None:
+        self.rank = rank
+        self.ports = deployment.program_of(0).signature.outputs
+        self.owners = [piece_owners(deployment, at) for at in range(len(self.ports))]
+
+    def __call__(self, results: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Returns the global outputs by label, in main memory, on rank 0; nothing elsewhere.
+
+        Args:
+            results: The outputs of this rank.
+        """
+        outputs: dict[str, Tensor] = {}
+        for port, owners, result in zip(self.ports, self.owners, results, strict=True):
+            if self.rank:
+                _send(result, [box for box, owner in owners.items() if owner == self.rank])
+                continue
+            whole = torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype])
+            for box, owner in owners.items():
+                place(whole, _receive(box, result, owner).cpu(), box)
+            outputs[port.label or port.name] = whole
+        return outputs
 
 
 def piece_owners(deployment: Deployment, output: int) -> dict[Box, int]:

@@ -8,11 +8,12 @@ crash, give way to constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from autopar.ir.errors import RuntimeFailure
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr import Expr, axes_of, evaluate
 from autopar.ir.program import (
     Arg,
     BoxDim,
@@ -41,28 +42,50 @@ def specialize(program: Program, coords: Mapping[str, int]) -> Program:
     Raises:
         RuntimeFailure: If an expression names an axis that `coords` lacks.
     """
-    try:
+    return replace(
+        specialize_functions(program, coords), signature=specialize_signature(program, coords)
+    )
+
+
+def specialize_functions(program: Program, coords: Mapping[str, int]) -> Program:
+    """Returns the program with its code specialized, and the signature of all ranks.
+
+    Raises:
+        RuntimeFailure: If an expression names an axis that `coords` lacks.
+    """
+    with _known_axes(program, coords):
         functions = {
             name: _function(function, coords) for name, function in program.functions.items()
         }
-        signature = Signature(
+    return replace(program, functions=functions)
+
+
+def specialize_signature(program: Program, coords: Mapping[str, int]) -> Signature:
+    """Returns the inputs and outputs with the boxes of one rank.
+
+    Raises:
+        RuntimeFailure: If an expression names an axis that `coords` lacks.
+    """
+    with _known_axes(program, coords):
+        return Signature(
             tuple(_port(port, coords) for port in program.signature.inputs),
             tuple(_port(port, coords) for port in program.signature.outputs),
         )
+
+
+@contextmanager
+def _known_axes(program: Program, coords: Mapping[str, int]) -> Iterator[None]:
+    try:
+        yield
     except KeyError as error:
         raise RuntimeFailure(
             f"program {program.name!r} depends on axis {error.args[0]!r}, but the rank has only"
             f" {sorted(coords)}; compile again"
         ) from error
-    return replace(program, functions=functions, signature=signature)
 
 
-def coordinates_key(program: Program, coords: Mapping[str, int]) -> tuple[int, ...]:
-    """Returns what the program's expressions are worth: ranks with equal keys run equal code."""
-    return tuple(evaluate(expr, coords) for expr in _expressions(program))
-
-
-def _expressions(program: Program) -> Iterable[Expr]:
+def code_expressions(program: Program) -> tuple[Expr, ...]:
+    """Returns the rank expressions of the code: ranks where all are equal run equal code."""
     found: dict[Expr, None] = {}
     for function in program.functions.values():
         for value in function.values.values():
@@ -70,10 +93,14 @@ def _expressions(program: Program) -> Iterable[Expr]:
         for op in function.ops:
             for _, arg in op.args:
                 found.update((expr, None) for expr in _arg_expressions(arg))
-    for port in (*program.signature.inputs, *program.signature.outputs):
-        for sub in (sub for dim in port.box for sub in dim):
-            found.update((e, None) for e in (sub.start, sub.length) if isinstance(e, Expr))
-    return found
+    return tuple(found)
+
+
+def code_key(expressions: Iterable[Expr], coords: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Returns what the expressions are worth on a rank; None where it lacks an axis."""
+    return tuple(
+        evaluate(expr, coords) if axes_of(expr) <= coords.keys() else None for expr in expressions
+    )
 
 
 def _arg_expressions(arg: Arg) -> Iterable[Expr]:

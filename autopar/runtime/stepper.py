@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Value
 from autopar.runtime.control import Call, Repeat
+from autopar.runtime.kernels import IR_DTYPES
 
 Scope = tuple[str, ...]
 """Where a value was computed: one entry per enclosing call or iteration; () in `main`."""
@@ -138,9 +139,11 @@ def _check(node: fx.Node, tensor: Any) -> None:
     op: Op = node.meta["op"]
     if not isinstance(tensor, Tensor):
         raise RuntimeFailure(f"{describe_op(op)} computed a {type(tensor).__name__}, not a tensor")
-    if tuple(tensor.shape) != value.shape:
+    dtype = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
+    if (dtype, tuple(tensor.shape)) != (value.dtype, value.shape):
         raise RuntimeFailure(
-            f"{describe_op(op)} computed {list(tensor.shape)}, the program says {list(value.shape)}"
+            f"{describe_op(op)} computed {dtype}{list(tensor.shape)}, the program says"
+            f" {value.dtype}{list(value.shape)}"
         )
 
 

@@ -11,6 +11,7 @@ amplifies harmless differences, as dynamic quantization does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -102,13 +103,9 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
         return float("inf"), float("inf"), False
     if found.numel() == 0:
         return 0.0, 0.0, True
-    wide = torch.complex128 if found.is_complex() else torch.float64
-    difference = (found.to(wide) - expected.to(wide)).abs()
-    same = (found == expected) | (found.isnan() & expected.isnan())
-    difference = torch.where(same, 0.0, difference).nan_to_num(nan=float("inf"))
-    error = float(difference.max())
-    finite = expected.to(wide).abs().nan_to_num(nan=0.0, posinf=0.0)
-    largest = float(finite.max())
+    if torch.equal(found, expected):
+        return 0.0, 0.0, True
+    error, largest = _error(found, expected)
     relative = error / largest if largest else (0.0 if error == 0 else float("inf"))
     if found.dtype == torch.bool:
         return error, relative, error == 0
@@ -116,6 +113,20 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
         return error, relative, error <= 1
     allowed = max(tolerance, 8 * torch.finfo(found.dtype).eps)
     return error, relative, error <= allowed * largest
+
+
+def _error(found: Tensor, expected: Tensor) -> tuple[float, float]:
+    """Returns (largest absolute error, largest finite element expected)."""
+    wide = torch.complex128 if found.is_complex() else torch.float64
+    if found.dtype == torch.float32:
+        wide = torch.float32
+    mine, theirs = found.to(wide), expected.to(wide)
+    error, largest = float((mine - theirs).abs().max()), float(theirs.abs().max())
+    if math.isfinite(error) and math.isfinite(largest):
+        return error, largest
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan())
+    difference = torch.where(same, 0.0, (mine - theirs).abs()).nan_to_num(nan=math.inf)
+    return float(difference.max()), float(theirs.abs().nan_to_num(nan=0.0, posinf=0.0).max())
 
 
 def verify_mesh(

@@ -9,7 +9,7 @@ simulated, and a mismatch between ranks is reported instead of hanging.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx
@@ -23,7 +23,12 @@ from autopar.runtime.groups import members_by_rank, virtual_groups
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import Arrays, check_inputs, port_box, rank_arguments, read_weights
 from autopar.runtime.reference import collective
-from autopar.runtime.specialize import coordinates_key, specialize
+from autopar.runtime.specialize import (
+    code_expressions,
+    code_key,
+    specialize_functions,
+    specialize_signature,
+)
 from autopar.runtime.stepper import Request, Scope, Steps, describe_op, step
 from autopar.runtime.weights import WeightFile
 
@@ -37,7 +42,8 @@ class VirtualRank:
 
     Attributes:
         program: Its specialized program.
-        module: The emitted program; shared by ranks that run equal code.
+        module: The emitted program; shared by ranks that run equal code, though they differ in
+            their groups, which only the virtual mesh knows.
         weights: Its pieces of the weights by value name.
     """
 
@@ -106,16 +112,18 @@ def assemble(whole: Tensor, pieces: Iterator[tuple[Box, Tensor]]) -> Tensor:
 
 
 def _load_ranks(deployment: Deployment, weights: WeightFile) -> Iterator[VirtualRank]:
-    emitted: dict[tuple[int, tuple[int, ...]], tuple[Program, fx.GraphModule]] = {}
+    expressions = [code_expressions(program) for program in deployment.programs]
+    emitted: dict[tuple[int, tuple[int | None, ...]], tuple[Program, fx.GraphModule]] = {}
     cache: dict[tuple[str, Box], Tensor] = {}
     for rank, entry in enumerate(deployment.ranks):
         coords = deployment.coords_of(rank)
         shared = deployment.program_of(rank)
-        key = (entry.program, coordinates_key(shared, coords))
-        if key not in emitted:
-            program = specialize(shared, coords)
-            emitted[key] = program, emit(program, virtual_groups(deployment, rank))
-        program, module = emitted[key]
+        known = entry.program, code_key(expressions[entry.program], coords)
+        if known not in emitted:
+            program = specialize_functions(shared, coords)
+            emitted[known] = program, emit(program, virtual_groups(deployment, rank))
+        program, module = emitted[known]
+        program = replace(program, signature=specialize_signature(shared, coords))
         yield VirtualRank(program, module, read_weights(program, weights, "cpu", cache))
 
 

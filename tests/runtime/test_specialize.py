@@ -6,7 +6,7 @@ import pytest
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.text import parse_program, print_program
-from autopar.runtime.specialize import coordinates_key, specialize
+from autopar.runtime.specialize import code_expressions, code_key, specialize
 
 UNEVEN = """
 program "uneven" executable
@@ -58,7 +58,7 @@ def test_boxes_are_resolved_too() -> None:
 
 def test_ranks_with_equal_expressions_share_a_key() -> None:
     program = parse_program(UNEVEN.replace("index=tp", "index=1"))
-    keys = [coordinates_key(program, {"tp": tp}) for tp in range(4)]
+    keys = [code_key(code_expressions(program), {"tp": tp}) for tp in range(4)]
     assert len(set(keys)) == 3
     assert keys[2] == keys[3]
 

@@ -132,7 +132,9 @@ def test_a_failing_op_names_rank_value_and_line(tmp_path: Path) -> None:
 def test_a_wrong_shape_is_an_error_at_its_op(tmp_path: Path) -> None:
     wrong = '%y: f32[2, 2] = aten.sum.dim_IntList(self=%x, dim=[0]) loc("m.py", 5)'
     mesh = pair(wrong, wrong, tmp_path)
-    with pytest.raises(RuntimeFailure, match=r"%y \(m.py:5\) computed \[2\], the program says \[2"):
+    with pytest.raises(
+        RuntimeFailure, match=r"%y \(m.py:5\) computed f32\[2\], the program says f32\[2"
+    ):
         mesh.run({"x": torch.ones(2, 2)})
 
 
