@@ -39,7 +39,8 @@ A TYPE is a dtype and a shape, with the mesh axes that split a dimension: `f32[8
 `f32[dp * 4 + 1, 64] of [9@dp, 64]`. After it, in any order:
 
     sum@tp                 pending a reduction
-    replicated             has a layout that splits nothing (without it: has none yet)
+    replicated             has a layout that splits nothing. Without it: has no layout, unless it
+                           is the result of an op with a choice, which then isn't `undistributed`
     mask [0..3]            held by these processes only
     offload cpu            held there between uses
     on mesh[pp=0]          on another mesh than the program's

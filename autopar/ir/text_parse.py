@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.ir.errors import AnnotationError, near_misses
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     LEVELS,
@@ -252,10 +253,7 @@ class _FunctionParser:
             self._cursor.one_of(op.phase, PHASES, "phase", start)
         self._ops.append(op)
         for result in results:
-            value = result.value
-            if not result.has_origin and value.dist is not None:
-                value = replace(value, origin=op.origin)
-            self._define(result, value)
+            self._define(result, _completed(result, op))
 
     def _define(self, declared: Declared, value: Value) -> None:
         known = self._values.setdefault(value.name, value)
@@ -277,7 +275,7 @@ class _FunctionParser:
             label = self._cursor.string() if self._cursor.keyword("as") else None
             box = self._parts.box() if self._cursor.keyword("box") else None
             placeholder = Value(names[-1], "f32", ())
-            self._outputs.append(Declared(placeholder, False, label, box, start))
+            self._outputs.append(Declared(placeholder, False, False, label, box, start))
             more = self._cursor.sign(",")
         return tuple(names)
 
@@ -303,6 +301,18 @@ class _FunctionParser:
                 declared.at,
             )
         return port
+
+
+def _completed(result: Declared, op: Op) -> Value:
+    """Returns a result with what goes without saying where its op has a choice."""
+    value = result.value
+    if value.dist is None and op.dist is not None and not result.undistributed:
+        sizes = tuple(size for size in value.shape if isinstance(size, int))
+        if len(sizes) == len(value.shape):
+            value = replace(value, dist=Layout.replicated(op.dist.mesh, sizes))
+    if value.dist is not None and not result.has_origin:
+        value = replace(value, origin=op.origin)
+    return value
 
 
 _VALUE = re.compile("%")

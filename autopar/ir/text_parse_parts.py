@@ -52,12 +52,14 @@ class Declared:
     Attributes:
         value: The value; without origin if none was given.
         has_origin: Whether the origin was given.
+        undistributed: Whether it was said to have no layout.
         label, box: Of the port, as given.
         at: Where the declaration begins.
     """
 
     value: Value
     has_origin: bool
+    undistributed: bool
     label: str | None
     box: Box | None
     at: int
@@ -398,6 +400,7 @@ class _DeclarationParser:
         self._words: dict[str, str] = {}
         self._mesh: ProcessMesh | None = None
         self._has_dist = False
+        self._undistributed = False
         self._origin: tuple[Origin | None, ...] = ()
         self._box: Box | None = None
         self._loc = UNKNOWN
@@ -419,7 +422,8 @@ class _DeclarationParser:
             self._origin[0] if self._origin else None,
             self._loc,
         )
-        return Declared(value, bool(self._origin), self._words.get("label"), self._box, at)
+        label = self._words.get("label")
+        return Declared(value, bool(self._origin), self._undistributed, label, self._box, at)
 
     def _dtype(self) -> str:
         start = self._cursor.at
@@ -454,6 +458,8 @@ class _DeclarationParser:
             self._origin = (self._parts.origin(),)
         elif cursor.match(_LOC):
             self._loc = self._parts.loc()
+        elif cursor.keyword("undistributed"):
+            self._undistributed = True
         elif self._is_port and cursor.keyword("as"):
             self._words["label"] = cursor.string("the user's name for it, a string")
         elif self._is_port and cursor.keyword("box"):

@@ -89,32 +89,32 @@ def layout_clauses(layout: Layout, context: Context) -> Iterator[str]:
 
 
 def value_clauses(
-    value: Value,
-    context: Context,
-    *,
-    origin: Origin | None = None,
-    with_role: bool = False,
-    port: Iterable[str] = (),
+    value: Value, context: Context, *, op: Op | None = None, port: Iterable[str] = ()
 ) -> Iterator[str]:
     """Yields the type of a value and all that follows it.
 
     Args:
         value: The value.
         context: Of the program.
-        origin: The origin that goes without saying: that of the op, if there is a layout.
-        with_role: Whether to print a role that isn't the usual one.
+        op: The op that produces it; None if it is an input, whose role stands before it.
         port: What the value tells about its port.
     """
     yield value_type(value)
-    if value.dist is not None:
+    chosen = op.dist if op is not None else None
+    if value.dist is None:
+        yield from ("undistributed",) if chosen is not None else ()
+    else:
         clauses = list(layout_clauses(value.dist, context))
         yield from clauses
-        if not clauses and not _shows_layout(value, value.dist):
+        # What an op with a choice produces has a layout, so one that splits nothing is assumed.
+        assumed = chosen is not None and chosen.mesh == context.mesh
+        if not clauses and not assumed and not _shows_layout(value, value.dist):
             yield "replicated"
-    if with_role and value.role != "activation":
+    if op is not None and value.role != "activation":
         yield word(value.role)
     yield from port
-    if context.origins and value.origin != (origin if value.dist is not None else None):
+    assumed_origin = op.origin if op is not None and value.dist is not None else None
+    if context.origins and value.origin != assumed_origin:
         yield origin_str(value.origin)
     yield from loc_clauses(value.loc, context)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import Loc
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Function, Op, Port, Program, Signature, Value
+from autopar.ir.program import LEVELS, Function, Op, Port, Program, Signature, Value
 from autopar.ir.serde_write import functions_in_order, values_in_order
 from autopar.ir.text_parts import (
     Context,
@@ -81,13 +81,16 @@ def _result(name: str, values: Mapping[str, Value], op: Op, context: Context) ->
     if name not in values:
         return value_name(name)
     value = values[name]
-    clauses = value_clauses(value, context, origin=op.origin, with_role=True)
+    clauses = value_clauses(value, context, op=op)
     return f"{value_name(name)}: {' '.join(clauses)}"
 
 
 def _right_side(op: Op, context: Context) -> str:
     return " ".join((op_call(op), *op_clauses(op, context)))
 
+
+_NO_OP = Op("", (), ())
+"""The producer of values that nothing produces."""
 
 Ports = Mapping[tuple[str, int], tuple[str, ...]]
 """Clauses of a port, by ("input" or "output", position)."""
@@ -106,7 +109,7 @@ class _FunctionPrinter:
         yield from self._ops()
         for value in values_in_order(function):
             if value.name not in function.inputs and value.name not in self._produced():
-                yield f"  value {self._declared(value, with_role=True)}"
+                yield f"  value {self._declared(value, op=_NO_OP)}"
         for output, source in function.aliases:
             yield f"  alias {value_name(output)} -> {value_name(source)}"
         yield from self._return()
@@ -123,8 +126,8 @@ class _FunctionPrinter:
             clauses = self._ports.get(("input", at), ())
             yield f"  {word(values[name].role):{width}} {self._declared(values[name], clauses)}"
 
-    def _declared(self, value: Value, port: Iterable[str] = (), *, with_role: bool = False) -> str:
-        clauses = value_clauses(value, self._context, with_role=with_role, port=port)
+    def _declared(self, value: Value, port: Iterable[str] = (), op: Op | None = None) -> str:
+        clauses = value_clauses(value, self._context, op=op, port=port)
         return f"{value_name(value.name)}: {' '.join(clauses)}"
 
     def _ops(self) -> Iterator[str]:
@@ -147,9 +150,9 @@ class _FunctionPrinter:
 
 
 def _header(program: Program, context: Context) -> Iterator[str]:
-    yield " ".join(
-        ("program", *((quote(program.name),) if program.name else ()), word(program.level))
-    )
+    # An unknown level stands in quotes, as a name does.
+    named = program.name or program.level not in LEVELS
+    yield " ".join(("program", *((quote(program.name),) if named else ()), word(program.level)))
     yield from (f"file {alias} = {quote(file)}" for file, alias in context.files.items())
     told: set[ProcessMesh] = set()
     for mesh in _meshes(program):

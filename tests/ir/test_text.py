@@ -262,11 +262,24 @@ def test_results_have_the_origin_of_their_op_unless_they_say_otherwise() -> None
         "%a: f32[4@dp] = some.op() {} ~implied",
         "%b: f32[4@dp] ~default = some.op() {} ~implied",
         "%c: f32[4@dp] ~none = some.op() {} ~implied",
-        "%d: f32[4] = some.op() {} ~implied",
+        "%d: f32[4] undistributed = some.op() {} ~implied",
         "return %d",
     )
     origins = [main.values[name].origin for name in "abcd"]
     assert origins == [Origin("implied"), Origin("default"), None, None]
+
+
+def test_results_of_an_op_with_a_choice_have_a_layout_unless_they_say_otherwise() -> None:
+    main = body_of(
+        "%a: f32[4] = some.op() {}",
+        "%b: f32[4] undistributed = some.op() {}",
+        "%c: f32[4] = some.op()",
+        "%d: f32[4] = some.op() {on mesh[dp=0]}",
+        "return %d",
+    )
+    layouts = [main.values[name].dist for name in "abcd"]
+    replicated = Layout.replicated(MESH, (4,))
+    assert layouts == [replicated, None, None, Layout.replicated(MESH["dp", 0], (4,))]
 
 
 @pytest.mark.parametrize(
