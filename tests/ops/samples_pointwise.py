@@ -179,3 +179,4 @@ def casts() -> Iterator[Sample]:
     yield s("prims.convert_element_type", f(4, 5), torch.float32)
     yield s("view.dtype", f(4, 5), torch.int64)
     yield s("view.dtype", f(4, 5), torch.int32)
+    yield s("view.dtype", i(4, 6, dtype=torch.int16), torch.float32)

@@ -96,6 +96,7 @@ def calls() -> dict[str, Sample]:
         "convolution": conv(bias=False),
         "convolution with bias": conv(bias=True),
         "convolution in groups": conv(bias=False, groups=2),
+        "convolution of patches": s("conv2d", f(2, 3, 8, 4), f(5, 3, 4, 1), None, [4, 1]),
         "max pool": s("max_pool2d_with_indices", f(2, 3, 4, 4), [2, 2]),
         "pixel shuffle": s("pixel_shuffle", f(2, 12, 3, 5), 2),
         "attention, shared heads": s(
@@ -302,6 +303,12 @@ n (g i) x0 x1, (g o) i k0 k1 -> n (g o) y0 y1
   reduce i in 0: sum
   linear [0] sum, [1] sum
   local groups = g * 1
+
+convolution of patches
+n i (y0 k0) y1, o i k0 1 -> n o y0 y1
+  whole k0
+  reduce i in 0: sum
+  linear [0] sum, [1] sum
 
 max pool
 i0 i1 i2 i3 -> i0 i1 r2 r3, i0 i1 r2 r3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.ir.ops.pointwise import broadcast_dims, pointwise
 from autopar.ir.ops.table import Table, pending, same
-from autopar.ir.rule import ALL_MONOIDS, OpCall, Rule, build_rule
+from autopar.ir.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
 
 SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
 
@@ -17,13 +17,18 @@ def to_copy(call: OpCall) -> Rule | None:
 
 
 def reinterpret(call: OpCall) -> Rule | None:
-    """aten.view.dtype: the last dimension changes its size with the size of the elements."""
+    """aten.view.dtype: an element becomes several, or several one, along the last dimension."""
     operand, result = call.operands[0].shape, call.results[0].shape
     dims = broadcast_dims(operand, operand)
     if operand == result:
         return build_rule(call, [dims], [dims], work=0)
-    last = (*dims[:-1], ("r",))
-    return build_rule(call, [dims], [last], whole=(*dims[-1], "r"), work=0)
+    if 0 in operand:
+        return None
+    parts: Dims = (*dims[:-1], (*dims[-1], "r"))
+    narrows = result[-1] > operand[-1]
+    sizes = {"r": max(operand[-1], result[-1]) // min(operand[-1], result[-1])}
+    tensors = (dims, parts) if narrows else (parts, dims)
+    return build_rule(call, tensors[:1], tensors[1:], sizes=sizes, whole=("r",), work=0)
 
 
 RULES: Table = {

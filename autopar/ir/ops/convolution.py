@@ -1,8 +1,12 @@
-"""Convolutions and pooling. Spatial dimensions must not be split."""
+"""Convolutions and pooling. Spatial dimensions must not be split, as windows overlap.
+
+Except where a convolution goes patch by patch: a kernel of size 1, or as large as its stride.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.layout import trailing
@@ -11,6 +15,59 @@ from autopar.ir.program import Arg
 from autopar.ir.rule import Dims, Linear, OpCall, Rule, Size, Sizes, build_rule
 
 BIASED = (pending(0, 2), pending(1, 2))
+
+
+@dataclass
+class Space:
+    """The factors of the spatial dimensions.
+
+    Attributes:
+        inside, kernel, outside: Those of input, weight and output.
+        whole: Those that must not be split.
+        sizes: Sizes that don't follow from the shapes.
+        excess: Of the points (input x kernel x output), one in so many is computed.
+    """
+
+    inside: list[tuple[str, ...]] = field(default_factory=list)
+    kernel: list[tuple[str, ...]] = field(default_factory=list)
+    outside: list[tuple[str, ...]] = field(default_factory=list)
+    whole: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    excess: int = 1
+
+
+def spatial(call: OpCall, transposed: bool) -> Space:
+    """Returns the spatial factors of a convolution.
+
+    A dimension that is convolved patch by patch, with a kernel as large as its stride, is `(y k)`
+    on the side of the patches and `y` on the other; any other is `x`, `k` and `y`.
+    """
+    ends = [call.operands[0].shape[2:], call.results[0].shape[2:]]
+    many, few = reversed(ends) if transposed else ends
+    found = Space()
+    for at, size in enumerate(call.operands[1].shape[2:]):
+        patches = _by_patches(call, at, size) and many[at] == few[at] * size
+        kernel = () if size == 1 else (f"k{at}",)
+        fine = (f"y{at}", *kernel) if patches else (f"x{at}",)
+        coarse = (f"y{at}",)
+        found.kernel.append(kernel)
+        found.inside.append(coarse if transposed else fine)
+        found.outside.append(fine if transposed else coarse)
+        found.whole.extend(kernel if patches else (*fine, *kernel, *coarse))
+        found.sizes.update(dict.fromkeys(kernel, size))
+        found.excess *= 1 if patches else many[at]
+    return found
+
+
+def _by_patches(call: OpCall, at: int, kernel: int) -> bool:
+    def entry(name: str, default: int) -> object:
+        given = call.args.get(name)
+        items = given if isinstance(given, tuple) else (given,)
+        found = items[at if len(items) > 1 else 0] if items else None
+        return default if found is None else found
+
+    tight = entry("padding", 0) == 0 and entry("output_padding", 0) == 0
+    return tight and entry("stride", 1) == kernel and (kernel == 1 or entry("dilation", 1) == 1)
 
 
 def convolution(transposed: bool | None = None) -> RuleFunction:
@@ -29,29 +86,25 @@ def convolution(transposed: bool | None = None) -> RuleFunction:
         if len(data) != len(weight):
             return None
         groups = call.integer("groups", 1)
-        spatial = len(data) - 2
-        inside, kernel, outside = (factors(name, spatial) for name in ("x", "k", "y"))
+        space = spatial(call, swap)
         group = ("g",) if groups > 1 else ()
         channels, features = (*group, "i"), (*group, "o")
         weight_dims: Dims = (channels, ("o",)) if swap else (features, ("i",))
-        operands: list[Dims] = [(("n",), channels, *inside), (*weight_dims, *kernel)]
+        operands: list[Dims] = [(("n",), channels, *space.inside), (*weight_dims, *space.kernel)]
         if biased := len(call.operands) == 3:
             operands.append((features,))
-        fixed = [name for (name,) in (*inside, *kernel, *outside)]
-        # Of the points (input x kernel x output), those are computed that meet.
-        points = math.prod(data[2:]) if not swap else math.prod(call.results[0].shape[2:])
 
         def make(split: bool) -> Rule:
             return build_rule(
                 call,
                 operands,
-                [(("n",), features, *outside)],
-                sizes={"g": groups} if group else None,
+                [(("n",), features, *space.outside)],
+                sizes={**space.sizes, "g": groups} if group else space.sizes,
                 reduce={"i": "sum"},
-                whole=fixed if split or not biased else [*fixed, "i"],
+                whole=space.whole if split or not biased else [*space.whole, "i"],
                 linear=BIASED if biased else BILINEAR,
                 local={"groups": Size(("g",))} if group else None,
-                work=2 / max(1, points),
+                work=2 / max(1, space.excess),
             )
 
         return with_bodies(call, make, "product", _add_bias) if biased else make(False)
@@ -77,8 +130,7 @@ def convolution_backward(call: OpCall) -> Rule | None:
     data, weight = call.operands[1].shape, call.operands[2].shape
     if call.integer("groups", 1) != 1 or len(data) != len(weight):
         return None
-    spatial = len(data) - 2
-    inside, kernel, outside = (factors(name, spatial) for name in ("x", "k", "y"))
+    inside, kernel, outside = (factors(name, len(data) - 2) for name in ("x", "k", "y"))
     weights: Dims = (("i",), ("o",)) if call.flag("transposed") else (("o",), ("i",))
     results: list[Dims] = [(("n",), ("i",), *inside), (*weights, *kernel), (("o",),)]
     mask = call.args.get("output_mask")
@@ -115,7 +167,10 @@ SUM, MAX = pending(0), pending(0, monoids=("max",))
 
 RULES: Table = {
     "aten.convolution.default": convolution(),
-    **same([f"aten.conv{n}d.default" for n in (1, 2, 3)], convolution(False)),
+    **same(
+        [f"aten.conv{n}d.{overload}" for n in (1, 2, 3) for overload in ("default", "padding")],
+        convolution(False),
+    ),
     **same(
         [
             "aten.conv_transpose1d.default",
