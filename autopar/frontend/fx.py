@@ -264,7 +264,7 @@ class _Lowerer:
             self.problems.append(f"  - {loc}: {kind} is no ATen op")
             return Op(kind, (), names, loc=loc)
         renamed = _RENAMED.get(kind, kind)
-        args = []
+        args: list[tuple[str, Arg]] = []
         for key, value in _given(node, node.target):
             name = _RENAMED_ARGUMENTS.get(f"{kind}.{key}", key)
             if name == _SIZES.get(renamed):

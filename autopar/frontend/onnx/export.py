@@ -62,7 +62,8 @@ class Exported:
     @property
     def graph(self) -> fx.Graph:
         """The graph of ATen ops."""
-        return self.program.graph_module.graph
+        module: fx.GraphModule = self.program.graph_module
+        return module.graph
 
     @property
     def results(self) -> Sequence[fx.Node]:

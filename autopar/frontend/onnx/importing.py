@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -52,7 +54,8 @@ class _Import:
         self.inputs = {item.name: self.recorder.add_input(item.kind, item.shape) for item in bound}
 
     def run(self) -> ImportedModel:
-        values = self.walker.run_model(self.inputs)
+        with _quiet():
+            values = self.walker.run_model(self.inputs)
         labels = [value.name for value in self.graph.output]
         outputs = [self._output(*pair) for pair in zip(labels, values, strict=True)]
         self.problems.raise_if_any()
@@ -141,6 +144,18 @@ class _Import:
 
     def _report(self) -> list[ReportEntry]:
         return [*ignored(self.proto, self.file), *self.walker.notes]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from logging a traceback of each node that it can't run: we report those."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _role(stored: StoredTensor) -> str:

@@ -23,6 +23,7 @@ _PARTS: Mapping[str, Sequence[str]] = {
     "ConvTranspose": ("input", "weight", "bias"),
     "DequantizeLinear": ("weight", "scale", "zero_point"),
     "GRU": ("input", "weight_ih", "weight_hh", "bias", "lengths", "initial_h"),
+    "Gather": ("weight", "indices"),
     "Gemm": ("weight", "weight", "bias"),
     "GroupNormalization": ("input", "weight", "bias"),
     "InstanceNormalization": ("input", "weight", "bias"),
@@ -47,11 +48,12 @@ def is_made_up(name: str) -> bool:
 def weight_names(stored: Sequence[StoredTensor], taken: Iterable[str] = ()) -> list[str]:
     """Returns a unique name for each stored tensor, in order, and none of those in `taken`."""
     used = set(taken)
+    modules = _modules(stored)
     names = []
     for tensor in stored:
         wanted = tensor.value.source
         if is_made_up(wanted):
-            wanted = _from_consumer(tensor)
+            wanted = _from_consumer(tensor, modules)
         name, count = wanted, 1
         while name in used:
             name, count = f"{wanted}.{count}", count + 1
@@ -60,7 +62,17 @@ def weight_names(stored: Sequence[StoredTensor], taken: Iterable[str] = ()) -> l
     return names
 
 
-def _from_consumer(tensor: StoredTensor) -> str:
+def _modules(stored: Sequence[StoredTensor]) -> frozenset[str]:
+    """Returns the modules that the names of initializers tell of: a, a.b for `a.b.weight`."""
+    modules: set[str] = set()
+    for tensor in stored:
+        steps = tensor.value.source.split(".")
+        if not is_made_up(tensor.value.source):
+            modules.update(".".join(steps[:count]) for count in range(1, len(steps)))
+    return frozenset(modules)
+
+
+def _from_consumer(tensor: StoredTensor, modules: frozenset[str]) -> str:
     node = tensor.node
     if node is None:
         return "constant"
@@ -74,4 +86,14 @@ def _from_consumer(tensor: StoredTensor) -> str:
             steps = steps[:-1]
         else:
             steps = [f"{node.op_type.lower()}_{number}" if number else node.op_type.lower()]
-    return ".".join([*steps, part])
+    return ".".join([*_rooted(steps, modules), part])
+
+
+def _rooted(steps: Sequence[str], modules: frozenset[str]) -> Sequence[str]:
+    """Drops leading steps that the names of initializers don't have, as a wrapper module's."""
+
+    def shared(skip: int) -> int:
+        known = (".".join(steps[skip:end]) in modules for end in range(skip + 1, len(steps) + 1))
+        return sum(known)
+
+    return steps[max(range(len(steps)), key=lambda skip: (shared(skip), -skip)) :] if steps else []

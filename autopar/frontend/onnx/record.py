@@ -86,12 +86,11 @@ class Recorder:
         Returns:
             The values of its outputs; `Failed` ones, after noting why, if it can't be expressed.
         """
-        tensors = [leaf for value in inputs for leaf in leaves(value)]
-        if any(isinstance(leaf, Failed) for leaf in tensors):
+        if any(isinstance(leaf, Failed) for value in inputs for leaf in leaves(value)):
             return [Failed()] * outputs
         try:
             with torch.no_grad():
-                found = self._run(node, translation, list(inputs), tensors)
+                found = self._run(node, translation, list(inputs))
         except Refused as refusal:
             self.problems.add(node.label, str(refusal))
         except (DataDependentOutputException, DynamicOutputShapeException):
@@ -124,21 +123,19 @@ class Recorder:
             return value
         return Known(tensor, value.kind)
 
-    def _run(
-        self,
-        node: Node,
-        translation: Translation,
-        inputs: list[Value],
-        tensors: Sequence[Known | Traced | Failed],
-    ) -> list[Value]:
+    def _run(self, node: Node, translation: Translation, inputs: list[Value]) -> list[Value]:
         types = [v.kind if isinstance(v, (Known, Traced)) else None for v in inputs]
         node = replace(node, types=types)
         inputs = self._resolve_static(node, translation, inputs)
+        read = [value for at, value in enumerate(inputs) if at not in translation.shaped]
+        tensors = [leaf for value in read for leaf in leaves(value)]
         if all(isinstance(leaf, Known) for leaf in tensors):
             return self._run_known(node, translation, inputs, tensors)
         node = replace(node, known=[self._content_now(value) for value in inputs])
         arguments = self._arguments(translation, inputs, real=False)
-        return self._record(node, translation, inputs, translation.run(node, *arguments))
+        with self._mode:
+            tree = translation.run(node, *arguments)
+        return self._record(node, translation, inputs, tree)
 
     def _resolve_static(
         self, node: Node, translation: Translation, inputs: list[Value]
@@ -167,6 +164,7 @@ class Recorder:
         source = next((leaf.source for leaf in operands if leaf.source), "")
         elements = sum(leaf.tensor.numel() for leaf in operands)
         if translation.expands or elements > FEW_ELEMENTS:
+            node = replace(node, known=[self._content_now(value) for value in inputs])
             shapes = self._shapes(node, translation, inputs)
             for fake in shapes:
                 self._check_size(fake)
@@ -177,7 +175,7 @@ class Recorder:
                     tree = translation.run(node, *arguments)
                 return self._record(node, translation, inputs, tree, known=True)
         arguments = self._arguments(translation, inputs, real=True)
-        tree = translation.run(node, *arguments)
+        tree = translation.run(replace(node, known=()), *arguments)
         same = {id(leaf.tensor): leaf for leaf in operands}
         return [self._as_known(item, source, same) for item in _outputs(tree)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
@@ -75,7 +76,7 @@ def _check_attributes(label: str, node: NodeProto, schema: OpSchema, problems: P
         if attribute.name in seen:
             problems.add(label, f"has the attribute {attribute.name!r} twice")
         seen.add(attribute.name)
-        formal = schema.attributes.get(attribute.name)
+        formal: Any = schema.attributes.get(attribute.name)
         if formal is None:
             problems.add(
                 label,
@@ -99,7 +100,8 @@ def schema_function(node: Node, inputs: Sequence[Value]) -> FunctionProto | None
         node: The node; some bodies depend on its attributes.
         inputs: Its inputs; some bodies depend on their types.
     """
-    schema = find_schema(node.op_type, node.domain, node.opset)
+    # onnx's type hints lack what schemas tell of functions.
+    schema: Any = find_schema(node.op_type, node.domain, node.opset)
     if schema is None:
         return None
     if schema.has_function:

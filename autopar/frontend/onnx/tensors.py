@@ -130,7 +130,8 @@ def _from_items(tensor: TensorProto, kind: ElementType, dims: tuple[int, ...]) -
         return _unpack(torch.from_numpy(items.astype(np.uint8)), kind, dims)
     if kind.carrier.is_complex:
         pairs = torch.from_numpy(items.reshape(-1, 2).copy())
-        return torch.view_as_complex(pairs).to(kind.carrier).reshape(dims)
+        numbers: torch.Tensor = torch.view_as_complex(pairs).to(kind.carrier)
+        return numbers.reshape(dims)
     if kind.carrier in _VIEWS:
         bits = torch.from_numpy(items.astype(_VIEWS[kind.carrier]))
         return bits.view(kind.carrier).reshape(dims)
@@ -147,7 +148,7 @@ def _unpack(stored: torch.Tensor, kind: ElementType, dims: tuple[int, ...]) -> t
     codes = codes.reshape(-1)[: math.prod(dims)].reshape(dims)
     if kind.carrier is torch.float32:
         table = torch.tensor([*FLOAT4_VALUES, *(-value for value in FLOAT4_VALUES)])
-        return table[codes.to(torch.int64)]
+        return table.index_select(0, codes.reshape(-1).to(torch.int64)).reshape(dims)
     if kind.low == 0:
         return codes
     signed = codes.to(torch.int8)

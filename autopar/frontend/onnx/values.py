@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeAlias
 
 import torch
 
@@ -55,10 +55,10 @@ class Failed:
     """The value of a node that can't be expressed. What reads it fails silently, in turn."""
 
 
-Value = Union[Known, Traced, Failed, None, list["Value"]]
+Value: TypeAlias = "Known | Traced | Failed | list[Value] | None"
 """None is an input that is left out, or an empty optional; a list is an ONNX sequence."""
 
-TensorTree = Union[torch.Tensor, None, list["TensorTree"], tuple["TensorTree", ...]]
+TensorTree: TypeAlias = "torch.Tensor | list[TensorTree] | tuple[TensorTree, ...] | None"
 """What a translation returns: a tensor, a list for a sequence, or a tuple of several outputs."""
 
 Translate = Callable[..., TensorTree]
@@ -72,11 +72,13 @@ class Translation:
     Attributes:
         run: The translation.
         static: Positions of the inputs whose content it needs, as numpy arrays; -1 means all.
+        shaped: Positions of the inputs of which it reads shape and dtype only.
         expands: Whether outputs may be far larger than all inputs: shapes are computed first.
     """
 
     run: Translate
     static: tuple[int, ...] = ()
+    shaped: tuple[int, ...] = ()
     expands: bool = False
 
     def needs(self, position: int) -> bool:
@@ -107,7 +109,7 @@ class Stored:
     position: int
 
 
-Operand = Union[Slot, Stored, Array, None, list["Operand"]]
+Operand: TypeAlias = "Slot | Stored | Array | list[Operand] | None"
 
 
 @dataclass(frozen=True, slots=True)

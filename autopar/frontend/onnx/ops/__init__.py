@@ -16,8 +16,11 @@ from autopar.frontend.onnx.ops.pooling import TABLE as POOLING
 from autopar.frontend.onnx.ops.quantization import TABLE as QUANTIZATION
 from autopar.frontend.onnx.ops.recurrent import TABLE as RECURRENT
 from autopar.frontend.onnx.ops.reduction import TABLE as REDUCTION
+from autopar.frontend.onnx.ops.refused import TABLE as REFUSED
 from autopar.frontend.onnx.ops.resize import TABLE as RESIZE
 from autopar.frontend.onnx.ops.sequence import TABLE as SEQUENCE
+from autopar.frontend.onnx.ops.signal import TABLE as SIGNAL
+from autopar.frontend.onnx.ops.vision import TABLE as VISION
 from autopar.frontend.onnx.values import Translation
 
 TABLES: tuple[Mapping[str, Translation], ...] = (
@@ -35,6 +38,9 @@ TABLES: tuple[Mapping[str, Translation], ...] = (
     REDUCTION,
     RESIZE,
     SEQUENCE,
+    VISION,
+    SIGNAL,
+    REFUSED,
 )
 DEFAULT_DOMAIN: Mapping[str, Translation] = {
     op_type: translation for table in TABLES for op_type, translation in table.items()

@@ -93,14 +93,16 @@ def _col2im(node: Node, x: torch.Tensor, image: Array, block: Array) -> torch.Te
     padded = [s + b + a for s, b, a in zip(sizes, shape.before, shape.after, strict=True)]
     result = x.new_zeros(n, channels, *padded)
     for offset in itertools.product(*map(range, kernel)):
-        part = columns[(slice(None), slice(None), *offset)]
+        part = columns
+        for position in offset:
+            part = part.select(2, position)
         where = tuple(
             slice(o * gap, o * gap + (count - 1) * step + 1, step)
             for o, gap, count, step in zip(
                 offset, shape.dilation, counts, shape.stride, strict=True
             )
         )
-        index = (slice(None), slice(None), *where)
+        index: tuple[slice, ...] = (slice(None), slice(None), *where)
         grown = result.clone()
         grown[index] += part
         result = grown
@@ -108,7 +110,7 @@ def _col2im(node: Node, x: torch.Tensor, image: Array, block: Array) -> torch.Te
 
 
 TABLE: Mapping[str, Translation] = {
-    "Col2Im": Translation(_col2im, static=(1, 2)),
-    "Conv": Translation(convolve),
-    "ConvTranspose": Translation(_transposed),
+    "Col2Im": Translation(_col2im, static=(1, 2), expands=True),
+    "Conv": Translation(convolve, expands=True),
+    "ConvTranspose": Translation(_transposed, expands=True),
 }

@@ -64,7 +64,8 @@ def _range(node: Node, start: Array, limit: Array, delta: Array) -> torch.Tensor
     if count >= 2**60:
         raise Refused(f"{count} elements are too many for any machine")
     if kind.carrier.is_floating_point:
-        return (torch.arange(count, dtype=torch.float64) * step + first).to(kind.carrier)
+        exact: torch.Tensor = torch.arange(count, dtype=torch.float64) * step + first
+        return exact.to(kind.carrier)
     return torch.arange(first, first + count * step, step, dtype=kind.carrier)
 
 
@@ -163,12 +164,12 @@ def _bit_cast(node: Node, x: torch.Tensor) -> torch.Tensor:
 TABLE: Mapping[str, Translation] = {
     "BitCast": Translation(_bit_cast),
     "Cast": Translation(_cast),
-    "CastLike": Translation(_cast_like),
+    "CastLike": Translation(_cast_like, shaped=(1,)),
     "Constant": Translation(_constant),
     "ConstantOfShape": Translation(_constant_of_shape, static=(0,), expands=True),
-    "EyeLike": Translation(_eye_like),
+    "EyeLike": Translation(_eye_like, shaped=(0,), expands=True),
     "OneHot": Translation(_one_hot, static=(1, 2), expands=True),
     "Range": Translation(_range, static=(0, 1, 2), expands=True),
-    "Shape": Translation(_shape),
-    "Size": Translation(_size),
+    "Shape": Translation(_shape, shaped=(0,)),
+    "Size": Translation(_size, shaped=(0,)),
 }

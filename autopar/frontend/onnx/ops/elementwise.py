@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
-from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.node import Array, Node
 from autopar.frontend.onnx.ops.unsigned import (
     divide_unsigned,
     is_wide_unsigned,
@@ -17,8 +18,8 @@ from autopar.frontend.onnx.ops.unsigned import (
 from autopar.frontend.onnx.values import Translation
 
 Number = float | int
-Operand = torch.Tensor | Number
-Binary = Callable[[Operand, Operand], torch.Tensor]
+Binary = Callable[[torch.Tensor, Any], torch.Tensor]
+"""A function of a tensor and a tensor or number."""
 
 
 def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Translation:
@@ -28,28 +29,18 @@ def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Translation:
     return Translation(run)
 
 
-def _operands(node: Node, a: torch.Tensor, b: torch.Tensor) -> tuple[Operand, Operand]:
-    """Returns both operands, a known single number as a Python one."""
-    right = node.scalar(1, a)
-    if right is not None:
-        return a, right
-    left = node.scalar(0, b)
-    return (a, b) if left is None else (left, b)
+def _right(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | Number:
+    """Returns the second operand, a known single number as a Python one."""
+    number = node.scalar(1, a)
+    return b if number is None else number
 
 
-def _binary(function: Binary, wide: Binary | None = None) -> Translation:
-    """Translates an operator of two operands.
-
-    Args:
-        function: What computes it.
-        wide: What computes it on the bits of unsigned integers that torch can't compute with, as
-            int64; `function` if it is the same.
-    """
-
+def _commutative(function: Binary) -> Translation:
     def run(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if is_wide_unsigned(a):
-            return unsigned((wide or function)(signed(a), signed(b)), a.dtype)
-        return function(*_operands(node, a, b))
+            return unsigned(function(signed(a), signed(b)), a.dtype)
+        left = node.scalar(0, b)
+        return function(a, _right(node, a, b)) if left is None else function(b, left)
 
     return Translation(run)
 
@@ -58,47 +49,39 @@ def _comparison(function: Binary) -> Translation:
     def run(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if is_wide_unsigned(a):
             return function(ordered(a), ordered(b))
-        left, right = _operands(node, a, b)
-        if not isinstance(left, torch.Tensor):
-            left, right = a, b
-        return function(left, right)
+        return function(a, _right(node, a, b))
 
     return Translation(run)
 
 
-def _add(a: Operand, b: Operand) -> torch.Tensor:
-    return torch.add(a, b) if isinstance(a, torch.Tensor) else torch.add(b, a)  # type: ignore[arg-type]
+def _logical(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Translation:
+    def run(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return function(a, b)
+
+    return Translation(run)
 
 
-def _sub(a: Operand, b: Operand) -> torch.Tensor:
-    return a - b if isinstance(a, torch.Tensor) else torch.rsub(b, a)  # type: ignore[arg-type]
+def _subtract(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if is_wide_unsigned(a):
+        return unsigned(signed(a) - signed(b), a.dtype)
+    left = node.scalar(0, b)
+    return a - _right(node, a, b) if left is None else torch.rsub(b, left)
 
 
-def _mul(a: Operand, b: Operand) -> torch.Tensor:
-    return torch.mul(a, b) if isinstance(a, torch.Tensor) else torch.mul(b, a)  # type: ignore[arg-type]
-
-
-def _divide(a: Operand, b: Operand) -> torch.Tensor:
-    exemplar = a if isinstance(a, torch.Tensor) else b
-    if not isinstance(exemplar, torch.Tensor):
-        raise Refused("it divides two numbers")
-    rounding = None if exemplar.dtype.is_floating_point or exemplar.is_complex() else "trunc"
-    left = a if isinstance(a, torch.Tensor) else exemplar.new_full((), a)
-    return torch.div(left, b, rounding_mode=rounding)
-
-
-def _xor(a: Operand, b: Operand) -> torch.Tensor:
-    return torch.logical_xor(a, b)  # type: ignore[arg-type]
+def _divide(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if is_wide_unsigned(a):
+        return unsigned(divide_unsigned(signed(a), signed(b)), a.dtype)
+    if a.dtype.is_floating_point or a.is_complex():
+        return torch.div(a, _right(node, a, b))
+    return torch.div(a, _right(node, a, b), rounding_mode="trunc")
 
 
 def _modulo(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if is_wide_unsigned(a):
         left, right = signed(a), signed(b)
-        quotient = divide_unsigned(left, right)
-        return unsigned(left - quotient * right, a.dtype)
-    left, other = _operands(node, a, b)
-    function = torch.fmod if node.flag("fmod") else torch.remainder
-    return function(left, other) if isinstance(left, torch.Tensor) else function(a, b)  # type: ignore[operator]
+        return unsigned(left - divide_unsigned(left, right) * right, a.dtype)
+    function: Binary = torch.fmod if node.flag("fmod") else torch.remainder
+    return function(a, _right(node, a, b))
 
 
 def _power(node: Node, base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
@@ -190,8 +173,8 @@ def _where(
 
 
 def _cumulate(function: Callable[..., torch.Tensor], identity: int) -> Translation:
-    def run(node: Node, x: torch.Tensor, axis: object) -> torch.Tensor:
-        dim = int(axis.item())  # type: ignore[attr-defined]
+    def run(node: Node, x: torch.Tensor, axis: Array) -> torch.Tensor:
+        dim = int(axis.item())
         reverse = node.flag("reverse")
         result = x.flip(dim) if reverse else x
         result = function(result, dim, dtype=x.dtype)
@@ -211,45 +194,45 @@ TABLE: Mapping[str, Translation] = {
     "Abs": _unary(_absolute),
     "Acos": _unary(torch.acos),
     "Acosh": _unary(torch.acosh),
-    "Add": _binary(_add),
-    "And": _binary(torch.logical_and),  # type: ignore[arg-type]
+    "Add": _commutative(torch.add),
+    "And": _logical(torch.logical_and),
     "Asin": _unary(torch.asin),
     "Asinh": _unary(torch.asinh),
     "Atan": _unary(torch.atan),
     "Atanh": _unary(torch.atanh),
     "BitShift": Translation(_shift),
-    "BitwiseAnd": _binary(torch.bitwise_and),  # type: ignore[arg-type]
+    "BitwiseAnd": _commutative(torch.bitwise_and),
     "BitwiseNot": Translation(
         lambda node, x: unsigned(~signed(x), x.dtype) if is_wide_unsigned(x) else ~x
     ),
-    "BitwiseOr": _binary(torch.bitwise_or),  # type: ignore[arg-type]
-    "BitwiseXor": _binary(torch.bitwise_xor),  # type: ignore[arg-type]
+    "BitwiseOr": _commutative(torch.bitwise_or),
+    "BitwiseXor": _commutative(torch.bitwise_xor),
     "Ceil": _unary(torch.ceil),
     "Clip": Translation(_clip),
     "Cos": _unary(torch.cos),
     "Cosh": _unary(torch.cosh),
     "CumProd": _cumulate(torch.cumprod, 1),
     "CumSum": _cumulate(torch.cumsum, 0),
-    "Div": _binary(_divide, divide_unsigned),  # type: ignore[arg-type]
-    "Equal": _comparison(torch.eq),  # type: ignore[arg-type]
+    "Div": Translation(_divide),
+    "Equal": _comparison(torch.eq),
     "Erf": _unary(torch.erf),
     "Exp": _unary(torch.exp),
     "Floor": _unary(torch.floor),
-    "Greater": _comparison(torch.gt),  # type: ignore[arg-type]
-    "GreaterOrEqual": _comparison(torch.ge),  # type: ignore[arg-type]
+    "Greater": _comparison(torch.gt),
+    "GreaterOrEqual": _comparison(torch.ge),
     "IsInf": Translation(_is_inf),
     "IsNaN": _unary(torch.isnan),
-    "Less": _comparison(torch.lt),  # type: ignore[arg-type]
-    "LessOrEqual": _comparison(torch.le),  # type: ignore[arg-type]
+    "Less": _comparison(torch.lt),
+    "LessOrEqual": _comparison(torch.le),
     "Log": _unary(torch.log),
     "Max": _variadic(torch.maximum),
     "Mean": Translation(_mean),
     "Min": _variadic(torch.minimum),
     "Mod": Translation(_modulo),
-    "Mul": _binary(_mul),
+    "Mul": _commutative(torch.mul),
     "Neg": _unary(torch.neg),
     "Not": _unary(torch.logical_not),
-    "Or": _binary(torch.logical_or),  # type: ignore[arg-type]
+    "Or": _logical(torch.logical_or),
     "Pow": Translation(_power),
     "Reciprocal": _unary(torch.reciprocal),
     "Round": _unary(torch.round),
@@ -257,10 +240,10 @@ TABLE: Mapping[str, Translation] = {
     "Sin": _unary(torch.sin),
     "Sinh": _unary(torch.sinh),
     "Sqrt": _unary(torch.sqrt),
-    "Sub": _binary(_sub),
+    "Sub": Translation(_subtract),
     "Sum": _variadic(torch.add),
     "Tan": _unary(torch.tan),
     "Tanh": _unary(torch.tanh),
     "Where": Translation(_where),
-    "Xor": _binary(_xor),
+    "Xor": _logical(torch.logical_xor),
 }

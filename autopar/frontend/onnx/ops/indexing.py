@@ -64,7 +64,7 @@ def _gather_nd(node: Node, x: torch.Tensor, indices: torch.Tensor) -> torch.Tens
         torch.arange(size).reshape([-1 if at == axis else 1 for at in range(indices.ndim - 1)])
         for axis, size in enumerate(x.shape[:batch])
     ]
-    return x[tuple([*outer, *columns])]
+    return x[(*outer, *columns)]
 
 
 def _columns(

@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.values import Translation
 
+MOST_INDICES = 2**26
+"""Elements of an index that a translation makes up, at most."""
+
 
 def as_ints(array: Array) -> list[int]:
     """Returns the content of an integer input as a flat list."""
@@ -102,8 +105,8 @@ def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> tuple[tor
 
 
 def _expand(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
-    wanted = torch.broadcast_shapes(x.shape, tuple(as_ints(shape)))
-    return x if wanted == x.shape else x.expand(wanted)
+    wanted = list(np.broadcast_shapes(tuple(x.shape), tuple(as_ints(shape))))
+    return x if wanted == list(x.shape) else x.expand(wanted)
 
 
 def _tile(node: Node, x: torch.Tensor, repeats: Array) -> torch.Tensor:
@@ -182,7 +185,7 @@ def _pad_constant(x: torch.Tensor, flat: list[int], fill: object) -> torch.Tenso
 
 def _pad_axis(x: torch.Tensor, axis: int, left: int, right: int, mode: str) -> torch.Tensor:
     size = x.shape[axis]
-    if size == 0 or size + left + right < 0:
+    if size == 0 or not 0 <= size + left + right <= MOST_INDICES:
         raise Refused(f"can't pad axis {axis} of shape {list(x.shape)} by {left} and {right}")
     at = np.arange(-left, size + right)
     if mode == "edge":
@@ -215,7 +218,8 @@ def _space_to_depth(node: Node, x: torch.Tensor) -> torch.Tensor:
     n, c, h, w = x.shape
     if block <= 0 or h % block or w % block:
         raise Refused(f"{h} x {w} isn't divisible by blocks of {block} x {block}")
-    y = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if node.text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = x.reshape(n, c, h // block, block, w // block, block).permute(order)
     return y.reshape(n, c * block * block, h // block, w // block)
 
 

@@ -32,16 +32,18 @@ def _gemm(
 
 
 def _einsum(node: Node, *tensors: torch.Tensor) -> torch.Tensor:
-    return torch.einsum(node.text("equation").replace(" ", ""), *tensors)
+    result: torch.Tensor = torch.einsum(node.text("equation").replace(" ", ""), *tensors)
+    return result
 
 
 def _det(node: Node, x: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.det(x)
+    result: torch.Tensor = torch.linalg.det(x)
+    return result
 
 
 TABLE: Mapping[str, Translation] = {
     "Det": Translation(_det),
     "Einsum": Translation(_einsum, expands=True),
-    "Gemm": Translation(_gemm),
-    "MatMul": Translation(_matmul),
+    "Gemm": Translation(_gemm, expands=True),
+    "MatMul": Translation(_matmul, expands=True),
 }

@@ -53,7 +53,7 @@ def _layer_norm(
     epsilon = node.number("epsilon", 1e-5)
     fits = list(scale.shape) == shape and (bias is None or list(bias.shape) == shape)
     given = (scale, bias) if fits else (None, None)
-    y, mean, deviation = torch.native_layer_norm(x, shape, *given, epsilon)
+    y, mean, deviation = torch.native_layer_norm(x, shape, given[0], given[1], epsilon)
     if not fits:
         y = y * scale if bias is None else y * scale + bias
     return y, mean, deviation

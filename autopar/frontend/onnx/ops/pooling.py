@@ -187,11 +187,11 @@ def _max_unpool(
 
 
 TABLE: Mapping[str, Translation] = {
-    "AveragePool": Translation(_average_pool),
+    "AveragePool": Translation(_average_pool, expands=True),
     "GlobalAveragePool": _global(torch.mean),
     "GlobalLpPool": Translation(_global_lp_pool),
     "GlobalMaxPool": _global(torch.amax),
-    "LpPool": Translation(_lp_pool),
-    "MaxPool": Translation(_max_pool),
-    "MaxUnpool": Translation(_max_unpool, static=(2,)),
+    "LpPool": Translation(_lp_pool, expands=True),
+    "MaxPool": Translation(_max_pool, expands=True),
+    "MaxUnpool": Translation(_max_unpool, static=(2,), expands=True),
 }

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused
-from autopar.frontend.onnx.ops.layout import as_ints
+from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.values import Translation
 
 LONGEST = 4096
 """Time steps that are unrolled at most."""
+
+_LENGTHS = 4
+"""The position of the sequence lengths among the inputs."""
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 State = tuple[torch.Tensor, ...]
@@ -30,7 +32,7 @@ class _Layer:
     node: Node
     x: torch.Tensor
     hidden: int
-    lengths: list[int]
+    lengths: torch.Tensor | None
     activations: list[Activation]
     directions: list[bool]
 
@@ -70,7 +72,7 @@ def _activations(node: Node, default: list[str], directions: int) -> list[Activa
 
 
 def _layer(
-    node: Node, x: torch.Tensor, r: torch.Tensor, lengths: Array | None, default: list[str]
+    node: Node, x: torch.Tensor, r: torch.Tensor, lengths: torch.Tensor | None, default: list[str]
 ) -> _Layer:
     way = node.text("direction", "forward")
     known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
@@ -82,11 +84,15 @@ def _layer(
     steps, batch = x.shape[0], x.shape[1]
     if steps > LONGEST:
         raise Refused(f"{steps} time steps; at most {LONGEST} are unrolled")
-    given = [steps] * batch if lengths is None else as_ints(lengths)
-    if len(given) != batch or any(not 0 <= n <= steps for n in given):
-        raise Refused(f"sequence lengths {given[:8]} for a batch of {batch} and {steps} steps")
+    if lengths is not None and lengths.shape != (batch,):
+        raise Refused(f"{list(lengths.shape)} sequence lengths for a batch of {batch}")
+    content = node.content(_LENGTHS)
+    if content is not None and bool((content == steps).all()):
+        lengths = None
     hidden = node.integer("hidden_size", r.shape[-1])
-    return _Layer(node, x, hidden, given, _activations(node, default, len(directions)), directions)
+    return _Layer(
+        node, x, hidden, lengths, _activations(node, default, len(directions)), directions
+    )
 
 
 def _clipped(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -110,14 +116,14 @@ def _unroll(
     """Runs all time steps of one direction; returns the outputs in time order, and the end."""
     steps = projected.shape[0]
     outputs: list[torch.Tensor] = []
-    full = all(length == steps for length in layer.lengths)
+    lengths = None if layer.lengths is None else layer.lengths.reshape(-1, 1)
     for at in reversed(range(steps)) if backward else range(steps):
         new = step(projected[at], state)
-        if full:
+        if lengths is None:
             state = new
             outputs.append(new[0])
             continue
-        mask = torch.tensor([[at < length] for length in layer.lengths])
+        mask = lengths > at
         outputs.append(torch.where(mask, new[0], 0.0))
         state = tuple(torch.where(mask, n, old) for n, old in zip(new, state, strict=True))
     if backward:
@@ -144,7 +150,7 @@ def _rnn(
     w: torch.Tensor,
     r: torch.Tensor,
     b: torch.Tensor | None = None,
-    lengths: Array | None = None,
+    lengths: torch.Tensor | None = None,
     initial: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     layer = _layer(node, x, r, lengths, ["Tanh"])
@@ -175,7 +181,7 @@ def _gru(
     w: torch.Tensor,
     r: torch.Tensor,
     b: torch.Tensor | None = None,
-    lengths: Array | None = None,
+    lengths: torch.Tensor | None = None,
     initial: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh"])
@@ -221,7 +227,7 @@ def _lstm(
     w: torch.Tensor,
     r: torch.Tensor,
     b: torch.Tensor | None = None,
-    lengths: Array | None = None,
+    lengths: torch.Tensor | None = None,
     initial_h: torch.Tensor | None = None,
     initial_c: torch.Tensor | None = None,
     peephole: torch.Tensor | None = None,
@@ -265,7 +271,7 @@ def _lstm_step(
 
 
 TABLE: Mapping[str, Translation] = {
-    "GRU": Translation(_gru, static=(4,)),
-    "LSTM": Translation(_lstm, static=(4,)),
-    "RNN": Translation(_rnn, static=(4,)),
+    "GRU": Translation(_gru),
+    "LSTM": Translation(_lstm),
+    "RNN": Translation(_rnn),
 }

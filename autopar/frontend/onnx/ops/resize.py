@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.onnx.node import Array, Node, Refused
-from autopar.frontend.onnx.ops.layout import as_axes, as_ints
+from autopar.frontend.onnx.ops.layout import MOST_INDICES, as_axes, as_ints
 from autopar.frontend.onnx.values import Translation
 
 Weights = npt.NDArray[np.float64]
@@ -132,7 +132,7 @@ def _plan(
         ]
     else:
         raise Refused("it has neither scales nor sizes")
-    if any(w < 1 for w in wanted) or math.prod(wanted) > 2**40:
+    if any(not 1 <= w <= MOST_INDICES for w in wanted):
         raise Refused(f"a result of sizes {wanted}")
     axes = []
     for at, axis in enumerate(along):
@@ -221,13 +221,16 @@ def _matrix(node: Node, at: Weights, a: _Axis, mode: str) -> Weights:
     if node.flag("antialias") and a.scale < 1:
         # Filtered over all input elements that an output element covers.
         stretch = a.scale
-    if mode == "linear":
-        reach, kernel = 1.0, _linear
-    elif mode == "cubic":
-        reach, kernel = 2.0, _cubic(node.number("cubic_coeff_a", -0.75))
-    else:
+    kernels: Mapping[str, tuple[float, Callable[[Weights], Weights]]] = {
+        "linear": (1.0, _linear),
+        "cubic": (2.0, _cubic(node.number("cubic_coeff_a", -0.75))),
+    }
+    if mode not in kernels:
         raise Refused(f"mode {mode!r} isn't supported")
+    reach, kernel = kernels[mode]
     span = math.ceil(reach / stretch) + 1
+    if a.target * a.size > MOST_INDICES:
+        raise Refused(f"{a.size} elements resized to {a.target} by a matrix")
     matrix = np.zeros((a.target, a.size))
     rows = np.arange(a.target)
     exclude = node.flag("exclude_outside") or stretch != 1.0

@@ -56,11 +56,10 @@ def _concat(node: Node, sequence: Sequence) -> TensorTree:
 
 def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> TensorTree:
     axis = as_axes([node.integer("axis", 0)], x.ndim)[0]
-    if sizes is None:
-        parts = list(torch.split(x, 1, axis))
-        return parts if node.flag("keepdims", True) else [part.squeeze(axis) for part in parts]
-    if sizes.ndim == 0:
-        return list(torch.split(x, int(sizes.item()), axis))
+    if sizes is None and not node.flag("keepdims", True):
+        return list(torch.unbind(x, axis))
+    if sizes is None or sizes.ndim == 0:
+        return list(torch.split(x, 1 if sizes is None else int(sizes.item()), axis))
     return list(torch.split(x, as_ints(sizes), axis))
 
 
@@ -82,12 +81,12 @@ TABLE: Mapping[str, Translation] = {
     "ConcatFromSequence": Translation(_concat),
     "Optional": Translation(_optional),
     "OptionalGetElement": Translation(_get_element),
-    "OptionalHasElement": Translation(_has_element),
+    "OptionalHasElement": Translation(_has_element, shaped=(0,)),
     "SequenceAt": Translation(_at, static=(1,)),
     "SequenceConstruct": Translation(_construct),
     "SequenceEmpty": Translation(_empty),
     "SequenceErase": Translation(_erase, static=(1,)),
     "SequenceInsert": Translation(_insert, static=(2,)),
-    "SequenceLength": Translation(_length),
+    "SequenceLength": Translation(_length, shaped=(0,)),
     "SplitToSequence": Translation(_split, static=(1,)),
 }

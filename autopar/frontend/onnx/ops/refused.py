@@ -1,0 +1,37 @@
+"""Operators that can't be part of a static program, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.values import TensorTree, Translation
+
+_RANDOM = "it draws random numbers; a program must give the same answer on every run"
+_TEXT = "strings have no place in a program"
+_DYNAMIC = "how many results it has depends on the program's inputs"
+_REASONS: Mapping[str, str] = {
+    "Bernoulli": _RANDOM,
+    "ImageDecoder": "decode images before they are given to the program",
+    "Multinomial": _RANDOM,
+    "NonMaxSuppression": _DYNAMIC,
+    "RandomNormal": _RANDOM,
+    "RandomNormalLike": _RANDOM,
+    "RandomUniform": _RANDOM,
+    "RandomUniformLike": _RANDOM,
+    "RegexFullMatch": _TEXT,
+    "StringConcat": _TEXT,
+    "StringNormalizer": _TEXT,
+    "StringSplit": _TEXT,
+    "TfIdfVectorizer": "texts are turned into numbers before they are given to the program",
+}
+
+
+def _refusal(reason: str) -> Translation:
+    def run(node: Node, *inputs: object) -> TensorTree:
+        raise Refused(reason)
+
+    return Translation(run)
+
+
+TABLE: Mapping[str, Translation] = {name: _refusal(reason) for name, reason in _REASONS.items()}
