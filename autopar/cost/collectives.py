@@ -57,6 +57,7 @@ class CommunicationModel:
         self._strides = _strides(root, order)
         self._extent = max(root.ids) + 1 if order is None else root.size
         self._spans: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._used: dict[tuple[str, ...], tuple[tuple[float, float, int], ...]] = {}
 
     def span(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Returns how many members a group over these axes has per level of links.
@@ -173,20 +174,22 @@ class CommunicationModel:
             axes: The mesh axes along which sender and receiver differ; the slowest level that
                 they span counts.
         """
-        levels = [(alpha, beta) for alpha, beta, count in self._levels(axes) if count > 1]
-        if not levels:
-            return 0.0
-        return max(alpha + nbytes * beta for alpha, beta in levels)
+        return max((alpha + nbytes * beta for alpha, beta, _ in self._levels(axes)), default=0.0)
 
     def local_copy(self, nbytes: float) -> float:
         """Returns the seconds to read and write this many bytes of a device's own memory."""
         return 2 * nbytes / self.cluster.memory_bytes_per_second
 
-    def _levels(self, axes: Sequence[str]) -> list[tuple[float, float, int]]:
-        return [
-            (level.alpha_seconds, level.beta_seconds_per_byte, count)
-            for level, count in zip(self.cluster.links, self.span(axes), strict=True)
-        ]
+    def _levels(self, axes: Sequence[str]) -> tuple[tuple[float, float, int], ...]:
+        """The levels that a group spans: alpha, beta, members."""
+        key = tuple(axes)
+        if key not in self._used:
+            self._used[key] = tuple(
+                (level.alpha_seconds, level.beta_seconds_per_byte, count)
+                for level, count in zip(self.cluster.links, self.span(axes), strict=True)
+                if count > 1
+            )
+        return self._used[key]
 
     def _pieces(self, nbytes: float, axes: Sequence[str]) -> list[tuple[float, float, int, float]]:
         """The levels with the bytes that each one's members hold together: less on outer ones."""

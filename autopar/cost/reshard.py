@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.slots import (
-    Dims,
+    Numbers,
     Place,
     Slot,
     SlotTable,
-    whole_places,
 )
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, Partial
@@ -135,7 +134,7 @@ class ReshardPlanner:
         if _undoes(steps):
             limit = sum(step.seconds for step in steps)
             steps = search.shortest(source, parking=True, limit=limit) or steps
-        moves = tuple(step.move(target) for step in steps)
+        moves = tuple(step.move(table) for step in steps)
         return Reshard(
             moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves)
         )
@@ -159,7 +158,7 @@ def _check(source: Layout, target: Layout) -> None:
         raise ReshardError(f"can't reshard {source} to {target}", problems)
 
 
-State = tuple[Dims, Partial]
+State = tuple[Numbers, Partial]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +174,8 @@ class _Step:
     target: Place | None = None
     monoid: str = ""
 
-    def move(self, like: Layout) -> Move:
-        layout = Layout(like.mesh, self.state[0], self.state[1])
+    def move(self, table: SlotTable) -> Move:
+        layout = Layout(table.mesh, table.dims(self.state[0]), self.state[1])
         return Move(
             self.kind,
             self.axes,
@@ -207,11 +206,13 @@ class _Search:
     table: SlotTable
     goal: Layout
     itemsize: int
+    target: State = field(init=False)
     goal_slots: list[Slot] = field(init=False)
     goal_pending: frozenset[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.goal_slots = self.table.filled(self.goal.dims)
+        self.target = (self.table.numbered(self.goal.dims), self.goal.partial)
+        self.goal_slots = self.table.filled(self.target[0])
         self.goal_pending = frozenset(self.goal.partial)
 
     def shortest(
@@ -221,8 +222,7 @@ class _Search:
 
         Only paths faster than `limit` seconds count.
         """
-        start: State = (source.dims, source.partial)
-        goal: State = (self.goal.dims, self.goal.partial)
+        start: State = (self.table.numbered(source.dims), source.partial)
         best: dict[State, tuple[float, int]] = {start: (0.0, 0)}
         came: dict[State, tuple[State, _Step]] = {}
         queue: list[tuple[float, int, int, State]] = [(0.0, 0, 0, start)]
@@ -231,8 +231,8 @@ class _Search:
             seconds, count, _, state = heapq.heappop(queue)
             if (seconds, count) > best[state]:
                 continue
-            if state == goal:
-                return _path(came, goal)
+            if state == self.target:
+                return _path(came, state)
             for step in self._steps(state, parking):
                 reached = (seconds + step.seconds, count + 1)
                 if reached[0] >= limit:
@@ -319,22 +319,22 @@ class _Search:
                     monoid=monoid,
                 )
 
-    def _parking(self, dims: Dims) -> Iterator[Slot]:
+    def _parking(self, dims: Numbers) -> Iterator[Slot]:
         axes = [slot.axes[0] for slot in self.goal_slots if len(slot.axes) == 1]
-        for place in whole_places(dims):
+        for place in self.table.whole_places(dims):
             for axis in axes:
                 count = self.table.count((axis,))
                 if place.size % count == 0:
                     inner = place.size // count * place.inner
                     yield Slot((axis,), Place(place.dim, place.outer, count, inner))
 
-    def _gather(self, slot: Slot, dims: Dims, state: State) -> _Step:
+    def _gather(self, slot: Slot, dims: Numbers, state: State) -> _Step:
         nbytes = self._bytes(state[0])
         padded = self._bytes(dims) * self.table.count(slot.axes)
         seconds = self._stored(nbytes, self.model.all_gather(padded, slot.axes))
         return _Step("all_gather", slot.axes, state, seconds, nbytes, source=slot.place)
 
-    def _exchange(self, slot: Slot, other: Slot, dims: Dims, state: State) -> _Step:
+    def _exchange(self, slot: Slot, other: Slot, dims: Numbers, state: State) -> _Step:
         nbytes = self._bytes(state[0])
         largest = max(self._bytes(dims), nbytes)
         seconds = self._stored(nbytes, self.model.all_to_all(largest, slot.axes))
@@ -361,7 +361,7 @@ class _Search:
         pending = {**dict(partial), axis: monoid}
         return tuple((name, pending[name]) for name in self.goal.mesh.dim_names if name in pending)
 
-    def _bytes(self, dims: Dims) -> int:
+    def _bytes(self, dims: Numbers) -> int:
         """Bytes of the largest piece."""
         return self.table.elements(dims) * self.itemsize
 

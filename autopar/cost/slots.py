@@ -24,6 +24,8 @@ from autopar.ir.layout import (
 from autopar.ir.mesh import ProcessMesh
 
 Dims = tuple[DimLayout, ...]
+Numbers = tuple[int, ...]
+"""Dimensions as a `SlotTable` numbers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,29 @@ class SlotTable:
     def __init__(self, mesh: ProcessMesh) -> None:
         self.mesh = mesh
         self._counts: dict[tuple[str, ...], int] = {}
-        self._slots: dict[tuple[int, DimLayout], tuple[Slot, ...]] = {}
-        self._changes: dict[object, DimLayout | None] = {}
-        self._elements: dict[DimLayout, int] = {}
+        self._numbers: dict[DimLayout, int] = {}
+        self._dims: list[DimLayout] = []
+        self._elements: list[int] = []
+        self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
+        self._changes: dict[object, int | None] = {}
+
+    def numbered(self, dims: Dims) -> Numbers:
+        """Returns dimensions as numbers, which are fast to compare and to look up."""
+        return tuple(self._number(dim) for dim in dims)
+
+    def dims(self, numbers: Numbers) -> Dims:
+        """Returns the dimensions with these numbers."""
+        return tuple(self._dims[number] for number in numbers)
+
+    def _number(self, dim: DimLayout) -> int:
+        number = self._numbers.get(dim)
+        if number is None:
+            number = self._numbers[dim] = len(self._dims)
+            self._dims.append(dim)
+            self._elements.append(
+                math.prod(block_size(sub.size, self.count(sub.axes)) for sub in dim)
+            )
+        return number
 
     def count(self, axes: tuple[str, ...]) -> int:
         """Returns the number of processes along axes."""
@@ -82,44 +104,50 @@ class SlotTable:
             count = self._counts[axes] = self.mesh.axes_size(axes)
         return count
 
-    def elements(self, dims: Dims) -> int:
+    def elements(self, numbers: Numbers) -> int:
         """Returns the number of elements of the largest piece."""
         product = 1
-        for dim in dims:
-            found = self._elements.get(dim)
-            if found is None:
-                found = math.prod(block_size(sub.size, self.count(sub.axes)) for sub in dim)
-                self._elements[dim] = found
-            product *= found
+        for number in numbers:
+            product *= self._elements[number]
         return product
 
-    def filled(self, dims: Dims) -> list[Slot]:
+    def filled(self, numbers: Numbers) -> list[Slot]:
         """Returns every slot that a layout fills: digits, runs of digits, parts of regions."""
         found: list[Slot] = []
-        for key in enumerate(dims):
+        for key in enumerate(numbers):
             slots = self._slots.get(key)
             if slots is None:
-                slots = self._slots[key] = tuple(self._dim_slots(*key))
+                slots = self._slots[key] = tuple(self._dim_slots(key[0], self._dims[key[1]]))
             found += slots
         return found
 
-    def fill(self, dims: Dims, slot: Slot) -> Dims | None:
-        """Returns the layout with the slot's axes put there, or None if they don't fit."""
-        return self._change(dims, slot.place, slot.prefix, slot.prefix + slot.axes)
+    def whole_places(self, numbers: Numbers) -> list[Place]:
+        """Returns the sub-dimensions that no axis splits."""
+        return [
+            place
+            for at, number in enumerate(numbers)
+            for place, sub in _places(at, self._dims[number])
+            if not sub.axes and sub.size > 1
+        ]
 
-    def clear(self, dims: Dims, slot: Slot) -> Dims | None:
+    def fill(self, numbers: Numbers, slot: Slot) -> Numbers | None:
+        """Returns the layout with the slot's axes put there, or None if they don't fit."""
+        return self._change(numbers, slot.place, slot.prefix, slot.prefix + slot.axes)
+
+    def clear(self, numbers: Numbers, slot: Slot) -> Numbers | None:
         """Returns the layout with the slot's axes taken away, or None if they aren't there."""
-        return self._change(dims, slot.place, slot.prefix + slot.axes, slot.prefix)
+        return self._change(numbers, slot.place, slot.prefix + slot.axes, slot.prefix)
 
     def _change(
-        self, dims: Dims, place: Place, before: tuple[str, ...], after: tuple[str, ...]
-    ) -> Dims | None:
+        self, numbers: Numbers, place: Place, before: tuple[str, ...], after: tuple[str, ...]
+    ) -> Numbers | None:
         at = place.dim
-        key = (dims[at], place.outer, place.size, place.inner, before, after)
+        key = (numbers[at], place.outer, place.size, place.inner, before, after)
         if key not in self._changes:
-            self._changes[key] = self._changed(dims[at], place, before, after)
-        dim = self._changes[key]
-        return None if dim is None else (*dims[:at], dim, *dims[at + 1 :])
+            dim = self._changed(self._dims[numbers[at]], place, before, after)
+            self._changes[key] = None if dim is None else self._number(dim)
+        number = self._changes[key]
+        return None if number is None else (*numbers[:at], number, *numbers[at + 1 :])
 
     def _changed(
         self, dim: DimLayout, place: Place, before: tuple[str, ...], after: tuple[str, ...]
@@ -155,16 +183,6 @@ class SlotTable:
                 prefix, mine = axes[:first], axes[first:last]
                 if nests(place.size, self.count(prefix), self.count(mine)):
                     yield Slot(mine, place, prefix, axes)
-
-
-def whole_places(dims: Dims) -> list[Place]:
-    """Returns the sub-dimensions that no axis splits."""
-    return [
-        place
-        for at, dim in enumerate(dims)
-        for place, sub in _places(at, dim)
-        if not sub.axes and sub.size > 1
-    ]
 
 
 def _places(at: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
