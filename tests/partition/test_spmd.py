@@ -451,7 +451,7 @@ def test_repeat_slices_stacked_operands_in_the_layouts_of_its_body() -> None:
     ("text", "message"),
     [
         (
-            "%y: f32[4] = aten.relu.default(self=%x) {i0: 4@tp}",
+            "%y: f32[4] undistributed = aten.relu.default(self=%x) {i0: 4@tp}",
             "1 values have no layout: %y; complete it first",
         ),
         (
