@@ -21,7 +21,7 @@ from autopar.annotate import (
     parse_mesh,
     parse_pin,
 )
-from autopar.completion import Complete, Legalize
+from autopar.completion import Complete, Legalize, explain
 from autopar.cost import Cluster
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
@@ -187,7 +187,7 @@ def compile_program(
     partitioned = partition(program)
     seen(partition.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
-    entries = tuple(report)
+    entries = (*report, *explain(program, options.cluster))
     return Compiled(program, partitioned, deployment, entries)
 
 
