@@ -165,7 +165,7 @@ def factorize_dim(
                 return None
             head, tail = piece
             taken.append(head)
-            need //= head.size
+            need = need // head.size if head.size else 1
             if tail is not None:
                 if not tail.axes and rest and not rest[0].axes:
                     tail = SubDim(tail.size * rest.pop(0).size)

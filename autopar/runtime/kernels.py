@@ -73,7 +73,10 @@ def kernel(kind: str) -> Kernel:
     """
     if kind in _CONTIGUOUS:
         return _CONTIGUOUS[kind]
-    return OWN_OPS[kind] if kind in OWN_OPS else _overload(kind)
+    if kind in OWN_OPS:
+        return OWN_OPS[kind]
+    found = _overload(kind)
+    return _without_masked(found) if "output_mask" in signature(kind).positional else found
 
 
 @cache
@@ -85,11 +88,11 @@ def signature(kind: str) -> Signature:
     """
     if kind in OWN_OPS:
         parameters = inspect.signature(OWN_OPS[kind]).parameters.values()
-        names = tuple(p.name for p in parameters)
-        return Signature(names, (), "device" in names)
-    arguments = _overload(kind)._schema.arguments
-    positional = tuple(a.name for a in arguments if not a.kwarg_only)
-    keyword = tuple(a.name for a in arguments if a.kwarg_only)
+        named = [(p.name, p.kind is inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    else:
+        named = [(a.name, a.kwarg_only) for a in _overload(kind)._schema.arguments]
+    positional = tuple(name for name, keyword_only in named if not keyword_only)
+    keyword = tuple(name for name, keyword_only in named if keyword_only)
     return Signature(positional, keyword, "device" in keyword)
 
 
@@ -130,6 +133,18 @@ def _unknown(kind: str, namespace: str, packet: Any) -> str:
     if namespace == "aten":
         return f"op {kind}: torch {torch.__version__} has no such op"
     return f"op {kind} isn't registered with torch; import the library that defines it first"
+
+
+def _without_masked(backward: Kernel) -> Kernel:
+    """Returns a gradient kernel that leaves out the results that `output_mask` rules out.
+
+    An op of a program has no result for them.
+    """
+
+    def masked(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(found for found in backward(*args, **kwargs) if found is not None)
+
+    return masked
 
 
 def _view(self: torch.Tensor, size: list[int]) -> torch.Tensor:

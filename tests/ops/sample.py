@@ -105,14 +105,10 @@ def s(kind: str, *positional: Any, **named: Any) -> Sample:
 
 
 def compute(kind: str, args: Mapping[str, Arg], tensors: list[Tensor]) -> list[Tensor]:
-    """Runs an op's kernel with these operands in the place of its references.
-
-    Results that the op was told to leave out aren't among those returned.
-    """
+    """Runs an op's kernel with these operands in the place of its references."""
     remaining = iter(tensors)
     found = kernel(kind)(**{name: _to_torch(arg, remaining) for name, arg in args.items()})
-    found = found if isinstance(found, (tuple, list)) else [found]
-    return [tensor for tensor in found if tensor is not None]
+    return list(found) if isinstance(found, (tuple, list)) else [found]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -63,6 +63,16 @@ def test_signatures() -> None:
     assert signature("aten.full.default").device
     assert "dtype" in signature("aten.full.default").keyword
     assert signature("autopar.to_partial").positional == ("self", "monoid", "index")
+    assert signature("autopar.embedding").keyword == ("offset",)
+
+
+def test_results_that_are_masked_out_are_left_out() -> None:
+    x, statistics = torch.ones(2, 3), torch.ones(2, 1)
+    for mask in ([True, False, True], [False, True, False]):
+        found = kernel("aten.native_layer_norm_backward.default")(
+            x, x, [3], statistics, statistics, x[0], x[0], mask
+        )
+        assert len(found) == sum(mask)
 
 
 def test_a_complete_value_becomes_partial() -> None:
