@@ -11,6 +11,7 @@ from autopar.completion.refine import GAIN, Refine, stored_form
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
 from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import Origin
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,14 @@ def _pin_aliases(graph: Graph, aliases: tuple[tuple[str, str], ...]) -> None:
                 f"%{output} is the new content of %{source}, but their pins differ: {a.dist}"
                 f" ({a.origin}) and {b.dist} ({b.origin}); pin one of them, or both alike"
             )
-        graph.pins[out] = graph.pins[into] = pins[0] or pins[1]
+        for value, other, pin in ((out, into, pins[1]), (into, out, pins[0])):
+            if graph.pins[value] is None and pin is not None:
+                _pin_like(graph, value, other, pin)
+
+
+def _pin_like(graph: Graph, value: int, other: int, form: Form) -> None:
+    graph.pins[value] = form
+    graph.origins[value] = Origin("preset", f"shares storage with %{graph.values[other].name}")
 
 
 def _pin_free_aliases(
@@ -140,4 +148,5 @@ def _pin_free_aliases(
     for output, source in aliases:
         out, into = graph.position[output], graph.position[source]
         if graph.pins[out] is None:
-            graph.pins[out] = graph.pins[into] = forms[into]
+            _pin_like(graph, into, out, forms[into])
+            _pin_like(graph, out, into, forms[into])
