@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]
         processes=processes,
     )
     with session, session.supervisor.reported():
-        if options.output is not None:
+        if processes.rank == 0 and options.output is not None:
             check_output(options.output)
         given = read_arrays(options.input)
         inputs = complete_inputs(session.program, given, options.random_inputs)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.control import Call, Repeat
@@ -107,8 +107,11 @@ class _Body:
             self._compute(op)
 
     def _compute(self, op: Op) -> None:
+        try:
+            function = kernel(op.kind)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{op.loc}: {error}") from error
         args, kwargs = self._arguments(op)
-        function = kernel(op.kind)
         node = self.graph.create_node(
             "call_function", function, args, kwargs, name=_identifier(op.results[0])
         )

@@ -141,8 +141,9 @@ def _without_masked(backward: Kernel) -> Kernel:
     An op of a program has no result for them.
     """
 
-    def masked(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(found for found in backward(*args, **kwargs) if found is not None)
+    def masked(*args: Any, **kwargs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        found = tuple(result for result in backward(*args, **kwargs) if result is not None)
+        return found[0] if len(found) == 1 else found
 
     return masked
 

@@ -11,7 +11,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -22,6 +23,9 @@ from autopar.runtime.boxes import whole_box
 from autopar.runtime.distributed import DEFAULT_TIMEOUT
 from autopar.runtime.ports import Arrays, check_inputs, user_inputs
 from autopar.runtime.weights import WeightFile, write_weights
+
+SHUTDOWN_SECONDS = 35.0
+"""For how long an interrupted launcher may take to end its ranks; it gives them 30 s itself."""
 
 
 def launch(
@@ -59,10 +63,26 @@ def launch(
         options += ["--compile"] if torch_compile else []
         command = _torchrun(found.rank_table.world_size, folder)
         command += ["-m", "autopar.runtime", str(build), *map(str, options)]
-        done = subprocess.run(command, env=_environment(threads), capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeFailure(_what_happened(folder, done.stderr))
+        status, log = _run(command, _environment(threads))
+        if status:
+            raise RuntimeFailure(_what_happened(folder, log))
         return _read_all(output)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Returns the launcher's exit code and what it logged; an interrupt ends it and its ranks."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as job:
+        try:
+            _, log = job.communicate()
+        except BaseException:
+            # The ranks are in sessions of their own: only the launcher can end them.
+            job.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(timeout=SHUTDOWN_SECONDS)
+            job.kill()
+            raise
+    return job.returncode, log
 
 
 def _torchrun(ranks: int, folder: Path) -> list[str]:

@@ -54,9 +54,12 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
         if label not in inputs:
             problems.append(f"input {label!r} is missing; it is {_expected(port)}")
             continue
-        tensor = torch.as_tensor(inputs[label])
-        tensors[port.name] = tensor
-        problems.extend(_mismatch(label, port, tensor))
+        try:
+            tensors[port.name] = _tensor(inputs[label])
+        except (TypeError, ValueError, RuntimeError) as error:
+            problems.append(f"input {label!r} is no tensor: {error}")
+            continue
+        problems.extend(_mismatch(label, port, tensors[port.name]))
     if problems:
         raise InvalidInputError("wrong inputs:\n" + "\n".join(f"  - {p}" for p in problems))
     return tensors
@@ -129,6 +132,12 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
             drawn = torch.randint(0, 2, port.shape, generator=generator)
         inputs[port.label or port.name] = drawn.to(dtype)
     return inputs
+
+
+def _tensor(array: Any) -> Tensor:
+    flags = getattr(array, "flags", None)
+    # torch warns of memory that it may not write to.
+    return torch.as_tensor(array if flags is None or flags.writeable else array.copy())
 
 
 def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:

@@ -27,8 +27,8 @@ class Supervisor:
         timeout: For how long collectives wait.
         members: Returns the ranks of a group that this rank is in.
         on_failure: Called, on a thread, if another rank failed and this one is stuck; by default
-            prints the failure and ends the process: nothing else frees a thread that waits in a
-            collective of gloo.
+            ends the process, and prints the failure on rank 0: nothing else frees a thread that
+            waits in a collective of gloo.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class Supervisor:
                 self.board.await_count(event, self.processes.size, GRACE)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
-        print(f"rank {self.processes.rank} ends: {failure}", file=sys.stderr, flush=True)
+        if self.processes.rank == 0:
+            print(f"error: {failure}", file=sys.stderr, flush=True)
         os._exit(1)
 
 

@@ -39,8 +39,7 @@ def compare_collectives(processes: Processes) -> list[str]:
         group = Group(tag, size, position, order, "gloo")
         for op, tensors in cases(size):
             expected = collective(op, tensors)[position]
-            args = [arg for name, arg in op.args if name not in ("self", "group")]
-            found = COLLECTIVES[op.kind](tensors[position], *args, group)
+            found = COLLECTIVES[op.kind](tensors[position], *_arguments(op), group)
             if problem := _difference(found, expected):
                 shapes = [list(t.shape) for t in tensors]
                 wrong.append(f"{_describe(op)} {tensors[0].dtype} {shapes} {order}: {problem}")
@@ -145,12 +144,22 @@ def compare_captured(processes: Processes) -> list[str]:
         if tensors[0].numel() and tensors[0].dtype == torch.float32
         if op.arg("monoid") in (None, "sum", "max")
     }
-    wrong = []
-    for op, tensors in sample.values():
-        args = [arg for name, arg in op.args if name not in ("self", "group")]
-        captured = torch.compile(COLLECTIVES[op.kind], fullgraph=True, backend="aot_eager")
-        found = captured(tensors[rank], *args, group)
-        if problem := _difference(found, collective(op, tensors)[rank]):
-            wrong.append(f"{_describe(op)} {tensors[0].dtype}: {problem}")
+
+    def run_all(mine: list[Tensor]) -> list[Tensor]:
+        return [
+            COLLECTIVES[op.kind](x, *_arguments(op), group)
+            for (op, _), x in zip(sample.values(), mine, strict=True)
+        ]
+
+    captured = torch.compile(run_all, fullgraph=True, backend="aot_eager")
+    results = captured([tensors[rank] for _, tensors in sample.values()])
     dist.destroy_process_group()
-    return wrong
+    return [
+        f"{_describe(op)}: {problem}"
+        for (op, tensors), found in zip(sample.values(), results, strict=True)
+        if (problem := _difference(found, collective(op, tensors)[rank]))
+    ]
+
+
+def _arguments(op: Op) -> list[Any]:
+    return [arg for name, arg in op.args if name not in ("self", "group")]

@@ -161,8 +161,11 @@ def test_names_that_are_no_identifiers() -> None:
 
 
 def test_what_cannot_be_emitted_is_an_error() -> None:
-    with pytest.raises(InvalidInputError, match="no such op"):
-        module_of("input %x: f32[2]\n%y: f32[2] = aten.nonsense.default(self=%x)\nreturn %y")
+    with pytest.raises(InvalidInputError, match=r"^m.py:3: op aten.nonsense.default: .*no such op"):
+        module_of(
+            "input %x: f32[2]\n"
+            '%y: f32[2] = aten.nonsense.default(self=%x) loc("m.py", 3)\nreturn %y'
+        )
     with pytest.raises(RuntimeFailure, match="has no function 'f'"):
         module_of('input %x: f32[2]\n%y: f32[2] = call(callee="f", operands=[%x])\nreturn %y')
     with pytest.raises(RuntimeFailure, match=r"group 'g'.*not in"):
