@@ -74,7 +74,8 @@ class Binary(Expr):
     def _operand(self, side: IntExpr, right: bool = False) -> str:
         if not isinstance(side, Binary) or side.op in ("min", "max"):
             return str(side)
-        loose = right or _PRECEDENCE[side.op] < _PRECEDENCE[self.op]
+        # Operators group from the left, so on the right equal precedence needs parentheses too.
+        loose = _PRECEDENCE[side.op] - _PRECEDENCE[self.op] < (1 if right else 0)
         return f"({side})" if loose else str(side)
 
 
@@ -182,8 +183,8 @@ def parse(text: str) -> IntExpr:
     """
     try:
         expr, end = parse_prefix(text)
-        if text[end:].strip():
-            raise ExprSyntaxError(end, "an operator or the end")
+        if rest := text[end:].lstrip():
+            raise ExprSyntaxError(len(text) - len(rest), "an operator or the end")
     except ExprSyntaxError as error:
         raise ValueError(f"not a rank expression: {text!r}: {error}") from error
     return expr

@@ -50,8 +50,11 @@ class ProcessMesh:
     @classmethod
     def of_shape(cls, shape: Sequence[int], dim_names: Sequence[str] | None = None) -> ProcessMesh:
         """Returns the mesh of this shape whose process ids count from 0 in row-major order."""
-        if any(size < 1 for size in shape):
-            raise AnnotationError(f"mesh shape {list(shape)}: every axis needs at least 1 process")
+        if not shape or any(size < 1 for size in shape):
+            raise AnnotationError(
+                f"mesh shape {list(shape)}: a mesh needs an axis, and every axis needs at least 1"
+                " process"
+            )
         mesh = cls.__new__(cls)
         mesh._set(tuple(shape), range(math.prod(shape)), dim_names, None, ())
         return mesh
