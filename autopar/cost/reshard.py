@@ -131,8 +131,7 @@ class ReshardPlanner:
         steps = search.shortest(source)
         if steps is None:
             raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
-        if _undoes(steps):
-            limit = sum(step.seconds for step in steps)
+        if _undoes(steps) and (limit := search.seconds_at_stake(steps)):
             steps = search.shortest(source, parking=True, limit=limit) or steps
         moves = tuple(step.move(table) for step in steps)
         return Reshard(
@@ -189,10 +188,10 @@ class _Step:
 
 
 def _undoes(steps: list[_Step]) -> bool:
-    """Whether a path makes data larger, at a cost, and smaller again."""
+    """Whether a path makes data larger, at a cost, before it splits it."""
     grown = False
     for step in steps:
-        if step.kind == "slice" and grown:
+        if step.target is not None and grown:
             return True
         grown = grown or step.kind in ("all_gather", "all_reduce")
     return False
@@ -208,11 +207,13 @@ class _Search:
     itemsize: int
     target: State = field(init=False)
     goal_slots: list[Slot] = field(init=False)
+    settled: frozenset[Slot] = field(init=False)
     goal_pending: frozenset[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.target = (self.table.numbered(self.goal.dims), self.goal.partial)
         self.goal_slots = self.table.filled(self.target[0])
+        self.settled = frozenset(self.goal_slots)
         self.goal_pending = frozenset(self.goal.partial)
 
     def shortest(
@@ -244,12 +245,18 @@ class _Search:
                     heapq.heappush(queue, (*reached, serial, step.state))
         return None
 
+    def seconds_at_stake(self, steps: list[_Step]) -> float:
+        """Returns the seconds of a path, or 0 if they are latency, which no detour makes less."""
+        latency = sum(self.model.all_gather(0, step.axes) for step in steps if step.seconds)
+        seconds = sum(step.seconds for step in steps)
+        return seconds if seconds > 1.1 * latency else 0.0
+
     def _steps(self, state: State, parking: bool) -> Iterator[_Step]:
         dims, partial = state
         filled = self.table.filled(dims)
         busy = {axis for slot in filled for axis in slot.axes}
         pending = {axis for axis, _ in partial}
-        wanted = [*self.goal_slots, *(self._parking(dims) if parking else ())]
+        wanted = [*self.goal_slots, *(self._parking(dims, filled) if parking else ())]
         yield from self._removals(state, filled, wanted)
         yield from self._reductions(state, wanted)
         for slot in wanted:
@@ -267,8 +274,8 @@ class _Search:
     def _removals(self, state: State, filled: list[Slot], wanted: list[Slot]) -> Iterator[_Step]:
         """all_gather, and all_to_all to wherever the axes are wanted."""
         dims, partial = state
-        settled = set(self.goal_slots)
-        fixed = {slot.axes[0] for slot in filled if slot.is_digit and slot in settled}
+        settled = [slot for slot in filled if slot in self.settled]
+        fixed = {slot.axes[0] for slot in settled if slot.is_digit}
         for slot in filled:
             if slot in settled or not fixed.isdisjoint(slot.axes):
                 continue
@@ -319,8 +326,10 @@ class _Search:
                     monoid=monoid,
                 )
 
-    def _parking(self, dims: Numbers) -> Iterator[Slot]:
-        axes = [slot.axes[0] for slot in self.goal_slots if len(slot.axes) == 1]
+    def _parking(self, dims: Numbers, filled: list[Slot]) -> Iterator[Slot]:
+        """Slots for axes on their way: in sub-dimensions that nothing else splits."""
+        slots = (*self.goal_slots, *filled)
+        axes = dict.fromkeys(slot.axes[0] for slot in slots if len(slot.axes) == 1)
         for place in self.table.whole_places(dims):
             for axis in axes:
                 count = self.table.count((axis,))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -148,6 +150,97 @@ def test_never_sends_more_than_gather_then_slice(sizes: tuple[int, ...]) -> None
         for source, target in picker.sample(found, min(len(found), 80)):
             reshard = planner.plan(source, target, 1)
             assert sent(reshard) <= gather_then_slice(source, target) * (1 + 1e-9)
+
+
+def fastest(
+    source: Layout,
+    target: Layout,
+    model: CommunicationModel,
+    axes: tuple[str, ...],
+    reached: dict[tuple[Layout, tuple[str, ...]], dict[Layout, float]],
+) -> float:
+    """Seconds of the shortest sequence of simple moves that slice over these axes only.
+
+    `reached` remembers how far every layout is from a source.
+    """
+    seconds = reached.get((source, axes))
+    if seconds is None:
+        seconds = reached[source, axes] = {source: 0.0}
+        changed = [source]
+        while changed:
+            layout = changed.pop()
+            for after, cost in simple_moves(layout, model, axes):
+                if seconds[layout] + cost < seconds.get(after, math.inf):
+                    seconds[after] = seconds[layout] + cost
+                    changed.append(after)
+    return seconds[target]
+
+
+def simple_moves(
+    layout: Layout, model: CommunicationModel, usable: tuple[str, ...]
+) -> Iterator[tuple[Layout, float]]:
+    """Moves of one axis at the minor end of a dimension, each with its seconds.
+
+    Only `usable` axes are sliced over.
+    """
+    mesh, size = layout.mesh, nbytes(layout)
+    taken = {*layout.sharded_axes, *layout.partial_axes}
+    axes_of = [dim_axes(dim) for dim in layout.dims]
+
+    def other(axes: list[tuple[str, ...]], pending: dict[str, str]) -> Layout:
+        split = Layout.from_dims_mapping(mesh, layout.shape, axes)
+        return split.with_partial(pending).normalized()
+
+    def put(at: int, axis: str) -> list[tuple[str, ...]]:
+        return [(*axes, axis) if i == at else axes for i, axes in enumerate(axes_of)]
+
+    pending = dict(layout.partial)
+    for axis in mesh.dim_names:
+        count = mesh.axis_size(axis)
+        if axis not in taken:
+            yield other(axes_of, {**pending, axis: "sum"}), 0.0
+            for at in range(len(axes_of) if axis in usable else 0):
+                yield other(put(at, axis), pending), 0.0
+        if axis in pending:
+            left = {name: monoid for name, monoid in pending.items() if name != axis}
+            stored = model.local_copy(size)
+            yield other(axes_of, left), model.all_reduce(size, [axis]) + stored
+            for at in range(len(axes_of)):
+                after = other(put(at, axis), left)
+                stored = model.local_copy(nbytes(after))
+                yield after, model.reduce_scatter(size, [axis]) + stored
+        for at, axes in enumerate(axes_of):
+            if not axes or axes[-1] != axis:
+                continue
+            without = [axes[:-1] if i == at else each for i, each in enumerate(axes_of)]
+            stored = model.local_copy(size * count)
+            gathered = other(without, pending)
+            yield gathered, model.all_gather(size * count, [axis]) + stored
+            for to in range(len(axes_of)):
+                if to != at:
+                    moved = [(*e, axis) if i == to else e for i, e in enumerate(without)]
+                    stored = model.local_copy(size)
+                    yield other(moved, pending), model.all_to_all(size, [axis]) + stored
+
+
+@pytest.mark.parametrize("cluster", ["cpu", "h100"])
+@pytest.mark.parametrize("side", [8, 4096])
+def test_no_sequence_of_simple_moves_is_faster(cluster: str, side: int) -> None:
+    # Colossal's greedy reshard is slower than a shortest path over its own moves in 104 of 240
+    # pairs. Here the shortest paths are those of Bellman and Ford, over other code for the moves.
+    mesh = ProcessMesh.of_shape((2, 4), ("x", "y"))
+    model = CommunicationModel(Cluster.load(cluster), mesh)
+    planner = ReshardPlanner(model)
+    found = layouts(mesh, (side, side), ("sum",))
+    reached: dict[tuple[Layout, tuple[str, ...]], dict[Layout, float]] = {}
+    for source in found:
+        for target in found:
+            # That idle axes could help to carry (slice, reduce less, gather) is left aside.
+            used = {*source.sharded_axes, *source.partial_axes, *target.sharded_axes}
+            seconds = fastest(source, target, model, tuple(sorted(used)), reached)
+            planned = planner.plan(source, target, 1).seconds
+            # Detours that gain a few percent are not looked for.
+            assert planned <= seconds * 1.02, f"{source} -> {target}"
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "all_to_all", "reduce_scatter", "all_reduce"])
