@@ -1,5 +1,53 @@
-"""autopar compiles a model written for one device into one program per rank, and runs them."""
+"""autopar compiles a model written for one device into one program per rank, and runs them.
+
+    import autopar
+
+    autopar.compile_onnx("model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8})
+    outputs = autopar.runtime.launch("build/", {"ids": ids})
+
+Names are imported when they are used, so that importing autopar costs nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autopar import annotate, runtime
+    from autopar.cost import Cluster
+    from autopar.ir.errors import AutoparError
+    from autopar.ir.mesh import ProcessMesh
+    from autopar.pipeline import Compiled, compile_onnx
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AutoparError": "autopar.ir.errors",
+    "Cluster": "autopar.cost",
+    "Compiled": "autopar.pipeline",
+    "ProcessMesh": "autopar.ir.mesh",
+    "compile_onnx": "autopar.pipeline",
+}
+
+__all__ = [
+    "AutoparError",
+    "Cluster",
+    "Compiled",
+    "ProcessMesh",
+    "annotate",
+    "compile_onnx",
+    "runtime",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("annotate", "runtime"):
+        return import_module(f"autopar.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'autopar' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -21,6 +21,7 @@ from autopar.annotate import (
     parse_mesh,
     parse_pin,
 )
+from autopar.annotate.mapping_text import Entry
 from autopar.completion import Complete, Legalize, explain
 from autopar.cost import Cluster
 from autopar.ir.deployment import Deployment
@@ -208,6 +209,58 @@ def write(compiled: Compiled, weights: Mapping[str, torch.Tensor], path: Path) -
         report=compiled.report,
         write_weights=lambda file: write_weights(file, weights),
     )
+
+
+def compile_onnx(
+    model: str | Path,
+    build: str | Path,
+    *,
+    mesh: str | ProcessMesh,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    strategy: str | None = "",
+    shard: Mapping[str, Sequence[Entry]] | None = None,
+    cluster: str | Cluster = "cpu",
+    placement: Placement = "identity",
+) -> Compiled:
+    """Compiles an ONNX file into a build folder.
+
+        >>> compile_onnx(
+        ...     "model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8},
+        ...     shard={"encoder.*.weight": [None, "tp"]},
+        ... )  # doctest: +SKIP
+
+    Args:
+        model: The file.
+        build: The folder to write; an older build there is replaced.
+        mesh: The processes: a mesh, or text as `2x4` or `dp=2,tp=4`.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Shapes of inputs.
+        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets.
+        shard: Pins: a dims_mapping by name pattern.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster.
+        placement: Which logical process each rank carries out.
+
+    Raises:
+        AutoparError: If the model, an option or a pin can't be used as given.
+    """
+    from autopar.frontend.onnx import import_onnx
+
+    imported = import_onnx(model, dims=dims, input_shapes=input_shapes)
+    pins = tuple(
+        Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
+        for pattern, mapping in (shard or {}).items()
+    )
+    options = CompileOptions(
+        mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
+        cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
+        strategy=strategy,
+        pins=pins,
+        placement=placement,
+    )
+    compiled = compile_program(imported.program, options, report=imported.report)
+    write(compiled, imported.weights, Path(build))
+    return compiled
 
 
 def printer(names: Sequence[str], echo: Callable[[str], None]) -> Observer | None:

@@ -1,0 +1,66 @@
+"""The public Python interface, on a model made here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import autopar
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> Path:
+    """Returns the file of relu(x @ w1) @ w2 with a symbolic batch."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w1": random.normal(size=(12, 20)).astype(np.float32),
+        "w2": random.normal(size=(20, 6)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w1"], ["h"], name="up"),
+            helper.make_node("Relu", ["h"], ["r"], name="act"),
+            helper.make_node("MatMul", ["r", "w2"], ["y"], name="down"),
+        ],
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 6])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    path = tmp_path / "mlp.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "shard", [None, {"w1": [None, "tp"]}, {"w1": [1, 0]}, {"h": [("tp", "dp"), -1]}]
+)
+def test_compile_and_run(mlp: Path, tmp_path: Path, shard: dict[str, list[object]] | None) -> None:
+    build = tmp_path / "build"
+    autopar.compile_onnx(mlp, build, mesh="dp=2,tp=3", dims={"batch": 5}, shard=shard)  # type: ignore[arg-type]
+    x = np.random.default_rng(1).normal(size=(5, 12)).astype(np.float32)
+    found = autopar.runtime.run_virtual(build, {"x": x})["y"]
+    whole = autopar.runtime.run_one_device(build, {"x": x})["y"]
+    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
+    assert autopar.runtime.verify(build, {"x": x}).ok
+
+
+def test_a_pin_that_matches_nothing_names_near_misses(mlp: Path, tmp_path: Path) -> None:
+    with pytest.raises(autopar.AutoparError, match=r"matches no .*did you mean w1"):
+        autopar.compile_onnx(
+            mlp, tmp_path / "build", mesh="2", dims={"batch": 4}, shard={"w11": [0, -1]}
+        )
+    assert not (tmp_path / "build").exists()
+
+
+def test_importing_autopar_costs_nothing() -> None:
+    heavy = "torch", "onnx", "numpy"
+    code = f"import autopar, sys; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
