@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from autopar.ir.expr import IntExpr, evaluate
-from autopar.ir.layout import Layout, local_extent
+from autopar.ir.layout import Layout, block_size, local_extent
 from autopar.ir.program import BoxDim
 
 
@@ -32,6 +32,13 @@ Box = tuple[tuple[Extent, ...], ...]
 def whole_box(shape: Sequence[int]) -> Box:
     """Returns the box of a rank that holds the whole tensor."""
     return tuple((Extent(size, 0, size),) for size in shape)
+
+
+def blocks(size: int, parts: int) -> list[tuple[int, int]]:
+    """Returns (start, length) of each of the blocks into which `size` elements are cut."""
+    block = block_size(size, parts)
+    starts = [min(index * block, size) for index in range(parts)]
+    return [(start, min(block, size - start)) for start in starts]
 
 
 def resolve_box(

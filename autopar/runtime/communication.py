@@ -22,6 +22,7 @@ from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.layout import block_size
+from autopar.runtime.boxes import blocks
 from autopar.runtime.groups import Group
 from autopar.runtime.reduction import accumulator, reduce_tensors
 
@@ -55,7 +56,7 @@ def reduce_scatter(x: Tensor, dim: int, monoid: str, group: Group) -> Tensor:
     dim %= x.ndim
     size = x.shape[dim]
     block = block_size(size, group.size)
-    start, length = _block(size, block, group.position)
+    start, length = blocks(size, group.size)[group.position]
     if group.size == 1 or x.numel() == 0:
         return x.narrow(dim, start, length).contiguous()
     if group.backend != "nccl" or not _summable(monoid, x.dtype):
@@ -83,27 +84,39 @@ def all_to_all(
     split_dim, concat_dim = split_dim % x.ndim, concat_dim % x.ndim
     if group.size == 1:
         return x
-    sent = _blocks(x.shape[split_dim], group.size)
-    received = _blocks(concat_size, group.size)
+    sent = blocks(x.shape[split_dim], group.size)
+    received = blocks(concat_size, group.size)
     shape = list(x.shape)
     shape[split_dim], shape[concat_dim] = sent[group.position][1], concat_size
     if _all_empty(x, concat_dim, concat_size):
         return x.new_empty(shape)
     moved = x.movedim((split_dim, concat_dim), (0, 1))
     pieces = [moved.narrow(0, *extent) for extent in _in_rank_order(sent, group)]
-    flat = torch.cat([carried(piece).flatten(0, moved.ndim - 1) for piece in pieces])
-    inner = _product(list(moved.shape[2:]))
-    in_splits = [piece.numel() for piece in pieces]
-    counts = [sent[group.position][1] * length * inner for _, length in received]
-    out_splits = _in_rank_order(counts, group)
+    shapes = [(sent[group.position][1], length, *moved.shape[2:]) for _, length in received]
+    joined = torch.cat(_exchanged(pieces, shapes, group), 1)
+    return joined.movedim((0, 1), (split_dim, concat_dim)).contiguous()
+
+
+def _exchanged(
+    pieces: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], group: Group
+) -> list[Tensor]:
+    """Sends one piece to each member and returns what each sent, in the order of the blocks.
+
+    Args:
+        pieces: In the order of the backend.
+        shapes: Of what arrives, in the order of the blocks.
+        group: The members.
+    """
+    dtype, ndim = pieces[0].dtype, pieces[0].ndim
+    flat = torch.cat([carried(piece).flatten(0, ndim - 1) for piece in pieces])
+    sends = [piece.numel() for piece in pieces]
+    receives = _in_rank_order([_product(shape) for shape in shapes], group)
     ops = torch.ops._c10d_functional
-    arrived = _wait(ops.all_to_all_single(flat, out_splits, in_splits, group.tag))
-    parts = torch.split(arrived, out_splits)
-    joined = [
-        restored(parts[at], x.dtype).reshape(sent[group.position][1], length, *moved.shape[2:])
-        for at, (_, length) in zip(group.order, received, strict=True)
+    arrived = torch.split(_wait(ops.all_to_all_single(flat, receives, sends, group.tag)), receives)
+    return [
+        restored(arrived[at], dtype).reshape(shape)
+        for at, shape in zip(group.order, shapes, strict=True)
     ]
-    return torch.cat(joined, 1).movedim((0, 1), (split_dim, concat_dim)).contiguous()
 
 
 def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
@@ -251,16 +264,6 @@ def _padded(x: Tensor, rows: int) -> Tensor:
     return torch.cat([x, x.new_zeros((missing, *x.shape[1:]))])
 
 
-def _block(size: int, block: int, index: int) -> tuple[int, int]:
-    start = min(index * block, size)
-    return start, min(block, size - start)
-
-
-def _blocks(size: int, parts: int) -> list[tuple[int, int]]:
-    block = block_size(size, parts)
-    return [_block(size, block, index) for index in range(parts)]
-
-
 def _all_empty(x: Tensor, concat_dim: int, concat_size: int) -> bool:
     """Whether every member sends nothing: its own block of `concat_dim` alone may be empty."""
     return concat_size == 0 or any(
@@ -268,7 +271,7 @@ def _all_empty(x: Tensor, concat_dim: int, concat_size: int) -> bool:
     )
 
 
-def _product(sizes: list[int]) -> int:
+def _product(sizes: Sequence[int]) -> int:
     product = 1
     for size in sizes:
         product *= size

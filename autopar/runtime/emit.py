@@ -111,11 +111,7 @@ class _Body:
             function = kernel(op.kind)
         except InvalidInputError as error:
             raise InvalidInputError(f"{op.loc}: {error}") from error
-        args, kwargs = self._arguments(op)
-        node = self.graph.create_node(
-            "call_function", function, args, kwargs, name=_identifier(op.results[0])
-        )
-        node.meta["op"] = op
+        node = self._node(op, "call_function", function, *self._arguments(op))
         if len(op.results) == 1 and not _returns_several(function):
             self.bind(op.results[0], node, op)
         else:
@@ -144,11 +140,20 @@ class _Body:
                 f"{op.loc}: {op.kind} -> %{op.results[0]} runs in group {op.arg('group')!r}, which"
                 " the rank is not in; compile again"
             )
-        given = tuple(self._value(arg) for name, arg in op.args if name != "group")
-        return self._node(op, "call_function", function, (*given, group))
+        given = {name: self._value(arg) for name, arg in op.args if name not in ("self", "group")}
+        tensor = self._value(op.arg("self"))
+        return self._node(op, "call_function", function, (tensor,), {**given, "group": group})
 
-    def _node(self, op: Op, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
-        node = self.graph.create_node(kind, target, args, name=_identifier(op.results[0]))
+    def _node(
+        self,
+        op: Op,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> fx.Node:
+        name = _identifier(op.results[0])
+        node = self.graph.create_node(kind, target, args, kwargs, name=name)
         node.meta["op"] = op
         return node
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
-from autopar.ir.layout import block_size
 from autopar.ir.program import Op
+from autopar.runtime.boxes import blocks
 from autopar.runtime.reduction import reduce_tensors
 
 
@@ -32,19 +32,13 @@ def _integer(op: Op, name: str) -> int:
     return value
 
 
-def _blocks(size: int, parts: int) -> list[tuple[int, int]]:
-    block = block_size(size, parts)
-    starts = [min(index * block, size) for index in range(parts)]
-    return [(start, min(block, size - start)) for start in starts]
-
-
 def _all_reduce(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return [reduce_tensors(str(op.arg("monoid")), tensors)] * len(tensors)
 
 
 def _all_gather(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     dim, size = _integer(op, "dim"), _integer(op, "size")
-    lengths = [length for _, length in _blocks(size, len(tensors))]
+    lengths = [length for _, length in blocks(size, len(tensors))]
     _expect(op, [tensor.shape[dim] for tensor in tensors], lengths)
     return [torch.cat(list(tensors), dim)] * len(tensors)
 
@@ -52,18 +46,17 @@ def _all_gather(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 def _reduce_scatter(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     dim = _integer(op, "dim")
     total = reduce_tensors(str(op.arg("monoid")), tensors)
-    blocks = _blocks(total.shape[dim], len(tensors))
-    return [total.narrow(dim, *block).contiguous() for block in blocks]
+    pieces = blocks(total.shape[dim], len(tensors))
+    return [total.narrow(dim, *piece).contiguous() for piece in pieces]
 
 
 def _all_to_all(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     split_dim, concat_dim = _integer(op, "split_dim"), _integer(op, "concat_dim")
-    lengths = [length for _, length in _blocks(_integer(op, "concat_size"), len(tensors))]
+    lengths = [length for _, length in blocks(_integer(op, "concat_size"), len(tensors))]
     _expect(op, [tensor.shape[concat_dim] for tensor in tensors], lengths)
-    blocks = _blocks(tensors[0].shape[split_dim], len(tensors))
     return [
-        torch.cat([tensor.narrow(split_dim, *block) for tensor in tensors], concat_dim)
-        for block in blocks
+        torch.cat([tensor.narrow(split_dim, *piece) for tensor in tensors], concat_dim)
+        for piece in blocks(tensors[0].shape[split_dim], len(tensors))
     ]
 
 

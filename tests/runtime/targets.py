@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import signal
 import time
@@ -34,15 +35,18 @@ def compare_collectives(processes: Processes) -> list[str]:
     size, rank = processes.size, processes.rank
     tag = dist.group.WORLD.group_name
     wrong = []
-    for order in (tuple(range(size)), tuple(reversed(range(size)))):
-        position = order.index(rank)
-        group = Group(tag, size, position, order, "gloo")
+    orders = (tuple(range(size)), tuple(reversed(range(size))))
+    # Gloo scatters reductions too, so the way of nccl can be tested with it.
+    for order, backend in itertools.product(orders, ("gloo", "nccl")):
+        group = Group(tag, size, order.index(rank), order, backend)
         for op, tensors in cases(size):
-            expected = collective(op, tensors)[position]
-            found = COLLECTIVES[op.kind](tensors[position], *_arguments(op), group)
+            if backend == "nccl" and op.kind != "comm.reduce_scatter":
+                continue
+            expected = collective(op, tensors)[group.position]
+            found = COLLECTIVES[op.kind](tensors[group.position], *_arguments(op), group)
             if problem := _difference(found, expected):
                 shapes = [list(t.shape) for t in tensors]
-                wrong.append(f"{_describe(op)} {tensors[0].dtype} {shapes} {order}: {problem}")
+                wrong.append(f"{_describe(op)} {tensors[0].dtype} {shapes} {group}: {problem}")
     dist.destroy_process_group()
     return wrong
 

@@ -36,16 +36,20 @@ def test_loops_on_two_processes(tmp_path: Path, target: Callable[..., Any]) -> N
     assert np.allclose(pieces, expected["last"], atol=1e-6)
 
 
-def test_uneven_pieces_in_a_placement_of_the_user(tmp_path: Path) -> None:
-    """Three ranks whose blocks are not in the order of the ranks."""
+def test_uneven_pieces_and_groups_in_a_placement_of_the_user(tmp_path: Path) -> None:
+    """Six ranks in two groups, whose blocks are not in the order of the ranks."""
     torch.manual_seed(0)
-    deployment = with_group(deploy({"dp": 1, "tp": 3}, MLP, tp=["tp"]), "tp", (2, 0, 1))
+    deployment = deploy({"dp": 2, "tp": 3}, MLP, tp=["tp"])
+    deployment = with_group(deployment, "tp", (2, 0, 1), (3, 5, 4))
     weights = {"w1": torch.randn(6, 8), "w2": torch.randn(8, 5)}
     folder = build(tmp_path / "b", deployment, weights)
     inputs = {"x": torch.randn(8, 6)}
     expected = run_virtual(folder, inputs)["out"]
-    outcomes = run_ranks(3, run_program, [folder], inputs)
-    assert np.allclose(outcomes[0][0]["out"][:4], expected[:4], atol=1e-6)
+    outcomes = run_ranks(6, run_program, [folder], inputs)
+    assert np.allclose(outcomes[0][0]["out"], expected, atol=1e-6)
+    for rank, outcome in enumerate(outcomes):
+        rows = expected[:4] if rank < 3 else expected[4:]
+        assert np.allclose(outcome[1]["out"], rows, atol=1e-6)
 
 
 SUM = """
