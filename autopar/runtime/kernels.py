@@ -71,11 +71,13 @@ def kernel(kind: str) -> Kernel:
     Raises:
         InvalidInputError: If there is none.
     """
-    if kind in _CONTIGUOUS:
-        return _CONTIGUOUS[kind]
+    if kind in _VIEWS:
+        return _VIEWS[kind]
     if kind in OWN_OPS:
         return OWN_OPS[kind]
-    found = _overload(kind)
+    found: Kernel = _overload(kind)
+    if kind in _STRIDES:
+        found = _with_strides(found, _STRIDES[kind])
     return _without_masked(found) if "output_mask" in signature(kind).positional else found
 
 
@@ -148,6 +150,42 @@ def _without_masked(backward: Kernel) -> Kernel:
     return masked
 
 
+def _with_strides(strict: Kernel, dense: Callable[[torch.Tensor], torch.Tensor]) -> Kernel:
+    """Returns a kernel that first makes its operands as dense as it needs them."""
+
+    def prepare(value: Any) -> Any:
+        return dense(value) if isinstance(value, torch.Tensor) else value
+
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        return strict(
+            *map(prepare, args), **{name: prepare(value) for name, value in kwargs.items()}
+        )
+
+    return prepared
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous()
+
+
+def _dense_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if not tensor.ndim or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+# These ignore strides on the CPU: they refuse tensors that aren't contiguous, or read them wrong
+# without a word.
+_STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "aten.native_layer_norm_backward.default": _dense,
+    "aten.native_group_norm.default": _dense,
+    "aten.native_group_norm_backward.default": _dense,
+    "aten.nll_loss2d_backward.default": _dense,
+    "aten._weight_int8pack_mm.default": _dense,
+    "aten.view.dtype": _dense,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _dense_rows,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _dense_rows,
+}
+
+
 def _view(self: torch.Tensor, size: list[int]) -> torch.Tensor:
     return self.reshape(size)
 
@@ -158,7 +196,7 @@ def _reshape(self: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 # Values are contiguous by contract, but kernels may leave a result in other strides (a permute, a
 # slice), where torch's own `view` refuses.
-_CONTIGUOUS: Mapping[str, Kernel] = {
+_VIEWS: Mapping[str, Kernel] = {
     "aten.view.default": _view,
     "aten._unsafe_view.default": _view,
     "aten.view_copy.default": _view,
