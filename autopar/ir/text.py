@@ -1,14 +1,14 @@
 """The text form of programs: for people, for tests, and for editors. Prints and parses.
 
     program "mlp" serial
-    file model = "mlp.onnx"
+    file mlp = "mlp.onnx"
     mesh dp=2, tp=4
 
     func main {
       input     %x: f32[8@dp, 1024] ~annotated("--shard x=[dp]")
       parameter %w: f32[1024, 768@tp] as "fc.weight"
-      %h: f32[8@dp, 768@tp] = aten.mm.default(self=%x, mat2=%w) {m: 8@dp, n: 768@tp} loc(model)
-      %y: f32[8@dp, 768@tp] = aten.relu.default(self=%h) {i0: 8@dp, i1: 768@tp} ~implied
+      %h: f32[8@dp, 768@tp] = aten.mm.default(self=%x, mat2=%w) {m: 8@dp, n: 768@tp} loc(mlp)
+      %y: f32[8@dp, 768@tp] = aten.relu.default(self=%h) {i0: 8@dp, i1: 768@tp} loc(mlp)
       return %y as "logits"
     }
 

@@ -21,11 +21,12 @@ from autopar.ir.program import (
     Value,
 )
 from autopar.ir.text_cursor import Cursor
-from autopar.ir.text_parse_parts import Declared, Header, PartsParser
+from autopar.ir.text_parse_op import OpParser
+from autopar.ir.text_parse_parts import QUOTED, Header, PartsParser
+from autopar.ir.text_parse_value import Declared, ValueParser
 from autopar.ir.text_signature import make_port
 from autopar.ir.text_words import KIND
 
-_QUOTED = re.compile('"')
 _DECLARATION = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*%')
 _ALIAS = re.compile(r"alias\b(?=\s*%)")
 _RETURN = re.compile(r"return\b(?!\s*\()")
@@ -75,10 +76,10 @@ class _ProgramParser:
         if not cursor.keyword("program"):
             return "", "serial"
         name = ""
-        if cursor.looking_at(_QUOTED):
+        if cursor.looking_at(QUOTED):
             name = cursor.string()
         start = cursor.at
-        quoted = cursor.looking_at(_QUOTED)
+        quoted = cursor.looking_at(QUOTED)
         level = cursor.word(f"a level: {', '.join(LEVELS)}")
         return name, level if quoted else cursor.one_of(level, LEVELS, "level", start)
 
@@ -144,7 +145,7 @@ class _ProgramParser:
         start = self._cursor.at
         name = self._parts.value_name()
         self._cursor.expect(":")
-        declared = self._parts.declared(name, start, "activation", is_port=True)
+        declared = ValueParser(self._parts, self._cursor, True).read(name, start, "activation")
         value = declared.value
         shape = tuple(size for size in value.shape if isinstance(size, int))
         if len(shape) != len(value.shape):
@@ -223,7 +224,7 @@ class _FunctionParser:
 
     def _declaration(self, start: int) -> None:
         cursor = self._cursor
-        quoted = cursor.looking_at(_QUOTED)
+        quoted = cursor.looking_at(QUOTED)
         role = cursor.word("a role")
         if not quoted and role != "value":
             cursor.one_of(role, (*ROLES, "value"), "role", start)
@@ -237,7 +238,7 @@ class _FunctionParser:
         start = self._cursor.at
         name = self._parts.value_name()
         self._cursor.expect(":")
-        return self._parts.declared(name, start, role, is_port)
+        return ValueParser(self._parts, self._cursor, is_port).read(name, start, role)
 
     def _op_with_results(self) -> None:
         results = [self._declared("activation", False)]
@@ -248,7 +249,7 @@ class _FunctionParser:
 
     def _op(self, results: Sequence[Declared]) -> None:
         start = self._cursor.at
-        op = self._parts.op(tuple(result.value.name for result in results))
+        op = OpParser(self._parts, self._cursor).read(tuple(r.value.name for r in results))
         if op.phase not in PHASES:
             self._cursor.one_of(op.phase, PHASES, "phase", start)
         self._ops.append(op)

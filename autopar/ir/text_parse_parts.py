@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autopar.ir.errors import UNKNOWN, AnnotationError, Loc, near_misses
-from autopar.ir.expr import Expr, IntExpr
-from autopar.ir.layout import MONOIDS, DimLayout, Layout, Origin, SubDim
+from autopar.ir.errors import AnnotationError, Loc, near_misses
+from autopar.ir.expr import IntExpr
+from autopar.ir.layout import MONOIDS, DimLayout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     DTYPE_BYTES,
-    ROLES,
     Arg,
     BoxDim,
     DType,
-    Op,
     OpDist,
     Pending,
     Ref,
-    Value,
 )
 from autopar.ir.text_cursor import Cursor
 from autopar.ir.text_parts import CONSTANTS, RESERVED
 from autopar.ir.text_signature import Box
-from autopar.ir.text_words import IDENTIFIER, KIND, VALUE_NAME
+from autopar.ir.text_words import IDENTIFIER, VALUE_NAME
+
+QUOTED = re.compile('"')
+LOC = re.compile(r"loc\b(?=\s*\()")
 
 _SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[@)]|\))")
 _BOX_SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[\[)]|\))")
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*(?:e[+-]?[0-9]+)?|e[+-]?[0-9]+)|-?inf\b|nan\b")
-_PARTIAL = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")@')
-_STRING_OR_NAME = re.compile(r'"|[^\W\d]')
 _FACTOR = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*:')
 
 
@@ -45,26 +43,6 @@ class Header:
     files: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Declared:
-    """A value as it was declared, with what only the surroundings can complete.
-
-    Attributes:
-        value: The value; without origin if none was given.
-        has_origin: Whether the origin was given.
-        undistributed: Whether it was said to have no layout.
-        label, box: Of the port, as given.
-        at: Where the declaration begins.
-    """
-
-    value: Value
-    has_origin: bool
-    undistributed: bool
-    label: str | None
-    box: Box | None
-    at: int
-
-
 class PartsParser:
     """Reads types, arguments, choices, origins and locations."""
 
@@ -72,16 +50,16 @@ class PartsParser:
         self.uses: list[tuple[str, int]] = []
         """Names of the values that arguments refer to, and where they stand."""
         self._cursor = cursor
-        self._header = header
+        self.header = header
 
     def mesh_ref(self) -> ProcessMesh:
         """Reads `mesh`, `@m1`, or a slice, `mesh[pp=0]`."""
         cursor, start = self._cursor, self._cursor.at
         if cursor.sign("@"):
             name = cursor.identifier("the name of a mesh")
-            found = self._header.meshes.get(name)
+            found = self.header.meshes.get(name)
             if found is None:
-                hint = near_misses(name, self._header.meshes)
+                hint = near_misses(name, self.header.meshes)
                 cursor.fail(f"no mesh @{name} is declared{hint}", start)
         else:
             if not cursor.keyword("mesh"):
@@ -99,14 +77,10 @@ class PartsParser:
         return found
 
     def _default_mesh(self, start: int) -> ProcessMesh:
-        mesh = self._header.mesh
+        mesh = self.header.mesh
         if mesh is None:
             self._cursor.fail("no mesh is declared; write `mesh dp=2, tp=4` at the top", start)
         return mesh
-
-    def declared(self, name: str, at: int, role: str, is_port: bool) -> Declared:
-        """Reads a type and what follows it, for a value of this name."""
-        return _DeclarationParser(self, self._cursor, self._header, is_port).read(name, at, role)
 
     def value_name(self, expected: str = "a value (%name)") -> str:
         """Reads `%x`."""
@@ -156,7 +130,7 @@ class PartsParser:
         return self._cursor.one_of(name, known, "mesh axis", start)
 
     def _known_axes(self) -> Iterator[str]:
-        for root in (self._header.mesh, *self._header.meshes.values()):
+        for root in (self.header.mesh, *self.header.meshes.values()):
             mesh = root
             while mesh is not None:
                 yield from mesh.dim_names
@@ -165,7 +139,7 @@ class PartsParser:
     def monoid_and_axis(self) -> tuple[str, str]:
         """Reads `sum@tp`."""
         start = self._cursor.at
-        quoted = self._cursor.looking_at(_QUOTED)
+        quoted = self._cursor.looking_at(QUOTED)
         monoid = self._cursor.word("a reduction")
         if not quoted:
             self._cursor.one_of(monoid, MONOIDS, "reduction", start)
@@ -203,42 +177,17 @@ class PartsParser:
         start = cursor.at
         if cursor.looking_at(IDENTIFIER):
             alias = cursor.identifier("a file")
-            file = self._header.files[cursor.one_of(alias, self._header.files, "file", start)]
+            file = self.header.files[cursor.one_of(alias, self.header.files, "file", start)]
         else:
             file = cursor.string("a file")
         line, name = 0, ""
         if cursor.sign(","):
-            if not cursor.looking_at(_QUOTED):
+            if not cursor.looking_at(QUOTED):
                 line = cursor.integer("a line number or a name")
             if line == 0 or cursor.sign(","):
                 name = cursor.string("a name")
         cursor.expect(")")
         return Loc(file, line, name)
-
-    def op(self, results: tuple[str, ...]) -> Op:
-        """Reads an op behind the `=`."""
-        kind = self._cursor.named(KIND, "an op, like aten.mm.default")
-        self._cursor.expect("(")
-        args = self._cursor.listed(self._named_arg, ")")
-        op = _OpClauses(self, self._cursor)
-        op.read()
-        return Op(
-            kind,
-            args,
-            results,
-            op.dist,
-            op.origin,
-            op.loc,
-            op.numbers.get("stage", 0),
-            op.numbers.get("microbatch", 0),
-            op.phase,
-            op.plan,
-        )
-
-    def _named_arg(self) -> tuple[str, Arg]:
-        name = self._cursor.word("the name of an argument")
-        self._cursor.expect("=")
-        return name, self.arg()
 
     def arg(self) -> Arg:
         """Reads an argument."""
@@ -249,7 +198,7 @@ class PartsParser:
             start = cursor.at
             self.uses.append((self.value_name(), start))
             return Ref(self.uses[-1][0])
-        if cursor.looking_at(_QUOTED):
+        if cursor.looking_at(QUOTED):
             return cursor.string()
         if (number := cursor.match(_FLOAT)) is not None:
             # One NaN object for all: tuples compare by identity first.
@@ -272,7 +221,7 @@ class PartsParser:
         cursor, start = self._cursor, self._cursor.at
         factors: list[tuple[str, DimLayout]] = []
         pending: list[Pending] = []
-        body, mesh = "", self._header.mesh
+        body, mesh = "", self.header.mesh
         while not cursor.sign("}"):
             if cursor.looking_at(_FACTOR):
                 factors.extend(self._factors())
@@ -331,172 +280,5 @@ class PartsParser:
         return BoxDim(size, start, length)
 
 
-_QUOTED = re.compile('"')
 _VALUE = re.compile("%")
 _RESERVED_WORD = re.compile(rf"(?:{'|'.join(sorted(RESERVED - {'dtype'}))})\b|dtype\s*\(")
-
-
-class _OpClauses:
-    """What follows the arguments of an op, in any order."""
-
-    def __init__(self, parts: PartsParser, cursor: Cursor) -> None:
-        self._parts = parts
-        self._cursor = cursor
-        self.dist: OpDist | None = None
-        self.origin: Origin | None = None
-        self.loc = UNKNOWN
-        self.phase = "forward"
-        self.plan: tuple[tuple[str, str], ...] = ()
-        self.numbers: dict[str, int] = {}
-
-    def read(self) -> None:
-        while self._clause():
-            pass
-
-    def _clause(self) -> bool:
-        cursor = self._cursor
-        if cursor.sign("{"):
-            self.dist = self._parts.op_dist()
-        elif cursor.sign("~"):
-            self.origin = self._parts.origin()
-        elif cursor.match(_STAGE):
-            self.numbers["stage"] = cursor.integer()
-        elif cursor.match(_MICROBATCH):
-            self.numbers["microbatch"] = cursor.integer()
-        elif cursor.match(_PHASE):
-            self.phase = cursor.word("a phase")
-        elif cursor.match(_PLAN):
-            self.plan = cursor.listed(self._plan_entry, ")")
-        elif cursor.match(_LOC):
-            self.loc = self._parts.loc()
-        else:
-            return False
-        return True
-
-    def _plan_entry(self) -> tuple[str, str]:
-        name = self._cursor.word("the name of a plan entry")
-        self._cursor.expect("=")
-        return name, self._cursor.word("a word or string")
-
-
-_STAGE = re.compile(r"stage\s*=")
-_MICROBATCH = re.compile(r"microbatch\s*=")
-_PHASE = re.compile(r"phase\s*=")
-_PLAN = re.compile(r"plan\s*\(")
-_LOC = re.compile(r"loc\b(?=\s*\()")
-
-
-class _DeclarationParser:
-    """The type of a value and the clauses that follow it, in any order."""
-
-    def __init__(self, parts: PartsParser, cursor: Cursor, header: Header, is_port: bool) -> None:
-        self._parts = parts
-        self._cursor = cursor
-        self._header = header
-        self._is_port = is_port
-        self._dims: tuple[DimLayout, ...] | None = None
-        self._partial: list[tuple[str, str]] = []
-        self._mask: tuple[int, ...] | None = None
-        self._words: dict[str, str] = {}
-        self._mesh: ProcessMesh | None = None
-        self._has_dist = False
-        self._undistributed = False
-        self._origin: tuple[Origin | None, ...] = ()
-        self._box: Box | None = None
-        self._loc = UNKNOWN
-
-    def read(self, name: str, at: int, role: str) -> Declared:
-        dtype = self._dtype()
-        self._cursor.expect("[")
-        sizes = self._cursor.listed(self._parts.shape_dim, "]")
-        shape = tuple(size for size, _ in sizes)
-        self._has_dist = any(dim is not None for _, dim in sizes)
-        while self._clause():
-            pass
-        value = Value(
-            name,
-            dtype,
-            shape,
-            self._words.get("role", role),
-            self._layout(sizes, at) if self._has_dist else None,
-            self._origin[0] if self._origin else None,
-            self._loc,
-        )
-        label = self._words.get("label")
-        return Declared(value, bool(self._origin), self._undistributed, label, self._box, at)
-
-    def _dtype(self) -> str:
-        start = self._cursor.at
-        quoted = self._cursor.looking_at(_QUOTED)
-        dtype = self._cursor.word("a dtype, like f32")
-        return dtype if quoted else self._cursor.one_of(dtype, DTYPE_BYTES, "dtype", start)
-
-    def _layout(self, sizes: tuple[tuple[IntExpr, DimLayout | None], ...], at: int) -> Layout:
-        mesh = self._mesh or self._header.mesh
-        if mesh is None:
-            self._cursor.fail("no mesh is declared; write `mesh dp=2, tp=4` at the top", at)
-        if self._dims is not None:
-            dims = self._dims
-        else:
-            dims = tuple(self._dim(size, dim, at) for size, dim in sizes)
-        return Layout(mesh, dims, tuple(self._partial), self._mask, self._words.get("offload", ""))
-
-    def _dim(self, size: IntExpr, dim: DimLayout | None, at: int) -> DimLayout:
-        if dim is not None:
-            return dim
-        if isinstance(size, Expr):
-            self._cursor.fail("a local shape needs its layout behind it, `of [8@dp, 4]`", at)
-        return (SubDim(size),)
-
-    def _clause(self) -> bool:
-        cursor = self._cursor
-        if cursor.looking_at(_PARTIAL):
-            monoid, axis = self._parts.monoid_and_axis()
-            self._partial.append((axis, monoid))
-            self._has_dist = True
-        elif cursor.sign("~"):
-            self._origin = (self._parts.origin(),)
-        elif cursor.match(_LOC):
-            self._loc = self._parts.loc()
-        elif cursor.keyword("undistributed"):
-            self._undistributed = True
-        elif self._is_port and cursor.keyword("as"):
-            self._words["label"] = cursor.string("the user's name for it, a string")
-        elif self._is_port and cursor.keyword("box"):
-            self._box = self._parts.box()
-        else:
-            return self._layout_clause() or self._role()
-        return True
-
-    def _layout_clause(self) -> bool:
-        cursor = self._cursor
-        if cursor.keyword("of"):
-            cursor.expect("[")
-            self._dims = cursor.listed(self._parts.dim, "]")
-        elif cursor.keyword("mask"):
-            self._mask = self._parts.integers()
-        elif cursor.keyword("offload"):
-            self._words["offload"] = cursor.word("where it is held, like cpu")
-        elif cursor.keyword("on"):
-            self._mesh = self._parts.mesh_ref()
-        elif not cursor.keyword("replicated"):
-            return False
-        self._has_dist = True
-        return True
-
-    def _role(self) -> bool:
-        for role in ROLES:
-            # A role begins the next line too: there, a value follows it.
-            if self._cursor.match(_ROLE_HERE[role]):
-                self._words["role"] = role
-                return True
-        if self._cursor.looking_at(_QUOTED_ROLE):
-            self._words["role"] = self._cursor.string()
-            return True
-        return False
-
-
-_ROLE_HERE: Mapping[str, re.Pattern[str]] = {
-    role: re.compile(rf"{role}\b(?!\s*[%(.:])") for role in ROLES
-}
-_QUOTED_ROLE = re.compile(r'"(?:[^"\\\n]|\\.)*"(?!\s*[%(])')

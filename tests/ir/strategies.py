@@ -78,7 +78,8 @@ def meshes(draw: st.DrawFn, max_size: int = 12, max_ndim: int = 3) -> ProcessMes
     axes = draw(st.permutations(AXES))[:ndim]
     shape: list[int] = []
     for _ in range(ndim):
-        shape.append(draw(st.integers(min_value=1, max_value=max(1, max_size // math.prod(shape)))))
+        most = max(1, max_size // math.prod(shape))
+        shape.append(draw(st.integers(min_value=1, max_value=most)))
     mesh = ProcessMesh.of_shape(shape, axes)
     form = draw(st.sampled_from(("plain", "plain", "renumbered", "slice", "part")))
     if form == "renumbered":
@@ -89,8 +90,8 @@ def meshes(draw: st.DrawFn, max_size: int = 12, max_ndim: int = 3) -> ProcessMes
         axis = draw(st.sampled_from(axes))
         return mesh[axis, draw(st.integers(min_value=0, max_value=mesh.axis_size(axis) - 1))]
     if form == "part":
-        ids = mesh.process_ids[:: draw(st.integers(min_value=1, max_value=3))]
-        return ProcessMesh(list(ids), ["part"], parent=mesh)
+        some = mesh.process_ids[:: draw(st.integers(min_value=1, max_value=3))]
+        return ProcessMesh(list(some), ["part"], parent=mesh)
     return mesh
 
 
@@ -236,7 +237,8 @@ def _ops(
     kinds = ("aten.mm.default", "comm.all_reduce", "transformers::grouped", "weird kind", "return")
     kind = draw(st.sampled_from(kinds))
     given = tuple(draw(st.lists(st.tuples(words, args(bool(known), axes)), max_size=3)))
-    if callees and draw(st.booleans()):
+    calls: bool = draw(st.booleans())
+    if callees and calls:
         operands = tuple(Ref(name) for name in known)
         kind, given = "call", (("callee", draw(st.sampled_from(callees))), ("operands", operands))
     complete = mesh is not None and level != "executable"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from autopar.ir.distribution import (
@@ -15,10 +17,10 @@ from autopar.ir.distribution import (
     serial_points,
     split_factors,
 )
-from autopar.ir.expr import Coord, evaluate
+from autopar.ir.expr import Coord, Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import OpDist
+from autopar.ir.program import Arg, OpDist
 from autopar.ir.rule import SAME, Body, Offset, OpCall, Rule, Size, Sizes, TensorType, make_rule
 from autopar.ir.text import parse_program
 
@@ -116,8 +118,9 @@ def test_local_arguments_are_what_a_rank_passes() -> None:
     ]
 
 
-def _flat(args: dict[str, object]) -> list[object]:
-    return [item for arg in args.values() for item in (arg if isinstance(arg, tuple) else (arg,))]
+def _flat(args: Mapping[str, Arg]) -> list[IntExpr]:
+    items = [item for arg in args.values() for item in (arg if isinstance(arg, tuple) else (arg,))]
+    return [item for item in items if isinstance(item, int | Expr)]
 
 
 def test_an_indexed_factor_that_is_split() -> None:

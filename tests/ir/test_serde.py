@@ -62,8 +62,8 @@ def test_every_manifest_comes_back_equal(manifest: Manifest) -> None:
 def test_the_order_in_mappings_does_not_reach_the_bytes() -> None:
     loop = parse_program(programs.LOOP)
     main = loop.main
-    values = dict(reversed(main.values.items()))
-    backwards = dict(reversed(loop.functions.items()))
+    values = dict(reversed(list(main.values.items())))
+    backwards = dict(reversed(list(loop.functions.items())))
     shuffled = Program(
         {**backwards, "main": Function("main", main.inputs, main.outputs, values, main.ops)},
         loop.signature,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from textwrap import dedent
 
 import pytest
 from hypothesis import given, settings
 
+from autopar.ir import text as text_module
 from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.expr import Coord, maximum, minimum
@@ -535,6 +537,17 @@ def test_errors_name_what_was_expected(text: str, line: int, column: int, messag
         parse_program(text)
     assert (caught.value.line, caught.value.column) == (line, column)
     assert message in str(caught.value)
+
+
+# The description.
+
+
+def test_the_programs_of_the_description_are_programs() -> None:
+    assert text_module.__doc__ is not None
+    indented = re.findall(r"(?:^    .*\n|^\n)+", text_module.__doc__, re.MULTILINE)
+    first, second = [dedent(part) for part in indented if part.strip()][:2]
+    assert aligned(print_program(parse_program(first))) == aligned(first)
+    assert parse_program(second).main.ops[0].kind == "aten.relu.default"
 
 
 # Rank tables.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from autopar.ir import verify_distribution as module
 from autopar.ir.errors import VerificationError
+from autopar.ir.ops import call_of
+from autopar.ir.ops import rule_of as real_rule_of
 from autopar.ir.program import Op, Program, Value
 from autopar.ir.rule import SAME, Body, Linear, OpCall, Rule, make_rule
 from autopar.ir.text import parse_program
@@ -252,7 +254,7 @@ def _odd_reduction(call: OpCall) -> Rule:
     return replace(_rule(call), reduce={("a", 0): "total"})
 
 
-RULES = {
+RULES: Mapping[str, Callable[[OpCall], Rule]] = {
     "test.whole": lambda call: _rule(call, whole=("a",)),
     "test.indexed": lambda call: _rule(call, indexed={"a": "test.shard"}),
     "test.body": _with_body,
@@ -266,14 +268,11 @@ RULES = {
 
 @pytest.fixture
 def _test_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = module.rule_of
 
     def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
         if op.kind in RULES:
-            from autopar.ir.ops import call_of
-
             return RULES[op.kind](call_of(op, values))
-        return real(op, values)
+        return real_rule_of(op, values)
 
     monkeypatch.setattr(module, "rule_of", rule_of)
 
