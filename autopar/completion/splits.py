@@ -7,6 +7,7 @@ same object, which makes them cheap keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -72,9 +73,22 @@ class SplitTable:
         key = (dim, tuple(axes))
         found = self._restricted.get(key)
         if found is None:
-            kept = tuple(SubDim(s.size, tuple(a for a in s.axes if a in key[1])) for s in dim)
+            digits = tuple(digit for sub in dim for digit in self._digits(sub))
+            kept = tuple(SubDim(s.size, tuple(a for a in s.axes if a in key[1])) for s in digits)
             found = self._restricted[key] = normalize_dim(kept, self.mesh)
         return found
+
+    def _digits(self, sub: SubDim) -> DimLayout:
+        """Returns a sub-dimension with each axis on its own, where it divides evenly.
+
+        So an axis keeps its stride when those beside it are taken away.
+        """
+        if len(sub.axes) < 2 or sub.size % self.mesh.axes_size(sub.axes):
+            return (sub,)
+        sizes = [self.mesh.axis_size(axis) for axis in sub.axes]
+        rest = sub.size // math.prod(sizes)
+        digits = (SubDim(size, (axis,)) for size, axis in zip(sizes, sub.axes, strict=True))
+        return (*digits, SubDim(rest))
 
     def without(self, splits: Splits, axis: str) -> Splits:
         """Returns the splits without an axis."""

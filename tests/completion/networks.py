@@ -55,9 +55,12 @@ class Network:
     def relu(self, x: str, result: str = "") -> str:
         return self.unary("relu.default", x, result)
 
-    def add(self, x: str, y: str, result: str = "") -> str:
+    def binary(self, kind: str, x: str, y: str, result: str = "") -> str:
         shape = max(self.shape(x), self.shape(y), key=lambda s: (len(s), math.prod(s)))
-        return self.op("aten.add.Tensor", shape, result, self=Ref(x), other=Ref(y))
+        return self.op(f"aten.{kind}", shape, result, self=Ref(x), other=Ref(y))
+
+    def add(self, x: str, y: str, result: str = "") -> str:
+        return self.binary("add.Tensor", x, y, result)
 
     def view(self, x: str, *shape: int, result: str = "") -> str:
         return self.op("aten.view.default", shape, result, self=Ref(x), size=tuple(shape))

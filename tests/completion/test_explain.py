@@ -1,0 +1,46 @@
+"""What the report says of a completion."""
+
+from __future__ import annotations
+
+from autopar.completion import Complete, explain
+from autopar.cost import Cluster
+from autopar.ir.errors import Loc
+from autopar.ir.manifest import ReportEntry
+from tests.completion.text import program
+
+CLUSTER = Cluster.load("h100")
+
+
+def test_fallbacks_and_resharded_values_are_named_with_their_place() -> None:
+    done = Complete(CLUSTER)(
+        program(
+            """
+            input %x: f32[64@dp, 128] ~annotated
+            %h: f32[64, 128] = custom.mystery.default(self=%x) loc("m.py", 3)
+            %y: f32[64, 128] = aten.relu.default(self=%h) loc("m.py", 4)
+            return %y
+            """
+        )
+    )
+    place, nbytes = Loc("m.py", 3), 64 * 128 * 4
+    detail = "custom.mystery.default has no rule: all 8 processes compute all of it"
+    assert explain(done, CLUSTER) == (
+        ReportEntry("replicated", "custom.mystery.default", detail, place, nbytes),
+        ReportEntry("reshard", "x", "[64@dp, 128] -> [64, 128]: all_gather", place, nbytes),
+        ReportEntry("origins", "3 values", "1 annotated, 1 default, 1 fallback"),
+    )
+
+
+def test_reductions_are_no_conflicts() -> None:
+    done = Complete(CLUSTER)(
+        program(
+            """
+            input     %x: f32[64, 128@tp] ~annotated
+            parameter %w: f32[128@tp, 32] ~annotated
+            %y: f32[64, 32] = aten.mm.default(self=%x, mat2=%w)
+            %z: f32[64, 32] = aten.relu.default(self=%y)
+            return %z
+            """
+        )
+    )
+    assert [entry.category for entry in explain(done, CLUSTER)] == ["origins"]
