@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +158,38 @@ def test_an_interrupted_write_leaves_the_old_build_whole(tmp_path: Path) -> None
     before = content_of(tmp_path / "build")
     interrupted(tmp_path / "build")
     assert content_of(tmp_path / "build") == before
+    assert os.listdir(tmp_path) == ["build"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from autopar.ir.build import write_build
+from tests.ir.test_build import DEPLOYMENT, SERIAL
+
+def write_weights(file):
+    file.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_build(Path(sys.argv[1]), serial=SERIAL, deployment=DEPLOYMENT, autopar_version="1",
+            write_weights=write_weights)
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_build_whole(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "build")
+    before = content_of(tmp_path / "build")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "build")],
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2
+    assert content_of(read_build(tmp_path / "build").path) == before
+    write(tmp_path / "build", weights=b"next")
     assert os.listdir(tmp_path) == ["build"]
 
 
