@@ -53,6 +53,7 @@ def launch(
     """
     found = read_build(build)
     tensors = check_inputs(found.serial, inputs)
+    ports = found.serial.signature.outputs
     labels = {port.name: port.label or port.name for port in user_inputs(found.serial)}
     with tempfile.TemporaryDirectory(prefix="autopar-") as name:
         folder = Path(name)
@@ -66,7 +67,8 @@ def launch(
         status, log = _run(command, _environment(threads))
         if status:
             raise RuntimeFailure(_what_happened(folder, log))
-        return _read_all(output)
+        outputs = _read_all(output)
+        return {port.label or port.name: outputs[port.label or port.name] for port in ports}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:

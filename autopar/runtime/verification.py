@@ -152,7 +152,9 @@ def verify_mesh(
         InvalidInputError: If the inputs don't fit the program.
         RuntimeFailure: If an op fails or the ranks' collectives don't match.
     """
-    allowed = tolerance or (FORCED_TOLERANCE if forced else FREE_TOLERANCE)
+    allowed = tolerance
+    if allowed is None:
+        allowed = FORCED_TOLERANCE if forced else FREE_TOLERANCE
     reference = _Reference(serial)
     expected = run_serial(serial, weights, inputs, reference.record)
     comparison = _Comparison(reference, mesh.deployment, forced, allowed)

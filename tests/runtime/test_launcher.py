@@ -31,6 +31,7 @@ def loop_build(folder: Path, text: str = LOOP) -> Path:
 def test_launch_returns_global_outputs(tmp_path: Path) -> None:
     folder = loop_build(tmp_path)
     found = launch(folder, INPUTS)
+    assert list(found) == ["last", "sums"]
     for label, tensor in run_virtual(folder, INPUTS).items():
         assert torch.equal(found[label], tensor)
 
