@@ -113,6 +113,9 @@ class _Walk:
     ) -> Iterator[_State]:
         """Yields the states behind an op: one, or for a weight one per way to split it."""
         any_way = False
+        if not options and state.live.keys().isdisjoint(node.operands):
+            yield state
+            return
         if options:
             for splits, at in self._ways(state, node, options):
                 step = self._step(state, node, splits)
