@@ -5,77 +5,152 @@ Heavy imports happen inside the commands, so that `autopar --help` answers at on
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from autopar import __version__
-from autopar.ir.errors import AutoparError
+from autopar.console import Commands, PositiveNumber, status, unsuited, usage
+from autopar.ir.errors import InvalidInputError
 
-MODEL = click.Path(path_type=Path)
+PROFILES = sorted(file.stem for file in (Path(__file__).parent / "cost/profiles").glob("*.yaml"))
+PATH = click.Path(path_type=Path)
+RANK_BYTES = 200 * 2**20
+"""Memory that a process takes at least when it has loaded PyTorch."""
 
-
-class Commands(click.Group):
-    """A command group that prints a user's mistakes as one message, without a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command; exit code 1 for an error in the input, 2 for wrong usage."""
-        try:
-            return super().invoke(ctx)
-        except AutoparError as error:
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
-            ctx.exit(1)
+INPUT_HELP = "An input, by its name in the model; or an .npz or .safetensors file with several."
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "autopar",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="autopar")
-def main() -> None:
-    """Compile a model written for one device into one program per rank, and run them."""
+@click.option("--traceback", is_flag=True, help="Show where in autopar an error was raised.")
+def main(traceback: bool) -> None:
+    """Compile a model written for one device into one program per rank, and run them.
+
+    \b
+    Examples:
+      autopar compile model.onnx --mesh 2x4 --dim batch=8 -o build/
+      autopar inspect build/                   what it costs
+      autopar inspect build/ --rank 5          what rank 5 runs
+      autopar run build/ --random-inputs 0     8 processes on this host
+      autopar verify build/ --against model.onnx
+
+    On a cluster, torch's launcher starts the ranks:
+
+    \b
+      torchrun --nproc-per-node 8 -m autopar.runtime build/ --input ids=ids.npy
+
+    Exit codes: 0 done; 1 the model, build or data can't be used as given, or are found to differ;
+    2 wrong usage; 70 a defect of autopar; 130 interrupted.
+    """
+    del traceback  # `Commands` looks at it.
 
 
 @main.command("compile")
-@click.argument("model", type=MODEL)
-@click.option("--mesh", required=True, help="Processes: 2x4, or with axis names dp=2,tp=4.")
-@click.option("-o", "--output", type=MODEL, default=Path("build"), show_default=True)
+@click.argument("model", type=PATH)
 @click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Bind a symbolic dimension."
+    "--mesh",
+    required=True,
+    metavar="SIZES",
+    help="The processes, as 2x4, or with names for the axes, as dp=2,tp=4.",
 )
 @click.option(
-    "--input-shape", "shapes", multiple=True, metavar="NAME:8,128", help="Fix an input's shape."
+    "-o",
+    "--output",
+    type=PATH,
+    default=Path("build"),
+    show_default=True,
+    metavar="FOLDER",
+    help="The build to write. An older build there stays whole until the new one is complete.",
 )
 @click.option(
-    "--shard", "shards", multiple=True, metavar="PATTERN=[..]", help="Pin: 'enc.*.weight=[-1,tp]'."
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Bind a dimension that the model leaves open, by its name. Repeatable.",
 )
-@click.option("--annotations", type=MODEL, help="YAML file of pins.")
 @click.option(
-    "--strategy", default="", help="Presets per mesh axis, e.g. data:0,tensor:1 (the default)."
+    "--input-shape",
+    "shapes",
+    multiple=True,
+    metavar="INPUT:8,128",
+    help="Give an input's whole shape, where its open dimensions have no names. Repeatable.",
 )
 @click.option(
-    "--cluster", default="cpu", show_default=True, help="Hardware profile: a name or a YAML file."
+    "--strategy",
+    default="",
+    metavar="PRESET:AXIS,...",
+    help="What each mesh axis splits: data (the batch), tensor (weights of matrix products and"
+    " convolutions), fsdp (all weights, and the batch), replicate (nothing); or none: only what"
+    " --shard says. An axis is a number or a name.  [default: data:0,tensor:1]",
+)
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="PATTERN=[...]",
+    help="Fix the layout of tensors by name: per dimension -1 (not split), an axis, or several in"
+    " parentheses. Repeatable.",
+)
+@click.option(
+    "--annotations",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.yaml",
+    help="Read such layouts, and the mesh they are for, from a file.",
+)
+@click.option(
+    "--cluster",
+    default="cpu",
+    show_default=True,
+    metavar="NAME|FILE.yaml",
+    help="The hardware whose figures guide the choices: a built-in profile"
+    f" ({', '.join(PROFILES)}) or a file.",
 )
 @click.option(
     "--placement",
     default="identity",
     show_default=True,
-    help="Logical processes on ranks: identity, auto, or process ids 0,2,1,3.",
+    metavar="identity|auto|IDS",
+    help="The process that each rank carries out: its own number; auto: the axis that"
+    " communicates most on the fastest links; or ids as 0,2,1,3, or a file with them.",
 )
-@click.option("--allow-external", "external", multiple=True, type=MODEL, metavar="DIR")
 @click.option(
-    "--print-after", "print_after", multiple=True, metavar="PASS", help="Print the program's text."
+    "--allow-external",
+    "external",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Trust this folder too to hold the model's external data. Repeatable.",
 )
-@click.option("--no-verify", is_flag=True, help="Skip the verifier between passes.")
-@click.option("-q", "--quiet", is_flag=True)
+@click.option(
+    "--print-after",
+    "print_after",
+    multiple=True,
+    metavar="PASS",
+    help="Print the program after annotate, complete, legalize, partition, map or strip."
+    " Repeatable.",
+)
+@click.option("--no-verify", is_flag=True, help="Don't check the program after each pass.")
+@click.option("-q", "--quiet", is_flag=True, help="Don't print the summary.")
 def compile_command(
     model: Path,
     mesh: str,
     output: Path,
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
+    strategy: str,
     shards: tuple[str, ...],
     annotations: Path | None,
-    strategy: str,
     cluster: str,
     placement: str,
     external: tuple[Path, ...],
@@ -83,54 +158,109 @@ def compile_command(
     no_verify: bool,
     quiet: bool,
 ) -> None:
-    """Compile the ONNX file MODEL for a mesh of processes."""
-    from autopar import pipeline
+    """Compile the ONNX file MODEL for a mesh of processes.
 
-    options = pipeline.CompileOptions.from_text(
-        mesh=mesh,
-        cluster=cluster,
-        strategy=strategy,
-        shards=shards,
-        annotations=annotations,
-        placement=placement,
-        verify=not no_verify,
-    )
-    observer = pipeline.printer(print_after, click.echo)
-    imported = pipeline.import_model(model, dims=dims, input_shapes=shapes, allow_external=external)
-    compiled = pipeline.compile_program(imported.program, options, observer, imported.report)
-    pipeline.write(compiled, imported.weights, output)
+    \b
+    Examples:
+      autopar compile model.onnx --mesh 8 --dim batch=8
+      autopar compile model.onnx --mesh 2x4 --strategy data:0,tensor:1 -o build/
+      autopar compile model.onnx --mesh dp=2,tp=4 --shard 'encoder.*.weight=[-1,tp]'
+      autopar compile model.onnx --mesh 4 --strategy none --shard 'ids=[(0),-1]'
+      autopar compile model.onnx --mesh 2x4 --print-after complete | less
+    """
+    from autopar import pipeline
+    from autopar.ir.build import check_output
+
+    with usage():
+        options = pipeline.CompileOptions.from_text(
+            mesh=mesh,
+            cluster=cluster,
+            strategy=strategy,
+            shards=shards,
+            annotations=annotations,
+            placement=placement,
+            verify=not no_verify,
+        )
+        observer = pipeline.printer(print_after, click.echo)
+        sizes, bound = pipeline.parse_shapes(shapes), pipeline.parse_dims(dims)
+    check_output(output)
+    with status(f"importing {model.name}"):
+        from autopar.frontend.onnx import import_onnx
+
+        imported = import_onnx(model, dims=bound, input_shapes=sizes, allow_external=external)
+    with status(f"compiling for {options.mesh.size} processes"):
+        compiled = pipeline.compile_program(imported.program, options, observer, imported.report)
+    with status(f"writing {output}"):
+        pipeline.write(compiled, imported.weights, output)
     if not quiet:
         _show_summary(output)
 
 
 @main.command("inspect")
-@click.argument("path", type=MODEL)
-@click.option("--rank", type=int, help="Show the program of this rank.")
-@click.option("--serial", is_flag=True, help="Show the completed program with all attributes.")
-@click.option("--format", "form", type=click.Choice(["text", "json", "dot"]), default="text")
-def inspect_command(path: Path, rank: int | None, serial: bool, form: str) -> None:
-    """Show a build folder, a rank's program, or a single .pb file."""
+@click.argument("path", type=PATH)
+@click.option("--rank", type=int, metavar="RANK", help="Show the program that this rank runs.")
+@click.option("--serial", is_flag=True, help="Show the serial program with all layouts.")
+@click.option("--brief", is_flag=True, help="Leave source locations and reasons out of programs.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "dot"]),
+    default="text",
+    show_default=True,
+    help="dot is a graph for Graphviz; of a build without --rank, of the serial program.",
+)
+def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, form: str) -> None:
+    """Show a build folder, or any single .pb file of one.
+
+    \b
+    Examples:
+      autopar inspect build/                       ops, collectives, weights, replicated ops
+      autopar inspect build/ --rank 5 --brief | grep comm
+      autopar inspect build/ --serial              every layout, and why it was chosen
+      autopar inspect build/ --rank 0 --format dot | dot -Tsvg > rank0.svg
+      autopar inspect build/ranks.pb               which process each rank carries out
+    """
     from autopar import inspection
 
     if path.is_file():
-        click.echo(inspection.show_file(path, form))
+        unsuited(f"{path} is a single file; it has no", ("rank", "serial"))
+        _show_program(inspection.show_file(path, form, brief))
     elif rank is not None:
-        click.echo(inspection.show_rank(path, rank, form))
+        unsuited("a rank's program is not", ("serial",))
+        _show_program(inspection.show_rank(path, rank, form, brief))
     elif serial or form == "dot":
-        click.echo(inspection.show_serial(path, form))
+        _show_program(inspection.show_serial(path, form, brief))
     else:
+        unsuited("the summary has no programs for", ("brief",))
         _show_summary(path, form)
 
 
 @main.command("run")
-@click.argument("build", type=MODEL)
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="Or one .npz file.")
-@click.option("--random-inputs", type=int, metavar="SEED", help="Make up the inputs not given.")
-@click.option("--output", type=MODEL, metavar="FILE.npz", help="Where to save the outputs.")
-@click.option("--virtual", is_flag=True, help="All ranks in this process, no process group.")
-@click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto")
+@click.argument("build", type=PATH)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help=INPUT_HELP)
+@click.option(
+    "--random-inputs", type=int, metavar="SEED", help="Make up the inputs that are not given."
+)
+@click.option(
+    "--output", type=PATH, metavar="FILE.npz", help="Save the outputs; also as .safetensors."
+)
+@click.option("--virtual", is_flag=True, help="Run all ranks in this process, one by one.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "gloo", "nccl"]),
+    default="auto",
+    show_default=True,
+    help="gloo runs on CPUs, nccl on GPUs; auto: nccl where there are GPUs.",
+)
 @click.option("--compile", "torch_compile", is_flag=True, help="Run through torch.compile.")
-@click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout",
+    type=PositiveNumber(),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the start and each collective wait for other ranks.",
+)
 def run_command(
     build: Path,
     inputs: tuple[str, ...],
@@ -141,33 +271,61 @@ def run_command(
     torch_compile: bool,
     timeout: float,
 ) -> None:
-    """Run a build on this host: one process per rank."""
-    from autopar import report
-    from autopar.runtime import api
+    """Run a build on this host: one process per rank.
 
-    arrays = api.read_inputs(build, inputs, seed=random_inputs)
+    \b
+    Examples:
+      autopar run build/ --input ids=ids.npy --input mask=mask.npy --output out.npz
+      autopar run build/ --input inputs.npz --virtual
+      autopar run build/ --random-inputs 0
+    """
     if virtual:
-        outputs = api.run_virtual(build, arrays)
+        others = ("backend", "torch_compile", "timeout")
+        unsuited("with --virtual no processes are started, which rules out", others)
+    from autopar import report
+    from autopar.runtime import api, files
+
+    if output is not None:
+        files.check_output(output)
+    arrays = _read_inputs(build, inputs, random_inputs)
+    if virtual:
+        with status("running all ranks in this process"):
+            outputs = api.run_virtual(build, arrays)
     else:
-        outputs = api.launch(
-            build, arrays, backend=backend, torch_compile=torch_compile, timeout_seconds=timeout
-        )
-    if output:
+        _check_memory(build)
+        with status("running all ranks"):
+            outputs = api.launch(
+                build, arrays, backend=backend, torch_compile=torch_compile, timeout_seconds=timeout
+            )
+    if output is not None:
         api.save_outputs(output, outputs)
     click.echo(report.render_outputs(outputs))
 
 
-@main.command("verify")
-@click.argument("build", type=MODEL)
-@click.option("--against", type=MODEL, metavar="MODEL.onnx", help="Compare with ONNX Runtime too.")
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="Or one .npz file.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For inputs not given.")
+@main.command("verify", short_help="Compare every rank's program with the serial program.")
+@click.argument("build", type=PATH)
+@click.option(
+    "--against",
+    type=PATH,
+    metavar="MODEL.onnx",
+    help="Compare the outputs with ONNX Runtime's too, if it is installed.",
+)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help=INPUT_HELP)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Makes up the inputs that are not given."
+)
 @click.option(
     "--tolerance",
-    type=float,
-    help="Largest error relative to a value's largest element: 1e-4, or 1e-5 with --per-op.",
+    type=PositiveNumber(),
+    help="Largest error that passes, relative to a value's largest element.  [default: 1e-4; 1e-5"
+    " with --per-op]",
 )
-@click.option("--per-op", is_flag=True, help="Judge every op on identical inputs.")
+@click.option(
+    "--per-op",
+    is_flag=True,
+    help="Judge every op on the serial program's inputs: for models that quantize as they run,"
+    " where rounding amplifies harmless differences.",
+)
 def verify_command(
     build: Path,
     against: Path | None,
@@ -176,26 +334,72 @@ def verify_command(
     tolerance: float | None,
     per_op: bool,
 ) -> None:
-    """Compare every rank's program with the serial one, op by op."""
+    """Compare every rank's program with the serial program, op by op.
+
+    All ranks run in this process. On a difference it names the first op that diverges, its ranks
+    and where in the model it comes from, and exits with 1.
+
+    \b
+    Examples:
+      autopar verify build/
+      autopar verify build/ --against model.onnx --input ids=ids.npy
+    """
     from autopar import report
+    from autopar.ir.build import read_build
+    from autopar.oracle import OnnxRuntime
     from autopar.runtime import api
+    from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
 
-    arrays = api.read_inputs(build, inputs, seed=seed)
-    result = api.verify(build, arrays, forced=per_op, tolerance=tolerance)
-    click.echo(report.render_verification(result, "the serial program"))
+    found = read_build(build)
+    judge = OnnxRuntime(against, found.serial) if against is not None else None
+    arrays = _read_inputs(build, inputs, seed)
+    with status("comparing all ranks"):
+        found.check_weights()
+        result = api.verify(build, arrays, forced=per_op, tolerance=tolerance)
+    _show_verdicts(report.render_verification(result, found.deployment.world_size))
     ok = result.ok
-    if against is not None:
-        from autopar.oracle import onnx_outputs
-        from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
-
-        expected = onnx_outputs(against, arrays)
-        differences = compare_outputs(
-            api.run_virtual(build, arrays), expected, tolerance or FREE_TOLERANCE
-        )
-        click.echo(report.render_outputs_compared(differences, "ONNX Runtime"))
+    if judge is not None:
+        with status("running ONNX Runtime"):
+            expected = judge.run(arrays)
+            found_outputs = api.run_virtual(build, arrays)
+        differences = compare_outputs(found_outputs, expected, tolerance or FREE_TOLERANCE)
+        _show_verdicts(report.render_outputs_compared(differences, "ONNX Runtime"))
         ok = ok and all(difference.ok for difference in differences.values())
     if not ok:
         sys.exit(1)
+
+
+def _read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[str, Any]:
+    """Reads and makes up inputs; says how to give those that are missing."""
+    from autopar.ir.build import read_build
+    from autopar.runtime import api, ports
+
+    arrays = api.read_inputs(build, specs, seed=seed)
+    wanted = {port.label or port.name: port for port in ports.user_inputs(read_build(build).serial)}
+    missing = [label for label in wanted if label not in arrays]
+    # A name that is wrong explains one that is missing, and is reported with it.
+    if missing and arrays.keys() <= wanted.keys():
+        lines = [
+            f"  --input {label}=FILE.npy    {wanted[label].dtype}{list(wanted[label].shape)}"
+            for label in missing
+        ]
+        raise InvalidInputError(
+            "\n".join(["inputs are missing:", *lines, "or --random-inputs SEED makes them up"])
+        )
+    return arrays
+
+
+def _check_memory(build: Path) -> None:
+    """Refuses to start more processes than this host can hold."""
+    from autopar.ir.build import read_build
+
+    ranks = read_build(build).rank_table.world_size
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if ranks * RANK_BYTES > memory:
+        raise InvalidInputError(
+            f"{build} is for {ranks} ranks, which take more than the {memory / 2**30:.0f} GiB of"
+            " memory of this host; start them on a cluster with torchrun, or say --virtual"
+        )
 
 
 def _show_summary(build: Path, form: str = "text") -> None:
@@ -203,3 +407,17 @@ def _show_summary(build: Path, form: str = "text") -> None:
 
     summary = report.summarize(build)
     click.echo(report.to_json(summary) if form == "json" else report.render_summary(summary))
+
+
+def _show_program(text: str) -> None:
+    """Prints a program, on a terminal with its collectives marked."""
+    click.echo(re.sub(r"^.* = comm\..*$", _in_color("cyan"), text, flags=re.MULTILINE))
+
+
+def _show_verdicts(text: str) -> None:
+    text = re.sub(r"\bDIFFERENT\b|^first difference:", _in_color("red"), text, flags=re.MULTILINE)
+    click.echo(re.sub(r"\bok$", _in_color("green"), text, flags=re.MULTILINE))
+
+
+def _in_color(color: str) -> Callable[[re.Match[str]], str]:
+    return lambda found: click.style(found[0], fg=color)

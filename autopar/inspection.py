@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import UNKNOWN, InvalidInputError
 from autopar.ir.expr import Expr, evaluate
-from autopar.ir.layout import Layout
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Arg, DType, Function, Op, Program, Ref, Value
 from autopar.ir.serde import (
     content_of,
@@ -24,13 +25,27 @@ from autopar.ir.text import print_deployment, print_program
 FORMATS = ("text", "json", "dot")
 
 
-def show_serial(build: Path, form: str) -> str:
-    """Returns the completed program of a build, with all attributes."""
-    return show_program(read_build(build).serial, form)
+def show_serial(build: Path, form: str, brief: bool = False) -> str:
+    """Returns the completed program of a build, with all attributes.
+
+    Args:
+        build: The build folder.
+        form: One of `FORMATS`.
+        brief: Whether to leave out source locations, and why a layout was chosen.
+
+    Raises:
+        InvalidInputError: If there is no such build.
+    """
+    return show_program(read_build(build).serial, form, brief)
 
 
-def show_rank(build: Path, rank: int, form: str) -> str:
+def show_rank(build: Path, rank: int, form: str, brief: bool = False) -> str:
     """Returns the program that a rank runs, its rank expressions resolved.
+
+    Args:
+        build: The build folder.
+        rank: The rank.
+        form, brief: See `show_serial`.
 
     Raises:
         InvalidInputError: If there is no such build or rank.
@@ -42,12 +57,16 @@ def show_rank(build: Path, rank: int, form: str) -> str:
             f" 0 to {deployment.world_size - 1}"
         )
     program = resolve(deployment.program_of(rank), deployment.coords_of(rank))
-    shown = show_program(program, form)
+    shown = show_program(program, form, brief)
     return shown if form != "text" else f"{_rank_header(deployment, rank)}\n{shown}"
 
 
-def show_file(path: Path, form: str) -> str:
+def show_file(path: Path, form: str, brief: bool = False) -> str:
     """Returns the content of a single .pb file: a program, a rank table or a manifest.
+
+    Args:
+        path: The file.
+        form, brief: See `show_serial`.
 
     Raises:
         InvalidInputError: If the file is none of these, or can't be shown in this format.
@@ -58,25 +77,45 @@ def show_file(path: Path, form: str) -> str:
         raise InvalidInputError(f"can't read {path}: {error.strerror}") from error
     content = content_of(data, str(path))
     if content == "program":
-        return show_program(program_from_bytes(data, str(path)), form)
-    if form != "text":
-        raise InvalidInputError(f"{path} is a {content}; only programs have a --format {form}")
+        return show_program(program_from_bytes(data, str(path)), form, brief)
+    if form == "dot":
+        raise InvalidInputError(f"{path} is a {content}; only programs have a --format dot")
     if content == "deployment":
-        return print_deployment(deployment_from_bytes(data, (), str(path)))
+        ranks = deployment_from_bytes(data, (), str(path))
+        return print_deployment(ranks).rstrip("\n") if form == "text" else _ranks_json(ranks)
     manifest = manifest_from_bytes(data, str(path))
+    if form == "json":
+        return json.dumps(asdict(manifest), indent=1)
     lines = [f"{manifest.model}, compiled by autopar {manifest.autopar_version}"]
     lines.extend(f"  {file.sha256[:16]}  {file.bytes:>12}  {file.path}" for file in manifest.files)
     return "\n".join(lines)
 
 
-def show_program(program: Program, form: str) -> str:
-    """Returns a program as `text`, `json` or `dot`."""
+def show_program(program: Program, form: str, brief: bool = False) -> str:
+    """Returns a program as `text`, `json` or `dot`; see `show_serial`."""
     renderers: Mapping[str, Callable[[Program], str]] = {
         "text": print_program,
         "json": _to_json,
         "dot": _to_dot,
     }
-    return renderers[form](program).rstrip("\n")
+    return renderers[form](without_reasons(program) if brief else program).rstrip("\n")
+
+
+def without_reasons(program: Program) -> Program:
+    """Returns a program without source locations and without the details of origins."""
+    functions = {}
+    for name, function in program.functions.items():
+        values = {
+            key: replace(value, loc=UNKNOWN, origin=_kind_alone(value.origin))
+            for key, value in function.values.items()
+        }
+        ops = tuple(replace(op, loc=UNKNOWN, origin=_kind_alone(op.origin)) for op in function.ops)
+        functions[name] = replace(function, values=values, ops=ops)
+    return replace(program, functions=functions)
+
+
+def _kind_alone(origin: Origin | None) -> Origin | None:
+    return None if origin is None else Origin(origin.kind)
 
 
 def resolve(program: Program, coords: Mapping[str, int]) -> Program:
@@ -139,6 +178,19 @@ def _rank_header(deployment: Deployment, rank: int) -> str:
     return "\n".join(lines)
 
 
+def _ranks_json(deployment: Deployment) -> str:
+    ranks = [
+        {
+            "rank": rank,
+            "program": entry.program,
+            "process_id": entry.process_id,
+            "coords": dict(deployment.coords_of(rank)),
+        }
+        for rank, entry in enumerate(deployment.ranks)
+    ]
+    return json.dumps({"ranks": ranks, "groups": deployment.groups}, indent=1)
+
+
 def _to_json(program: Program) -> str:
     functions = {
         name: {
@@ -192,7 +244,9 @@ def _arg_json(arg: Arg) -> object:
         return arg.name
     if isinstance(arg, tuple):
         return [_arg_json(item) for item in arg]
-    return str(arg) if isinstance(arg, Expr) else arg
+    if isinstance(arg, Expr) or (isinstance(arg, float) and not math.isfinite(arg)):
+        return str(arg)  # JSON has no infinities.
+    return arg
 
 
 def _to_dot(program: Program) -> str:
@@ -220,4 +274,4 @@ def _type(value: Value) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False)

@@ -23,6 +23,7 @@ from autopar.annotate import (
 )
 from autopar.annotate.mapping_text import Entry
 from autopar.completion import Complete, Legalize, explain
+from autopar.completion.strategy import parse_strategy
 from autopar.cost import Cluster
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
@@ -33,15 +34,17 @@ from autopar.ir.program import Program
 from autopar.ir.text import print_program
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
+from autopar.mapping.placement import given
 from autopar.partition import Partition
 
 if TYPE_CHECKING:
     import torch
 
-    from autopar.frontend.onnx import ImportedModel
-
 Observer = Callable[[str, Program], None]
 """Called with (pass name, program) after each pass."""
+
+NO_PRESETS = "none"
+"""As a strategy on the command line: nothing but the user's pins."""
 
 PASSES = ("annotate", "complete", "legalize", "partition", "map", "strip")
 
@@ -80,6 +83,8 @@ class CompileOptions:
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
 
+        The strategy may also be `none`: no presets.
+
         Raises:
             AnnotationError, InvalidInputError: If an option can't be understood.
         """
@@ -92,12 +97,15 @@ class CompileOptions:
                     f"{annotations} is for {loaded.mesh}, but --mesh says {parsed}; make them equal"
                 )
             pins.extend(loaded.pins)
+        if strategy not in ("", NO_PRESETS):
+            parse_strategy(strategy, parsed)
+        placed = parse_placement(placement)
         return cls(
             mesh=parsed,
             cluster=Cluster.load(cluster),
-            strategy=strategy,
+            strategy=None if strategy == NO_PRESETS else strategy,
             pins=tuple(pins),
-            placement=parse_placement(placement),
+            placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
             verify=verify,
         )
 
@@ -119,32 +127,42 @@ class Compiled:
     report: tuple[ReportEntry, ...] = ()
 
 
-def import_model(
-    path: Path,
-    *,
-    dims: Sequence[str] = (),
-    input_shapes: Sequence[str] = (),
-    allow_external: Sequence[Path] = (),
-) -> ImportedModel:
-    """Imports an ONNX file.
-
-    Args:
-        path: The file.
-        dims: Bindings of symbolic dimensions, as `batch=8`.
-        input_shapes: Shapes of inputs, as `ids:8,128`.
-        allow_external: Folders that external data may be read from, besides the model's own.
+def parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    """Returns the sizes by symbolic dimension that options such as `batch=8` bind.
 
     Raises:
-        AutoparError: If an option or the model can't be understood.
+        InvalidInputError: If an option can't be understood, or contradicts an earlier one.
     """
-    from autopar.frontend.onnx import import_onnx
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, equals, size = (part.strip() for part in text.rpartition("="))
+        if not equals or not name or not _is_size(size):
+            raise InvalidInputError(f"--dim {text}: write NAME=SIZE, as batch=8")
+        if sizes.setdefault(name, int(size)) != int(size):
+            raise InvalidInputError(f"--dim {text} contradicts --dim {name}={sizes[name]}")
+    return sizes
 
-    return import_onnx(
-        path,
-        dims=dict(_parse_dim(text) for text in dims),
-        input_shapes=dict(_parse_shape(text) for text in input_shapes),
-        allow_external=allow_external,
-    )
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes by input that options such as `ids:8,128` give.
+
+    Raises:
+        InvalidInputError: If an option can't be understood, or contradicts an earlier one.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        # A name may hold colons, sizes can't.
+        name, colon, sizes = (part.strip() for part in text.rpartition(":"))
+        parts = [part.strip() for part in sizes.split(",")] if sizes else []
+        if not colon or not name or not all(map(_is_size, parts)):
+            raise InvalidInputError(f"--input-shape {text}: write NAME:SIZES, as ids:8,128")
+        shape = tuple(map(int, parts))
+        if shapes.setdefault(name, shape) != shape:
+            earlier = ",".join(map(str, shapes[name]))
+            raise InvalidInputError(
+                f"--input-shape {text} contradicts --input-shape {name}:{earlier}"
+            )
+    return shapes
 
 
 def compile_program(
@@ -289,16 +307,5 @@ def _verify(name: str, program: Program) -> None:
         verify_distribution(program)
 
 
-def _parse_dim(text: str) -> tuple[str, int]:
-    name, equals, size = text.rpartition("=")
-    if not equals or not name or not size.strip().isdecimal():
-        raise InvalidInputError(f"--dim {text}: write NAME=SIZE, as batch=8")
-    return name.strip(), int(size)
-
-
-def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, colon, sizes = text.rpartition(":")
-    parts = [part.strip() for part in sizes.split(",")] if sizes.strip() else []
-    if not colon or not name or not all(part.isdecimal() for part in parts):
-        raise InvalidInputError(f"--input-shape {text}: write NAME:SIZES, as ids:8,128")
-    return name, tuple(int(part) for part in parts)
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18

@@ -30,13 +30,13 @@ class Summary:
         model: The model's name.
         world_size: Number of ranks.
         axes: Size of each mesh axis.
-        serial_ops: Ops of the one-device program.
+        serial_ops: Ops of the serial program.
         rank_ops: Ops of the largest rank program, collectives included.
         collectives: Totals by kind and group, of the first program.
         weight_bytes: All weights of the model.
         weight_bytes_max: Weights on the rank that holds most.
         weight_bytes_min: Weights on the rank that holds least.
-        flops_serial: Floating-point operations of the one-device program.
+        flops_serial: Floating-point operations of the serial program.
         flops_max: Floating-point operations of the rank that computes most.
         report: Fallbacks, ignored features and other remarks of the compilation.
     """
@@ -187,14 +187,21 @@ def render_outputs(outputs: Mapping[str, Tensor]) -> str:
     )
 
 
-def render_verification(result: Verification, against: str) -> str:
-    """Returns what a comparison found: outputs, and the first value that is off."""
-    lines = [f"{len(result.values)} values compared with {against}"]
-    lines.append(render_outputs_compared(result.outputs, against))
+def render_verification(result: Verification, ranks: int) -> str:
+    """Returns what a comparison with the serial program found.
+
+    Args:
+        result: The comparison.
+        ranks: How many ranks were compared.
+    """
+    wrong = sum(not value.ok for value in result.values)
+    lines = [f"{len(result.values)} values on {ranks} ranks compared with the serial program"]
+    lines.append(render_outputs_compared(result.outputs, "the serial program"))
     if result.uncompared:
         lines.append(f"not compared: {', '.join(result.uncompared)}")
     if result.first is not None:
         lines.append(f"first difference: {result.first}")
+        lines.append(f"values that differ by more than {result.tolerance:g}: {wrong}")
     return "\n".join(lines)
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "annotate": {"ir"},
     "runtime": {"ir"},
 }
-SEE_ALL = {"__init__", "__main__", "cli", "inspection", "oracle", "pipeline", "report"}
+SEE_ALL = {"__init__", "__main__", "cli", "console", "inspection", "oracle", "pipeline", "report"}
 
 
 def imported_modules(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:

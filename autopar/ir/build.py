@@ -13,14 +13,15 @@ a build is whole at any time: an interrupted write leaves the old one, or nothin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
-from autopar.ir.folder import replace_folder, sync_file
+from autopar.ir.folder import check_place, replace_folder, sync_file
 from autopar.ir.manifest import FileEntry, Manifest, ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.serde import (
@@ -86,6 +87,15 @@ def write_build(
         return manifest
 
     return replace_folder(Path(path), fill, _check_replaceable)
+
+
+def check_output(path: str | Path) -> None:
+    """Refuses a place for a build, before the work of making one.
+
+    Raises:
+        InvalidInputError: If no folder can be written there, or anything but a build is there.
+    """
+    check_place(Path(path), _check_replaceable)
 
 
 def program_path(number: int) -> str:
@@ -247,13 +257,6 @@ def _entry_of_file(folder: Path, name: str) -> FileEntry:
 
 def _check_replaceable(folder: Path) -> None:
     """Refuses to replace a folder with anything in it that isn't part of a build."""
-    present = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_symlink() or not path.is_dir()
-    )
-    if not present:
-        return
     advice = "choose another folder with -o, or delete it"
     try:
         data = (folder / MANIFEST).read_bytes()
@@ -261,7 +264,9 @@ def _check_replaceable(folder: Path) -> None:
         known = {file.path for file in manifest_from_bytes(data).files}
     except (OSError, InvalidInputError):
         is_build, known = False, set()
-    if not is_build:
+    # One is enough to know: the folder may be a whole disk.
+    present = sorted(_files(folder) if is_build else islice(_files(folder), 1))
+    if present and not is_build:
         raise InvalidInputError(f"{folder} is not empty and not an autopar build; {advice}")
     if strangers := [name for name in present if name not in known and name != MANIFEST]:
         more = f" and {len(strangers) - 3} more" if len(strangers) > 3 else ""
@@ -271,4 +276,18 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-__all__ = ["Build", "Manifest", "ReportEntry", "program_path", "read_build", "write_build"]
+def _files(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(folder).as_posix()
+
+
+__all__ = [
+    "Build",
+    "Manifest",
+    "ReportEntry",
+    "check_output",
+    "program_path",
+    "read_build",
+    "write_build",
+]

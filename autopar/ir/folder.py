@@ -52,10 +52,22 @@ def replace_folder(
             _sync_folder(target.parent)
         return result
     except OSError as error:
-        raise InvalidInputError(
-            f"can't write {path}: {error.strerror}"
-            f"{f' ({error.filename})' if error.filename else ''}; choose another folder with -o"
-        ) from error
+        raise _cannot_write(path, error) from error
+
+
+def check_place(path: Path, check: Callable[[Path], None]) -> None:
+    """Raises what `replace_folder` would, as far as that can be told before there is a folder.
+
+    Raises:
+        InvalidInputError: If `check` does, or no folder can be made there.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        _check_target(target, check)
+        above = next(folder for folder in target.parents if folder.exists())
+        _make_folder(above / target.name).rmdir()
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def sync_file(path: Path) -> None:
@@ -64,11 +76,18 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def _cannot_write(path: Path, error: OSError) -> InvalidInputError:
+    where = f" ({error.filename})" if error.filename else ""
+    return InvalidInputError(
+        f"can't write {path}: {error.strerror}{where}; choose another folder with -o"
+    )
+
+
 def _check_target(target: Path, check: Callable[[Path], None]) -> None:
     if target.is_dir():
         check(target)
     elif target.exists():
-        raise InvalidInputError(f"{target} is a file; choose another folder with -o")
+        raise InvalidInputError(f"{target} is not a folder; choose another one with -o")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,31 +39,42 @@ def read_arrays(specs: Iterable[str]) -> dict[str, Any]:
 def save_arrays(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes tensors by name to an `.npz` or `.safetensors` file.
 
+    The file appears when it is complete; until then an older one stays.
+
     Raises:
         InvalidInputError: If the file can't be written or can't hold a dtype.
     """
     check_output(path)
+    beside = path.with_name(f".{path.stem}.new-{os.getpid()}{path.suffix}")
     try:
         if path.suffix == ".safetensors":
-            write_weights(path, tensors)
-            return
-        import numpy
+            write_weights(beside, tensors)
+        else:
+            import numpy
 
-        numpy.savez(path, **{name: _numpy(name, tensor) for name, tensor in tensors.items()})
+            numpy.savez(beside, **{name: _numpy(name, tensor) for name, tensor in tensors.items()})
+        beside.replace(path)
     except OSError as error:
         raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def check_output(path: Path) -> None:
     """Refuses an output file that can't be written, before anything runs.
 
     Raises:
-        InvalidInputError: If the suffix is unknown or the folder doesn't exist.
+        InvalidInputError: If the suffix is unknown, the path is a folder's, or there is no folder
+            for it that can be written.
     """
     if path.suffix not in SUFFIXES:
         raise InvalidInputError(f"output {path}: the name must end in {' or '.join(SUFFIXES)}")
     if not path.absolute().parent.is_dir():
         raise InvalidInputError(f"output {path}: the folder {path.parent} doesn't exist")
+    if path.is_dir():
+        raise InvalidInputError(f"output {path}: it is a folder; name a file")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise InvalidInputError(f"output {path}: the folder {path.parent} can't be written")
 
 
 def _numpy(name: str, tensor: Tensor) -> Any:
@@ -83,7 +95,12 @@ def _read_npy(path: Path) -> Any:
     try:
         return numpy.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InvalidInputError(f"can't read input {path}: {error}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> InvalidInputError:
+    reason = (isinstance(error, OSError) and error.strerror) or error
+    return InvalidInputError(f"can't read input {path}: {reason}")
 
 
 def _read_several(path: Path) -> Arrays:
@@ -98,9 +115,11 @@ def _read_several(path: Path) -> Arrays:
                 for name, entry in file.entries.items()
             }
     if path.suffix != ".npz":
-        raise InvalidInputError(f"input {path}: expected NAME=FILE.npy, or a .npz file")
+        raise InvalidInputError(
+            f"input {path}: expected NAME=FILE.npy, or a .npz or .safetensors file"
+        )
     try:
         with numpy.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"can't read input {path}: {error}") from error
+        raise _unreadable(path, error) from error
