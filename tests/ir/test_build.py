@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autopar.ir import folder as folder_module
-from autopar.ir.build import read_build, write_build
+from autopar.ir.build import check_output, read_build, write_build
 from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.errors import InvalidInputError, Loc
 from autopar.ir.manifest import Manifest, ReportEntry
@@ -256,6 +256,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         InvalidInputError, match=r"can't write .*file.*choose another folder with -o"
     ):
         write(tmp_path / "file" / "build")
+
+
+def test_a_place_can_be_refused_before_the_work(tmp_path: Path) -> None:
+    write(tmp_path / "old")
+    for free in ("old", "new", "deep/down/new"):
+        check_output(tmp_path / free)
+    assert os.listdir(tmp_path) == ["old"]
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "old" / "out.npz").write_text("mine")
+    with pytest.raises(InvalidInputError, match=r"holds other files too: out\.npz"):
+        check_output(tmp_path / "old")
+    with pytest.raises(InvalidInputError, match="choose another"):
+        check_output(tmp_path / "file")
+    with pytest.raises(InvalidInputError, match=r"can't write .*Not a directory"):
+        check_output(tmp_path / "file" / "build")
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
