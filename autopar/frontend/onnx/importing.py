@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from torch.export.graph_signature import InputKind
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
 from autopar.frontend.onnx import ImportedModel
-from autopar.frontend.onnx.bind import BoundInput, bind_inputs
+from autopar.frontend.onnx.bind import bind_inputs
 from autopar.frontend.onnx.export import STEP_KEY, Exported, export
 from autopar.frontend.onnx.load import LoadedModel, load
 from autopar.frontend.onnx.names import weight_names
@@ -27,6 +28,25 @@ from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.manifest import ReportEntry
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A model after the first pass.
+
+    Attributes:
+        model: The model.
+        recorder: What was recorded.
+        inputs: The program's inputs by name, in order.
+        outputs: What the program returns, in the order of the graph's outputs.
+        notes: What was done in another way than the model says.
+    """
+
+    model: LoadedModel
+    recorder: Recorder
+    inputs: Mapping[str, Traced]
+    outputs: Sequence[Slot | Stored]
+    notes: Sequence[ReportEntry]
+
+
 def import_model(
     path: str,
     input_shapes: Mapping[str, Sequence[int]],
@@ -34,76 +54,88 @@ def import_model(
     allow_external: Sequence[str],
 ) -> ImportedModel:
     """Imports a model; see `autopar.frontend.onnx.import_onnx`."""
-    model = load(path, allow_external)
-    problems = Problems(path)
+    recorded = record_model(load(path, allow_external), input_shapes, dims)
+    exported = export(recorded.recorder, list(recorded.inputs.values()), recorded.outputs)
+    return _Lowering(recorded, exported).run()
+
+
+def record_model(
+    model: LoadedModel, input_shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+) -> Recorded:
+    """Binds the shapes of a model and walks it.
+
+    Raises:
+        ModelError: If a size is unbound or contradicted, or if nodes can't be expressed.
+    """
+    problems = Problems(model.path)
     bound = bind_inputs(model.proto.graph, input_shapes, dims, problems)
     problems.raise_if_any()
-    return _Import(model, bound, problems).run()
+    recorder = Recorder(problems)
+    walker = Walker(model, recorder)
+    inputs = {item.name: recorder.add_input(item.kind, item.shape) for item in bound}
+    with _quiet():
+        values = walker.run_model(inputs)
+    labels = [value.name for value in model.proto.graph.output]
+    outputs = [_output(recorder, label, value) for label, value in zip(labels, values, strict=True)]
+    problems.raise_if_any()
+    wanted = [item for item in outputs if item is not None]
+    return Recorded(model, recorder, inputs, wanted, walker.notes)
 
 
-class _Import:
-    """One run of `import_model`, after the shapes are bound."""
+def _output(recorder: Recorder, label: str, value: Value) -> Slot | Stored | None:
+    if isinstance(value, Traced):
+        return Slot(value.slot)
+    if isinstance(value, Known):
+        return recorder.store(value)
+    if not isinstance(value, Failed):
+        what = "a sequence" if isinstance(value, list) else "an optional"
+        recorder.problems.add(f"output {label!r}", f"is {what}; only tensors can be outputs")
+    return None
 
-    def __init__(self, model: LoadedModel, bound: Sequence[BoundInput], problems: Problems) -> None:
-        self.file = Path(model.path).name
-        self.graph = model.proto.graph
-        self.proto = model.proto
-        self.problems = problems
-        self.recorder = Recorder(problems)
-        self.walker = Walker(model, self.recorder)
-        self.inputs = {item.name: self.recorder.add_input(item.kind, item.shape) for item in bound}
+
+class _Lowering:
+    """Tells what the exported graph's nodes are, and lowers it."""
+
+    def __init__(self, recorded: Recorded, exported: Exported) -> None:
+        self.recorded = recorded
+        self.exported = exported
+        self.recorder = recorded.recorder
+        self.proto = recorded.model.proto
+        self.file = Path(recorded.model.path).name
 
     def run(self) -> ImportedModel:
-        with _quiet():
-            values = self.walker.run_model(self.inputs)
-        labels = [value.name for value in self.graph.output]
-        outputs = [self._output(*pair) for pair in zip(labels, values, strict=True)]
-        self.problems.raise_if_any()
-        wanted = [item for item in outputs if item is not None]
-        exported = export(self.recorder, list(self.inputs.values()), wanted)
-        return self._lower(exported, labels)
-
-    def _output(self, label: str, value: Value) -> Slot | Stored | None:
-        if isinstance(value, Traced):
-            return Slot(value.slot)
-        if isinstance(value, Known):
-            return self.recorder.store(value)
-        if not isinstance(value, Failed):
-            what = "a sequence" if isinstance(value, list) else "an optional"
-            self.problems.add(f"output {label!r}", f"is {what}; only tensors can be outputs")
-        return None
-
-    def _lower(self, exported: Exported, labels: Sequence[str]) -> ImportedModel:
+        """Returns the imported model."""
+        labels = [value.name for value in self.proto.graph.output]
         returned = [
-            GraphOutput(node, label) for node, label in zip(exported.results, labels, strict=False)
+            GraphOutput(node, label)
+            for node, label in zip(self.exported.results, labels, strict=False)
         ]
-        weights = {**self._stored(exported), **self._lifted(exported)}
-        inputs = {
-            **self._user_inputs(exported),
-            **{node: given for node, (given, _) in weights.items()},
-        }
-        names = self._value_names(exported, returned)
-        name = self.graph.name or Path(self.file).stem
-        program = lower(exported.graph, Lowering(inputs, returned, names, self._locate, name))
+        weights = {**self._stored(), **self._lifted()}
+        inputs = {**self._user_inputs(), **{node: given for node, (given, _) in weights.items()}}
+        names = self._value_names(returned)
+        name = self.proto.graph.name or Path(self.file).stem
+        lowering = Lowering(inputs, returned, names, self._locate, name)
+        program = lower(self.exported.graph, lowering)
         tensors = {given.name: tensor for given, tensor in weights.values()}
         used = {value: tensors[value] for value in program.main.inputs if value in tensors}
-        return ImportedModel(program, used, tuple(self._report()))
+        report = (*ignored(self.proto, self.file), *self.recorded.notes)
+        return ImportedModel(program, used, report)
 
-    def _user_inputs(self, exported: Exported) -> dict[fx.Node, GraphInput]:
-        nodes = exported.placeholders(InputKind.USER_INPUT)
+    def _user_inputs(self) -> dict[fx.Node, GraphInput]:
+        nodes = self.exported.placeholders(InputKind.USER_INPUT)
         return {
             node: GraphInput(label, "input", label, Loc(self.file, name=label))
-            for (node, _), label in zip(nodes, self.inputs, strict=True)
+            for (node, _), label in zip(nodes, self.recorded.inputs, strict=True)
         }
 
-    def _stored(self, exported: Exported) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
+    def _stored(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the weights and constants that the graph reads, named."""
         found = [
-            (node, self.recorder.stored[exported.stored[spec.target or ""]])
-            for node, spec in exported.placeholders(InputKind.BUFFER)
+            (node, self.recorder.stored[self.exported.stored[spec.target or ""]])
+            for node, spec in self.exported.placeholders(InputKind.BUFFER)
             if node.users
         ]
-        names = weight_names([stored for _, stored in found], taken=self.inputs)
+        names = weight_names([stored for _, stored in found], taken=self.recorded.inputs)
         result = {}
         for (node, stored), name in zip(found, names, strict=True):
             source = stored.value.source
@@ -112,25 +144,25 @@ class _Import:
             result[node] = (given, stored.value.tensor)
         return result
 
-    def _lifted(self, exported: Exported) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
+    def _lifted(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the constants that translations made up."""
         result = {}
-        for number, (node, spec) in enumerate(exported.placeholders(InputKind.CONSTANT_TENSOR)):
-            tensor = exported.program.constants[spec.target or ""]
+        for number, (node, spec) in enumerate(
+            self.exported.placeholders(InputKind.CONSTANT_TENSOR)
+        ):
+            tensor = self.exported.program.constants[spec.target or ""]
             loc = next((self._locate(user) for user in node.users), UNKNOWN)
             if isinstance(tensor, torch.Tensor):
                 name = f"constant.{number}"
                 result[node] = (GraphInput(name, "constant", name, loc, kept=False), tensor)
         return result
 
-    def _value_names(
-        self, exported: Exported, returned: Sequence[GraphOutput]
-    ) -> dict[fx.Node, str]:
+    def _value_names(self, returned: Sequence[GraphOutput]) -> dict[fx.Node, str]:
         """Returns the ONNX name of each fx value that is one, those of the outputs first."""
         names: dict[fx.Node, str] = {}
         for output in returned:
             names.setdefault(output.node, output.label)
-        for node, slot in zip(exported.results, exported.slots, strict=True):
+        for node, slot in zip(self.exported.results, self.exported.slots, strict=True):
             if slot is not None and slot in self.recorder.names:
                 names.setdefault(node, self.recorder.names[slot])
         return names
@@ -141,9 +173,6 @@ class _Import:
 
     def _node_loc(self, node: Node | None) -> Loc:
         return Loc(self.file, name=f"{node.name} ({node.op_type})") if node else Loc(self.file)
-
-    def _report(self) -> list[ReportEntry]:
-        return [*ignored(self.proto, self.file), *self.walker.notes]
 
 
 @contextmanager

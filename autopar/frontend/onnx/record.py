@@ -40,7 +40,11 @@ from autopar.frontend.onnx.values import (
 )
 
 LARGEST_KNOWN = 2 * 2**30
-"""Bytes of the largest tensor that is computed at import time, or held as a constant."""
+"""Bytes of the largest tensor that is computed at import time, or follows from shapes alone."""
+LARGEST_GROWTH = 16
+"""How much larger than its weights the result of a computation on weights may be."""
+LARGEST_TENSOR = 2**44
+"""Bytes of the largest tensor in a program: more is a mistake."""
 SMALL = 64 * 2**10
 """Bytes up to which a known result is always computed at import time."""
 FEW_ELEMENTS = 4096
@@ -58,7 +62,6 @@ class Recorder:
         steps: What was recorded, in order.
         stored: The known tensors that recorded steps read: weights and constants.
         names: The ONNX name of each slot.
-        largest_known: See `LARGEST_KNOWN`.
     """
 
     problems: Problems
@@ -66,7 +69,6 @@ class Recorder:
     stored: list[StoredTensor] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     slots: int = 0
-    largest_known: int = LARGEST_KNOWN
     _places: dict[Known, int] = field(default_factory=dict)
     _mode: FakeTensorMode = field(
         default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True)
@@ -135,7 +137,10 @@ class Recorder:
         arguments = self._arguments(translation, inputs, real=False)
         with self._mode:
             tree = translation.run(node, *arguments)
-        return self._record(node, translation, inputs, tree)
+        constant = all(isinstance(leaf, Known) or _follows(leaf) for leaf in tensors)
+        for tensor in flatten(tree):
+            self._check_size(tensor, LARGEST_TENSOR)
+        return self._record(node, translation, inputs, tree, known=constant)
 
     def _resolve_static(
         self, node: Node, translation: Translation, inputs: list[Value]
@@ -166,10 +171,10 @@ class Recorder:
         if translation.expands or elements > FEW_ELEMENTS:
             node = replace(node, known=[self._content_now(value) for value in inputs])
             shapes = self._shapes(node, translation, inputs)
+            operand_bytes = sum(leaf.tensor.nbytes for leaf in dict.fromkeys(operands))
             for fake in shapes:
-                self._check_size(fake)
-            result_bytes = sum(fake.nbytes for fake in shapes)
-            if result_bytes > max(SMALL, sum(leaf.tensor.nbytes for leaf in operands)):
+                self._check_size(fake, max(LARGEST_KNOWN, LARGEST_GROWTH * operand_bytes))
+            if sum(fake.nbytes for fake in shapes) > max(SMALL, operand_bytes):
                 arguments = self._arguments(translation, inputs, real=False)
                 with self._mode:
                     tree = translation.run(node, *arguments)
@@ -190,12 +195,13 @@ class Recorder:
         except (DataDependentOutputException, DynamicOutputShapeException):
             return []
 
-    def _check_size(self, tensor: torch.Tensor) -> None:
-        if tensor.nbytes > self.largest_known:
-            raise Refused(
-                f"its result of shape {list(tensor.shape)} has {tensor.nbytes} bytes; at most "
-                f"{self.largest_known} are computed at import time"
-            )
+    def _check_size(self, tensor: torch.Tensor, limit: int = LARGEST_KNOWN) -> None:
+        if tensor.nbytes <= limit:
+            return
+        result = f"its result of shape {list(tensor.shape)} has {tensor.nbytes} bytes"
+        if limit == LARGEST_TENSOR:
+            raise Refused(f"{result}: too large for any machine")
+        raise Refused(f"{result}; at most {limit} are computed at import time")
 
     def _as_known(self, item: TensorTree, source: str, same: dict[int, Known]) -> Value:
         if item is None:
@@ -301,6 +307,11 @@ class Recorder:
             return value.tensor.numpy()
         except TypeError:
             return as_array(value.tensor) if value.tensor.numel() <= FEW_CONVERTED else None
+
+
+def _follows(leaf: Known | Traced | Failed) -> bool:
+    """Tells whether a traced value follows from known ones."""
+    return isinstance(leaf, Traced) and leaf.recipe is not None
 
 
 def _arrange(item: TensorTree, ordered: Iterator[Value]) -> Value:

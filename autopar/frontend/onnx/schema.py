@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -122,6 +122,14 @@ def schema_function(node: Node, inputs: Sequence[Value]) -> FunctionProto | None
         usable[-1], proto.SerializeToString(), types
     )
     return _parse(body)
+
+
+def schema_defaults(node: Node) -> dict[str, AttributeProto]:
+    """Returns the default values of an operator's attributes, which function bodies refer to."""
+    schema = find_schema(node.op_type, node.domain, node.opset)
+    attributes: Mapping[str, Any] = schema.attributes if schema is not None else {}
+    defaults = {name: formal.default_value for name, formal in attributes.items()}
+    return {name: value for name, value in defaults.items() if value is not None and value.name}
 
 
 def _parse(body: bytes) -> FunctionProto | None:

@@ -148,7 +148,8 @@ def _unpack(stored: torch.Tensor, kind: ElementType, dims: tuple[int, ...]) -> t
     codes = codes.reshape(-1)[: math.prod(dims)].reshape(dims)
     if kind.carrier is torch.float32:
         table = torch.tensor([*FLOAT4_VALUES, *(-value for value in FLOAT4_VALUES)])
-        return table.index_select(0, codes.reshape(-1).to(torch.int64)).reshape(dims)
+        values: torch.Tensor = table.index_select(0, codes.reshape(-1).to(torch.int64))
+        return values.reshape(dims)
     if kind.low == 0:
         return codes
     signed = codes.to(torch.int8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
@@ -15,7 +15,12 @@ from autopar.frontend.onnx.load import LoadedModel
 from autopar.frontend.onnx.node import Node, Refused, as_array, read_tensors
 from autopar.frontend.onnx.ops import find_translation
 from autopar.frontend.onnx.record import Recorder
-from autopar.frontend.onnx.schema import function_key, normal_domain, schema_function
+from autopar.frontend.onnx.schema import (
+    function_key,
+    normal_domain,
+    schema_defaults,
+    schema_function,
+)
 from autopar.frontend.onnx.tensors import read_sparse, read_tensor
 from autopar.frontend.onnx.values import Failed, Known, Traced, Value
 from autopar.ir.errors import Loc
@@ -199,6 +204,8 @@ class Walker:
             return self.recorder.run(node, translation, inputs, len(node.proto.output))
         function = schema_function(node, inputs)
         if function is not None:
+            defaults = schema_defaults(node)
+            node = replace(node, attributes={**defaults, **node.attributes})
             return self.call(function, scope, node, inputs)
         self.recorder.problems.add(node.label, "the operator isn't supported")
         return failed

@@ -128,6 +128,10 @@ def to_float8(x: torch.Tensor, dtype: torch.dtype, saturate: bool = True) -> tor
     if saturate:
         largest = torch.finfo(dtype).max
         wide = wide.clamp(-largest, largest)
+    elif dtype == torch.float8_e4m3fn:
+        # It has no infinity. Versions of torch differ in what they make of larger numbers; 464
+        # is the last one that rounds to the largest value.
+        wide = torch.where(wide.abs() > 464.0, torch.nan, wide)
     return wide.to(dtype)
 
 

@@ -180,10 +180,14 @@ def _max_unpool(
             sizes, shape.stride, shape.extent, shape.before, shape.after, strict=True
         )
     ]
-    # The indices count within the result, whatever its size.
-    wanted = [x.shape[0], x.shape[1], *natural] if size is None else as_ints(size)
-    flat = x.new_zeros(math.prod(wanted))
-    return flat.scatter(0, indices.reshape(-1), x.reshape(-1)).reshape(wanted)
+    # The indices count within the natural result; a larger one is filled up with zeros.
+    flat = x.new_zeros(x.shape[0] * x.shape[1] * math.prod(natural))
+    result = flat.scatter(0, indices.reshape(-1), x.reshape(-1))
+    result = result.reshape([x.shape[0], x.shape[1], *natural])
+    if size is None:
+        return result
+    grow = [target - have for target, have in zip(as_ints(size)[2:], natural, strict=True)]
+    return pad_spatial(result, (0,) * len(grow), tuple(grow))
 
 
 TABLE: Mapping[str, Translation] = {

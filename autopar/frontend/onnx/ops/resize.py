@@ -233,7 +233,7 @@ def _matrix(node: Node, at: Weights, a: _Axis, mode: str) -> Weights:
         raise Refused(f"{a.size} elements resized to {a.target} by a matrix")
     matrix = np.zeros((a.target, a.size))
     rows = np.arange(a.target)
-    exclude = node.flag("exclude_outside") or stretch != 1.0
+    exclude = node.flag("exclude_outside")
     for offset in range(-span, span + 1):
         column = np.floor(at).astype(np.int64) + offset
         weight = kernel((column - at) * stretch) * stretch

@@ -36,7 +36,8 @@ def _at(node: Node, sequence: Sequence, position: Array) -> TensorTree:
 def _insert(
     node: Node, sequence: Sequence, tensor: torch.Tensor, position: Array | None = None
 ) -> TensorTree:
-    at = len(sequence) if position is None else _position(position, len(sequence) + 1)
+    count = len(sequence)
+    at = count if position is None or int(position.item()) == count else _position(position, count)
     return [*sequence[:at], tensor, *sequence[at:]]
 
 
