@@ -76,6 +76,9 @@ def binary() -> Iterator[Sample]:
     for name in ("bitwise_left_shift", "bitwise_right_shift"):
         yield s(f"{name}.Tensor", i(4, 5), i(5, low=0, high=3))
         yield s(f"{name}.Tensor_Scalar", i(4, 5), 2)
+    for name in ("__lshift__", "__rshift__"):
+        yield s(f"{name}.Tensor", i(4, 5), i(5, low=0, high=3))
+        yield s(f"{name}.Scalar", i(4, 5), 2)
     for name in ("gcd", "lcm"):
         yield s(name, i(4, 5, low=1), i(4, 1, low=1))
     for name in ("igamma", "igammac", "special_zeta"):

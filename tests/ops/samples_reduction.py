@@ -48,6 +48,10 @@ def products() -> Iterator[Sample]:
     yield s("linear", f(2, 3, 4), f(5, 4))
     yield s("linear", f(2, 3, 4), f(5, 4), f(5))
     yield s("linear", f(4), f(5, 4), f(5))
+    regular = f(3, 4, 4) + 5 * torch.eye(4, dtype=torch.float64)
+    yield s("_linalg_det", regular)
+    yield s("linalg_inv_ex", regular)
+    yield s("linalg_cholesky_ex", regular @ regular.mT)
 
 
 def reductions() -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products, and ops on batches of matrices."""
 
 from __future__ import annotations
 
@@ -133,4 +133,9 @@ RULES: Table = {
     "aten.addmv.default": biased("m k", "k", "m", "aten.mv.default", ("self", "mat", "vec")),
     "aten.matmul.default": matmul,
     "aten.linear.default": linear,
+    "aten._linalg_det.default": row("*b r c -> *b, *b r c, *b r", whole=("r", "c")),
+    **same(
+        ["aten.linalg_inv_ex.default", "aten.linalg_cholesky_ex.default"],
+        row("*b r c -> *b r c, *b", whole=("r", "c")),
+    ),
 }

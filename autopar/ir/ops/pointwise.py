@@ -97,6 +97,7 @@ COMPARISON: Table = {
     **_aten("logical_xor", pointwise(), "default"),
     **_aten("bitwise_and bitwise_or bitwise_xor", pointwise(), "Tensor", "Scalar", "Scalar_Tensor"),
     **_aten("bitwise_left_shift bitwise_right_shift", pointwise(), "Tensor", "Tensor_Scalar"),
+    **_aten("__lshift__ __rshift__", pointwise(), "Tensor", "Scalar"),
     **_aten("logical_and", pointwise(*_both_or_one("all")), "default"),
     **_aten("logical_or", pointwise(*_both_or_one("any")), "default"),
     **_aten("isclose", pointwise(), "default"),
