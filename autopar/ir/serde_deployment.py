@@ -55,7 +55,8 @@ def _row_major_shape(deployment: Deployment) -> tuple[int, ...] | None:
     ids = {rank.process_id for rank in ranks}
     if len(ids) != len(ranks) or math.prod(shape) != len(ranks):
         return None
-    fits = all(rank.coords == unravel(rank.process_id, shape) for rank in ranks)
+    coords = dict(enumerate(itertools.product(*map(range, shape))))
+    fits = all(rank.coords == coords.get(rank.process_id) for rank in ranks)
     return shape if fits else None
 
 

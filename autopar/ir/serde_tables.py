@@ -95,6 +95,12 @@ def write_ints(numbers: Sequence[int], message: pb.Ints) -> None:
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    if len(numbers) > 1 and (step := numbers[1] - numbers[0]):
+        # The usual case, a single run, compared at once: ranks of a large mesh.
+        whole = range(numbers[0], numbers[0] + step * len(numbers), step)
+        if tuple(whole) == tuple(numbers):
+            yield whole.start, step, len(numbers)
+            return
     at = 0
     while at < len(numbers):
         start = numbers[at]
