@@ -151,7 +151,7 @@ def _split(graph: Graph, value: int, dim: int, axis: str) -> Form:
 
 def _is_small(value: Value) -> bool:
     nbytes = bytes_of(value)
-    if len(value.shape) < 2:
+    if sum(size > 1 for size in value.global_shape) < 2:
         return nbytes < SMALL_BYTES
     return value.role != "parameter" and nbytes < SMALL_CONSTANT_BYTES
 

@@ -3,6 +3,9 @@
 The sum of computation and reshards falls with every step, so this ends. Ops are visited in the
 graph's canonical order; only ops next to a reshard, or to a change, are looked at again.
 
+Where a split ends in a gather, the chain of ops before it is tried as a whole too: gathering 8-bit
+weights and then widening them is cheaper than the other way round, but no single step shows it.
+
 What may change: an axis goes where a neighbour has it, or nowhere. What may not: where a weight is
 pinned along an axis and nobody suggests another place for that axis, the op computes where the
 weight lies. So a tensor-parallel layer isn't undone because gathering would be a little faster.
@@ -14,6 +17,9 @@ from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
+
+MAX_CHAIN = 8
+"""The most ops between a gather and where it might better be."""
 
 MAX_SWEEPS = 16
 """More than any program needed; a bound in case rounding keeps two choices alternating."""
@@ -39,7 +45,12 @@ class Refine:
 
     def _run(self) -> None:
         nodes = [node for node in self.graph.nodes if node.call.rule is not None]
-        dirty = {node.index for node in nodes}
+        self._sweep(nodes, {node.index for node in nodes})
+        moved = {at for node in nodes for at in self._retreat(node)}
+        self.changed |= moved
+        self._sweep(nodes, moved)
+
+    def _sweep(self, nodes: list[Node], dirty: set[int]) -> None:
         for sweep in range(MAX_SWEEPS):
             pending = [node for node in nodes if node.index in dirty]
             dirty = set()
@@ -73,6 +84,73 @@ class Refine:
             return False
         self.choices[node.index] = best
         return True
+
+    def _retreat(self, node: Node) -> list[int]:
+        """Gathers earlier, before a chain of ops that ends in this one, where that is cheaper."""
+        choice = self.choices[node.index]
+        if not choice.splits.items or not _Around(self, node).leaving():
+            return []
+        for axis in choice.splits.places:
+            chain = self._best_chain(node, axis)
+            if chain:
+                for index, other in chain.items():
+                    self.choices[index] = other
+                return sorted(chain)
+        return []
+
+    def _best_chain(self, node: Node, axis: str) -> dict[int, Choice]:
+        """Returns choices without an axis for an op and those before it, if they cost less."""
+        chain: dict[int, Choice] = {}
+        best: dict[int, Choice] = {}
+        gain = 0.0
+        for other in self._before(node, axis):
+            choice = other.call.choice(self.space.table.without(self._splits(other), axis))
+            if choice is None:
+                break
+            chain[other.index] = choice
+            now = self._gain(chain)
+            if now > gain:
+                best, gain = dict(chain), now
+        return best
+
+    def _before(self, node: Node, axis: str) -> list[Node]:
+        """Returns an op and those before it that are split along an axis, nearest first."""
+        found = {node.index: node}
+        queue = [node]
+        while queue and len(found) < MAX_CHAIN:
+            for value in queue.pop(0).operands:
+                producer = self.graph.producer[value]
+                if producer is None or self.graph.pins[value] is not None:
+                    continue
+                before = producer[0]
+                if before.index not in found and axis in self._splits(before).places:
+                    found[before.index] = before
+                    queue.append(before)
+        free = [n for n in found.values() if axis not in self._fixed_here(n)]
+        return free if node in free else []
+
+    def _splits(self, node: Node) -> Splits:
+        return self.choices[node.index].splits
+
+    def _fixed_here(self, node: Node) -> list[str]:
+        return self._fixed_axes(node, self._splits(node), _Around(self, node).suggested())
+
+    def _gain(self, changes: dict[int, Choice]) -> float:
+        """Returns how many seconds less other choices for some ops would take."""
+        nodes = [self.graph.nodes[index] for index in changes]
+        values = sorted({value for node in nodes for value in node.tensors})
+        kept = {index: self.choices[index] for index in changes}
+        before = self._seconds(kept, values)
+        for index, choice in changes.items():
+            self.choices[index] = choice
+        after = self._seconds(changes, values)
+        for index, choice in kept.items():
+            self.choices[index] = choice
+        return before - after - GAIN * before
+
+    def _seconds(self, choices: dict[int, Choice], values: list[int]) -> float:
+        total = sum(choice.seconds for choice in choices.values())
+        return total + sum(value_seconds(self.graph, self.choices, value) for value in values)
 
     def _candidates(
         self, node: Node, current: Choice, suggested: list[tuple[Splits, int]]
@@ -124,6 +202,7 @@ class _Around:
         self.space = refine.space
         self.node = node
         graph, choices = refine.graph, refine.choices
+        self.graph, self.choices = graph, choices
         self.sources: list[tuple[int, int, Form | None, list[Form]]] = []
         self.targets: list[tuple[int, int, Form | None, list[Form], bool]] = []
         for at, value in enumerate(node.operands):
@@ -161,6 +240,11 @@ class _Around:
                 total += self.space.spread_seconds(kept, demands_of, size)
         return total
 
+    def leaving(self) -> bool:
+        """Whether a result has to be resharded."""
+        graph = self.graph
+        return any(value_seconds(graph, self.choices, value) for _, value, *_ in self.targets)
+
     def suggested(self) -> list[tuple[Splits, int]]:
         """Returns the splits of factors that neighbours suggest, with the tensor's position."""
         found: dict[tuple[Splits, int], None] = {}
@@ -186,6 +270,20 @@ def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
         return None
     made = choices[producer[0].index].produced[producer[1]]
     return graph.space.complete(made) if value in graph.outputs else made
+
+
+def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
+    """Returns the seconds of all reshards of a value; a free input takes none."""
+    stored = stored_form(graph, choices, value)
+    if stored is None:
+        return 0.0
+    total, size = 0.0, graph.itemsizes[value]
+    producer = graph.producer[value]
+    if producer is not None:
+        made = choices[producer[0].index].produced[producer[1]]
+        total += graph.space.seconds(made, stored, size)
+    demands = _demands(graph, choices, value, -1)
+    return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
 
 
 def _demands(graph: Graph, choices: list[Choice], value: int, without: int) -> list[Form]:

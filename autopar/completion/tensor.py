@@ -19,7 +19,7 @@ from autopar.completion.space import Form
 from autopar.completion.splits import Splits
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
-BEAM = 64
+BEAM = 32
 """How many states are kept."""
 
 COLLECTIVE_OVERHEAD = 0.1
@@ -106,7 +106,15 @@ class _Walk:
         unique: dict[frozenset[tuple[int, Forms]], _State] = {}
         for state in sorted(states, key=lambda s: s.seconds):
             unique.setdefault(frozenset(state.live.items()), state)
-        return list(unique.values())[:BEAM]
+        return sorted(unique.values(), key=self._expected_seconds)[:BEAM]
+
+    def _expected_seconds(self, state: _State) -> float:
+        """What a state has cost and will: a sum that is pending must be reduced sometime."""
+        total = state.seconds
+        for value, forms in state.live.items():
+            if forms[0].layout.partial:
+                total += self._reshard(forms, self.space.complete(forms[0]), value)
+        return total
 
     def _after(
         self, state: _State, node: Node, options: list[tuple[Splits, int]]

@@ -343,3 +343,27 @@ def test_a_pin_must_fit_the_mesh_and_the_value() -> None:
     other = program("input %x: f32[64@dp, 8] ~annotated\nreturn %x", "dp=2")
     with pytest.raises(AnnotationError, match="the program is on"):
         GPUS(replace(other, mesh=parse_mesh("dp=4")))
+
+
+def test_a_chain_is_gathered_where_it_is_narrow() -> None:
+    """8-bit weights are gathered before they are widened to 32 bits."""
+    check(
+        """
+        input     %x: f32[65536@tp, 1024] ~annotated
+        parameter %q: i8[1024@tp, 64] ~annotated
+        parameter %s: f32[1, 64]
+        %f: f32[1024, 64] = aten._to_copy.default(self=%q, dtype=f32)
+        %w: f32[1024, 64] = aten.mul.Tensor(self=%f, other=%s)
+        %y: f32[65536, 64] = aten.mm.default(self=%x, mat2=%w)
+        return %y
+        """,
+        """
+        input     %x: f32[65536@tp, 1024]
+        parameter %q: i8[1024@tp, 64]
+        parameter %s: f32[1, 64]
+        %f: f32[1024, 64] = aten._to_copy.default(self=%q, dtype=f32) {}
+        %w: f32[1024, 64] = aten.mul.Tensor(self=%f, other=%s) {}
+        %y: f32[65536@tp, 64] = aten.mm.default(self=%x, mat2=%w) {m: 65536@tp}
+        return %y
+        """,
+    )
