@@ -43,6 +43,7 @@ class Supervisor:
         self.members = members
         self.store = processes.connect(timeout)
         self.board = FailureBoard(self.store, processes.rank)
+        self._store_gone = False
         self._watch: Watch | None = None
         if processes.size > 1:
             second = processes.connect(timeout, first=False)
@@ -67,8 +68,7 @@ class Supervisor:
 
     def close(self) -> None:
         """Ends the supervision; the process that serves the store waits for the others."""
-        with suppress(RuntimeError):
-            self._leave("done")
+        self._leave("done")
 
     def _report(self, error: Exception) -> RankFailure:
         try:
@@ -76,6 +76,7 @@ class Supervisor:
             return reason if isinstance(reason, RankFailure) else self.board.report(reason)
         except RuntimeError:
             # Without a launcher that serves it, the store ends with rank 0.
+            self._store_gone = True
             return RankFailure(0, "it ended without a word, and the store with it")
 
     def _reason(self, error: Exception) -> str | RankFailure:
@@ -104,9 +105,13 @@ class Supervisor:
         return reason_of(error)
 
     def _leave(self, event: str) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
+        if self._watch is None:
+            return
+        self._watch.stop()
+        self._watch = None
+        if self._store_gone:
+            return
+        with suppress(RuntimeError):
             self.board.count(event)
             if self.processes.rank == 0 and not self.processes.served:
                 self.board.await_count(event, self.processes.size, GRACE)

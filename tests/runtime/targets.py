@@ -106,11 +106,11 @@ def _portable(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def fail_at(processes: Processes, build: Path, how: str, timeout: float) -> Any:
-    """Runs a program on all ranks, of which rank 1 raises, hangs or is killed at `neg`."""
+def fail_at(processes: Processes, build: Path, how: str, timeout: float, victim: int = 1) -> Any:
+    """Runs a program on all ranks, of which one raises, hangs or is killed at `neg`."""
 
     def misbehave(self: Tensor) -> Tensor:
-        if processes.rank != 1:
+        if processes.rank != victim:
             return self
         if how == "raise":
             raise ValueError("out of luck\nand more")

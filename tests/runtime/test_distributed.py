@@ -88,6 +88,15 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
         assert seconds < 10
 
 
+def test_the_rank_that_serves_the_store_may_be_killed(tmp_path: Path) -> None:
+    mesh = {"tp": 3}
+    outcomes = run_ranks(3, fail_at, sum_build(tmp_path, mesh), "kill", 20.0, 0)
+    assert outcomes[0] == -9
+    for message, seconds in outcomes[1:]:
+        assert message == "rank 0 failed: it ended without a word, and the store with it"
+        assert seconds < 10
+
+
 def test_a_hung_rank_is_named_after_the_time_out(tmp_path: Path) -> None:
     outcomes = run_ranks(2, fail_at, sum_build(tmp_path, {"tp": 2}), "hang", 2.0)
     message, _ = outcomes[0]
