@@ -173,8 +173,6 @@ class _Walk:
     def _options(self, node: Node) -> Iterator[tuple[Splits, int]]:
         """Yields the ways to split an op's weight, unless that is settled."""
         rule = node.call.rule
-        if rule is None:
-            return
         for at in node.weights[:1]:
             if self._is_settled(node.operands[at]):
                 return
@@ -186,7 +184,6 @@ class _Walk:
     def _layouts(self, node: Node, factor: str) -> dict[DimLayout, None]:
         """Returns how a factor may be split: evenly as a whole, or along a later cut."""
         rule = node.call.rule
-        assert rule is not None
         size = rule.sizes[factor]
         if size == 1 or factor not in node.call.splittable:
             return {}

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from autopar.ir.program import Program
 
 
-@dataclass(frozen=True, slots=True)
-class RankEntry:
+class RankEntry(NamedTuple):
     """One rank: a process on one physical device.
 
     Attributes:
