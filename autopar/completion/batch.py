@@ -36,7 +36,7 @@ def batch_inputs(graph: Graph) -> list[int]:
 def _reaches_output(graph: Graph, start: int, stretch: _Stretch) -> bool:
     marks = {start: stretch}
     for node in graph.nodes:
-        if node.call.rule is not None and not marks.keys().isdisjoint(node.operands):
+        if not marks.keys().isdisjoint(node.operands):
             _follow(node, node.call.rule, marks)
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
 

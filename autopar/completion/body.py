@@ -66,7 +66,6 @@ def solve_body(calls: CallTable, function: Function) -> Solution:
 
 def body_seconds(calls: CallTable, call: Call, dist: OpDist) -> float:
     """Returns the predicted seconds of computing an op by a body, reshards inside included."""
-    assert call.rule is not None
     op, values = call.example
     count = 0
 

@@ -46,9 +46,11 @@ class Call:
     def __init__(self, calls: CallTable, op: Op, values: Mapping[str, Value]) -> None:
         self.calls = calls
         self.space = calls.space
-        self.rule = rule_of(op, values)
         self.operands = tuple(_type(values[name]) for name in op.operands)
         self.results = tuple(_type(values[name]) for name in op.results)
+        rule = rule_of(op, values)
+        self.has_rule = rule is not None
+        self.rule = rule or _opaque(self.operands, self.results)
         self.itemsizes = tuple(DTYPE_BYTES[t.dtype] for t in (*self.operands, *self.results))
         self.example = (op, values)
         self._suggestions: dict[tuple[int, Form], Splits] = {}
@@ -57,13 +59,11 @@ class Call:
     @cached_property
     def tensors(self) -> tuple[Dims, ...]:
         """The factors of each dimension of the operands and then the results."""
-        return (*self.rule.operands, *self.rule.results) if self.rule else ()
+        return (*self.rule.operands, *self.rule.results)
 
     @cached_property
     def _variants(self) -> tuple[tuple[str, Rule, frozenset[str]], ...]:
         """The op itself and its bodies: (name, rule, factors that may be split)."""
-        if self.rule is None:
-            return ()
         bodies = [("", self.rule), *((body.name, body.rule) for body in self.rule.bodies)]
         return tuple((name, rule, frozenset(rule.splittable)) for name, rule in bodies)
 
@@ -86,9 +86,10 @@ class Call:
     @cached_property
     def whole(self) -> Choice:
         """The choice in which every process computes everything."""
-        found = self.choice(self.space.table.none)
-        assert found is not None
-        return found
+        taken = tuple(self.space.replicated(t.shape) for t in self.operands)
+        made = tuple(self.space.replicated(t.shape) for t in self.results)
+        dist = OpDist(self.space.mesh)
+        return Choice(dist, self.space.table.none, taken, made, self._seconds(dist))
 
     def suggest(self, at: int, form: Form) -> Splits:
         """Returns the splits of factors that fit a tensor which lies in this form.
@@ -105,19 +106,17 @@ class Call:
 
     def _suggest(self, at: int, form: Form) -> Splits:
         table = self.space.table
-        if not form.splits.items or self.rule is None:
+        if not form.splits.items:
             return table.none
         items: dict[Key, DimLayout] = {}
         for number, dim in form.splits.items.items():
-            assert isinstance(number, int)
-            for factor, layout in self._along(self.tensors[at][number], dim).items():
+            for factor, layout in self._along(self.tensors[at][int(number)], dim).items():
                 if factor in self.splittable:
                     items.setdefault(factor, normalize_dim(layout, self.space.mesh))
         return table.of(items)
 
     def _along(self, factors: tuple[str, ...], dim: DimLayout) -> Mapping[Key, DimLayout]:
         """Returns the layouts of a dimension's factors, axis by axis where all don't fit."""
-        assert self.rule is not None
         table = self.space.table
         sizes = [self.rule.sizes[factor] for factor in factors]
         pieces = factorize_dim(dim, sizes, self.space.mesh)
@@ -140,10 +139,10 @@ class Call:
         return self._choices[key]
 
     def _choice(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
-        if self.rule is None:
-            return self._fallback() if not splits.items and not pending else None
         if pending:
             return self._with_pending(splits, pending)
+        if not splits.items:
+            return self.whole
         for name, rule, factors in self._variants:
             if splits.items.keys() <= factors and self._fits(rule, splits):
                 ordered = [(f, splits.items[f]) for f in rule.sizes if f in splits.items]
@@ -162,7 +161,6 @@ class Call:
         These are `distribution.consumed` and `produced`. Here they are put together from the few
         dimensions that are split, which is what makes many candidates affordable.
         """
-        assert self.rule is not None
         rule = self.rule.under(dist.body)
         flowing = [(pending.axis, pending.monoid, pending.operands) for pending in dist.pending]
         taken = [
@@ -176,8 +174,7 @@ class Call:
             partial = [(axis, monoid) for axis, monoid, _ in flowing]
             present = {factor for dim in dims for factor in dim}
             for factor in splits.items.keys() - present:
-                assert isinstance(factor, str)
-                monoid = rule.reduce[factor, position]
+                monoid = rule.reduce[str(factor), position]
                 if monoid != SAME:
                     partial.extend((axis, monoid) for axis in dim_axes(splits.items[factor]))
             if len({monoid for _, monoid in partial}) > 1:
@@ -198,20 +195,18 @@ class Call:
         return space.form(form.layout.with_partial(dict(partial))) if partial else form
 
     def _dim(self, factors: tuple[str, ...], splits: Splits) -> DimLayout:
-        assert self.rule is not None
         if len(factors) == 1:
             return splits.items[factors[0]]
         parts = (splits.items.get(f, (SubDim(self.rule.sizes[f]),)) for f in factors)
         return normalize_dim(tuple(sub for part in parts for sub in part), self.space.mesh)
 
     def _seconds(self, dist: OpDist) -> float:
-        assert self.rule is not None
         types = (*self.operands, *self.results)
         if dist.pending:
             # What flows through changes no size.
             dist = replace(dist, pending=())
         if not dist.body:
-            return op_seconds(self.rule, dist, types, self.space.cluster)
+            return op_seconds(self.rule if self.has_rule else None, dist, types, self.space.cluster)
         from autopar.completion.body import body_seconds
 
         return body_seconds(self.calls, self, dist)
@@ -220,17 +215,9 @@ class Call:
         plain = self.choice(splits)
         return self._derive(replace(plain.dist, pending=pending), splits) if plain else None
 
-    def _fallback(self) -> Choice:
-        taken = tuple(self.space.replicated(t.shape) for t in self.operands)
-        made = tuple(self.space.replicated(t.shape) for t in self.results)
-        types = (*self.operands, *self.results)
-        dist = OpDist(self.space.mesh)
-        seconds = op_seconds(None, dist, types, self.space.cluster)
-        return Choice(dist, self.space.table.none, taken, made, seconds)
-
     def linear(self, body: str) -> tuple[Linear, ...]:
         """Returns how the op, computed by this body, commutes with pending reductions."""
-        return self.rule.under(body).linear if self.rule else ()
+        return self.rule.under(body).linear
 
 
 class CallTable:
@@ -254,6 +241,18 @@ class CallTable:
         if found is None:
             found = self._known[key] = Call(self, op, values)
         return found
+
+
+def _opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
+    """Returns a rule for an op that has none: nothing may be split."""
+    sizes: dict[str, int] = {}
+    dims: list[Dims] = []
+    for number, tensor in enumerate((*operands, *results)):
+        names = [f"t{number}_{at}" for at in range(len(tensor.shape))]
+        sizes.update(zip(names, tensor.shape, strict=True))
+        dims.append(tuple((name,) for name in names))
+    count = len(operands)
+    return Rule(sizes, tuple(dims[:count]), tuple(dims[count:]), whole=frozenset(sizes))
 
 
 def _without_names(arg: object) -> object:

@@ -25,10 +25,7 @@ class Cuts:
 
     def __init__(self, ops: Sequence[Node]) -> None:
         self._strides: dict[tuple[int, int], Strides] = {}
-        nodes = [node for node in ops if node.call.rule is not None]
-        for node in reversed(nodes):
-            self._visit(node)
-        for node in nodes:
+        for node in (*reversed(ops), *ops):
             self._visit(node)
 
     def sizes(self, value: int, dim: int, size: int) -> tuple[int, ...]:
@@ -45,7 +42,6 @@ class Cuts:
 
     def _visit(self, node: Node) -> None:
         rule = node.call.rule
-        assert rule is not None
         tensors = node.call.tensors
         within = self._within_factors(node, tensors, rule.sizes)
         for dims, value in zip(tensors, node.tensors, strict=True):

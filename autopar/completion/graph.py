@@ -148,7 +148,7 @@ def _canonical(ops: Sequence[Op]) -> list[Op]:
 
 def _weights(call: Call, steady: Sequence[bool]) -> tuple[int, ...]:
     """Returns the steady operands that share a contracted factor with another operand."""
-    if call.rule is None or True not in steady:
+    if True not in steady:
         return ()
     contracted = call.contracted
     if not contracted:

@@ -71,27 +71,25 @@ class _Expansion:
         """Returns the function with every body expanded."""
         ops: list[Op] = []
         for op in self.function.ops:
-            ops.extend(self._expanded(op) if op.dist is not None and op.dist.body else [op])
+            dist = op.dist
+            ops.extend(self._expanded(op, dist) if dist is not None and dist.body else [op])
         return replace(self.function, ops=tuple(ops), values=self.values)
 
-    def _expanded(self, op: Op) -> Sequence[Op]:
+    def _expanded(self, op: Op, dist: OpDist) -> Sequence[Op]:
         call = self.calls.of(op, self.values)
-        if call.rule is None or op.dist is None:
-            raise ValueError(f"{op.kind} has a body but no rule")
-        template = self._template(call, op, op.dist)
-        ops, new = expand_body(call.rule, op, op.dist, self.values, self._fresh)
-        origin = Origin("chosen", f"body {op.dist.body!r} of {op.kind} ({op.origin})")
+        template = self._template(call, op, dist)
+        ops, new = expand_body(call.rule, op, dist, self.values, self._fresh)
+        origin = Origin("chosen", f"body {dist.body!r} of {op.kind} ({op.origin})")
         for value, layout in zip(new, template.layouts, strict=True):
             self.values[value.name] = replace(value, dist=layout, origin=origin)
         return [
-            replace(inner, dist=dist, origin=origin)
-            for inner, dist in zip(ops, template.dists, strict=True)
+            replace(inner, dist=found, origin=origin)
+            for inner, found in zip(ops, template.dists, strict=True)
         ]
 
     def _template(self, call: Call, op: Op, dist: OpDist) -> _Template:
         key = (call, dist)
         if key not in self.templates:
-            assert call.rule is not None
             function = body_function(call.rule, op, dist, self.values, _counter())
             self.templates[key] = _solved(self.calls, function)
         return self.templates[key]

@@ -44,7 +44,7 @@ class Refine:
         self._run()
 
     def _run(self) -> None:
-        nodes = [node for node in self.graph.nodes if node.call.rule is not None]
+        nodes = [node for node in self.graph.nodes if node.call.has_rule]
         self._sweep(nodes, {node.index for node in nodes})
         moved = {at for node in nodes for at in self._retreat(node)}
         self.changed |= moved

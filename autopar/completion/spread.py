@@ -71,7 +71,7 @@ class Spread:
             if self.forms[v].splits.items
             for node in self.graph.neighbours(v)
         }
-        return [nodes[at] for at in sorted(nodes) if nodes[at].call.rule is not None]
+        return [nodes[at] for at in sorted(nodes) if nodes[at].call.has_rule]
 
     def _absorb(self, node: Node, steady: bool) -> tuple[Choice, dict[str, int]] | None:
         """Returns an op's choice with what its neighbours newly suggest, if there is anything."""

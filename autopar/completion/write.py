@@ -46,7 +46,7 @@ def _complete_op(op: Op, node: Node, solution: Solution) -> Op:
 
 
 def _op_origin(solution: Solution, node: Node) -> Origin:
-    if node.call.rule is None:
+    if not node.call.has_rule:
         return Origin("fallback", f"{node.op.kind} has no rule")
     choice = solution.choices[node.index]
     if node.index in solution.chosen:
