@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from autopar.cost.summary import WEIGHT_ROLES
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import UNKNOWN, InvalidInputError
@@ -98,7 +100,10 @@ def show_program(program: Program, form: str, brief: bool = False) -> str:
         "json": _to_json,
         "dot": _to_dot,
     }
-    return renderers[form](without_reasons(program) if brief else program).rstrip("\n")
+    if not brief:
+        return renderers[form](program).rstrip("\n")
+    shown = renderers[form](without_reasons(program)).rstrip("\n")
+    return _without_scopes(program, shown) if form == "text" else shown
 
 
 def without_reasons(program: Program) -> Program:
@@ -112,6 +117,32 @@ def without_reasons(program: Program) -> Program:
         ops = tuple(replace(op, loc=UNKNOWN, origin=_kind_alone(op.origin)) for op in function.ops)
         functions[name] = replace(function, values=values, ops=ops)
     return replace(program, functions=functions)
+
+
+def _without_scopes(program: Program, text: str) -> str:
+    """Returns a program's text without the scopes that nearly all of its names begin with.
+
+    Exporters put the path of modules into every name, with `/` for activations and `.` for
+    weights: without what they share, lines are much shorter.
+    """
+    names = {name for function in program.functions.values() for name in function.values}
+    weights = {port.name for port in program.signature.inputs if port.role in WEIGHT_ROLES}
+    activations = {name for name in names - weights if name.startswith("/")}
+    scopes = [_scope(weights, "."), _scope(activations, "/")]
+    for scope in filter(None, scopes):
+        renamed = {name.removeprefix(scope) for name in names}
+        if len(renamed) == len(names):
+            text = f"# left out of names: {scope}\n{text.replace(f'%{scope}', '%')}"
+    return text
+
+
+def _scope(names: Set[str], separator: str) -> str:
+    """Returns the longest scope that at least nine of ten names begin with; "" if there is none."""
+    counts = Counter(
+        name[: at + 1] for name in names for at, char in enumerate(name) if char == separator
+    )
+    common = [scope for scope, count in counts.items() if count >= 0.9 * len(names)]
+    return max(common, key=len, default="")
 
 
 def _kind_alone(origin: Origin | None) -> Origin | None:

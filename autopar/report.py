@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from autopar.runtime.verification import Difference, Verification
+
+LAYOUTS = "origins"
+"""The category of the entry that counts where layouts come from."""
+
+TITLES = {
+    "replicated": "replicated for lack of a rule",
+    "reshard": "resharded, because two ops need different layouts",
+}
+"""Categories whose name alone doesn't say enough."""
+
+SHOWN = 10
+"""How many entries of a category are spelled out."""
 
 
 @dataclass(frozen=True)
@@ -100,53 +111,64 @@ def to_json(summary: Summary) -> str:
 def render_summary(summary: Summary) -> str:
     """Returns the summary as text for a terminal."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in summary.axes.items())
-    lines = [
-        f"{summary.model}: {summary.world_size} ranks ({mesh}),"
-        f" {summary.rank_ops} ops per rank ({summary.serial_ops} serial)",
+    blocks = [
+        [f"{summary.model}: {summary.world_size} ranks ({mesh})", *_render_totals(summary)],
+        _render_collectives(summary.collectives),
+        _render_report(summary.report),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _render_totals(summary: Summary) -> Iterator[str]:
+    yield f"ops      {summary.rank_ops} per rank, {summary.serial_ops} in the serial program"
+    least = ""
+    if summary.weight_bytes_min != summary.weight_bytes_max:
+        least = f", {human_bytes(summary.weight_bytes_min)} on the rank with least"
+    yield (
         f"weights  {human_bytes(summary.weight_bytes_max)} per rank"
         f" of {human_bytes(summary.weight_bytes)}"
-        f" ({_percent(summary.weight_bytes_max, summary.weight_bytes)})",
-    ]
-    if summary.weight_bytes_min != summary.weight_bytes_max:
-        lines[-1] += f", {human_bytes(summary.weight_bytes_min)} on the rank with least"
+        f" ({_percent(summary.weight_bytes_max, summary.weight_bytes)}){least}"
+    )
     if summary.flops_serial:
-        lines.append(
+        yield (
             f"compute  {human_flops(summary.flops_max)} per rank"
             f" of {human_flops(summary.flops_serial)}"
             f" ({_percent(summary.flops_max, summary.flops_serial)})"
         )
-    lines.append(_render_collectives(summary.collectives))
-    lines.extend(_render_report(summary.report))
-    return "\n".join(lines)
+    for entry in summary.report:
+        if entry.category == LAYOUTS:
+            yield f"layouts  {entry.subject}: {entry.detail}"
 
 
-def _render_collectives(totals: Sequence[CollectiveCount]) -> str:
+def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
     if not totals:
-        return "no communication"
-    header = ("collective", "group", "count", "bytes per rank")
-    rows = [(t.kind, t.group, str(t.count), human_bytes(t.bytes)) for t in totals]
-    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(4)]
-    return "\n".join(
-        "  ".join(
-            [
-                *(row[at].ljust(widths[at]) for at in (0, 1)),
-                *(row[at].rjust(widths[at]) for at in (2, 3)),
-            ]
-        )
-        for row in (header, *rows)
+        return ["no communication"]
+    rows = [("collective", "group", "count", "bytes per rank")]
+    rows += [(t.kind, t.group, str(t.count), human_bytes(t.bytes)) for t in totals]
+    if len(totals) > 1:
+        count, size = sum(t.count for t in totals), sum(t.bytes for t in totals)
+        rows.append(("total", "", str(count), human_bytes(size)))
+    kind, group, count_width, size_width = (
+        max(len(row[column]) for row in rows) for column in range(4)
     )
+    return [
+        f"{row[0]:<{kind}}  {row[1]:<{group}}  {row[2]:>{count_width}}  {row[3]:>{size_width}}"
+        for row in rows
+    ]
 
 
 def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
-    by_category: dict[str, list[ReportEntry]] = defaultdict(list)
+    by_category: dict[str, list[ReportEntry]] = {"replicated": []}
     for entry in entries:
-        by_category[entry.category].append(entry)
+        if entry.category != LAYOUTS:
+            by_category.setdefault(entry.category, []).append(entry)
     lines: list[str] = []
     for category, group in by_category.items():
-        lines.append(f"{category} ({len(group)}):")
-        lines.extend(f"  {_render_entry(entry)}" for entry in group[:10])
-        if len(group) > 10:
-            lines.append(f"  ... and {len(group) - 10} more (--format json lists all)")
+        count = f" ({len(group)}):" if group else ": nothing"
+        lines.append(TITLES.get(category, category) + count)
+        lines.extend(f"  {_render_entry(entry)}" for entry in group[:SHOWN])
+        if len(group) > SHOWN:
+            lines.append(f"  ... and {len(group) - SHOWN} more (--format json lists all)")
     return lines
 
 
