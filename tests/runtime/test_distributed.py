@@ -156,6 +156,15 @@ def test_too_few_processes(tmp_path: Path) -> None:
     )
 
 
+def test_too_many_processes(tmp_path: Path) -> None:
+    outcomes = run_ranks(3, run_program, [loop_build(tmp_path / "a")], {})
+    message = (
+        "! the build is for 2 ranks, but 3 processes were started; start 2, as with"
+        " torchrun --nproc-per-node 2, or compile for 3"
+    )
+    assert outcomes == [message] * 3
+
+
 def test_a_rank_that_never_comes(tmp_path: Path) -> None:
     (outcome,) = run_ranks(1, run_program, [loop_build(tmp_path / "a")], {}, 1.0, size=2)
     assert outcome == "! no word from ranks [1] within 1 s of the start"
