@@ -57,7 +57,7 @@ def bind_inputs(
     binding = _bind_symbols(inputs, shapes, dims, problems)
     bound = []
     for value, kind in zip(inputs, kinds, strict=True):
-        shape = _shape(value, shapes, binding, problems)
+        shape = None if kind is None else _shape(value, shapes, binding, problems)
         if kind is not None and shape is not None:
             bound.append(BoundInput(value.name, kind, shape))
     return bound

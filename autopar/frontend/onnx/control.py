@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Control = Callable[[Walker, Scope, Node, Sequence[Value]], list[Value]]
 
-MOST_ITERATIONS = 20_000
+MOST_ITERATIONS = 4096
 """Iterations to which a loop is unrolled at most."""
 
 

@@ -113,7 +113,7 @@ class _Lowering:
         weights = {**self._stored(), **self._lifted()}
         inputs = {**self._user_inputs(), **{node: given for node, (given, _) in weights.items()}}
         names = self._value_names(returned)
-        name = self.proto.graph.name or Path(self.file).stem
+        name = Path(self.file).stem
         lowering = Lowering(inputs, returned, names, self._locate, name)
         program = lower(self.exported.graph, lowering)
         tensors = {given.name: tensor for given, tensor in weights.values()}

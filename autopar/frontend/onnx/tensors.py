@@ -119,7 +119,10 @@ def _from_bytes(data: Mapped, kind: ElementType, dims: tuple[int, ...]) -> torch
             return _unpack(stored, kind, dims)
         count = math.prod(dims)
         flat = torch.frombuffer(data.buffer, dtype=kind.carrier, offset=data.offset, count=count)
-    if data.offset % max(1, kind.bits // 8):
+    if kind.carrier == torch.bool:
+        # Any byte but 0 and 1 is no bool to torch.
+        flat = flat.view(torch.uint8) != 0
+    elif data.offset % max(1, kind.bits // 8):
         flat = flat.clone()
     return flat.reshape(dims)
 
@@ -144,12 +147,11 @@ def _from_items(tensor: TensorProto, kind: ElementType, dims: tuple[int, ...]) -
 def _unpack(stored: torch.Tensor, kind: ElementType, dims: tuple[int, ...]) -> torch.Tensor:
     """Spreads elements of less than a byte, lowest bits first, over one byte each."""
     shifts = torch.arange(0, 8, kind.bits, dtype=torch.uint8)
-    codes = (stored[:, None] >> shifts) & (2**kind.bits - 1)
+    codes: torch.Tensor = (stored[:, None] >> shifts) & (2**kind.bits - 1)
     codes = codes.reshape(-1)[: math.prod(dims)].reshape(dims)
     if kind.carrier is torch.float32:
         table = torch.tensor([*FLOAT4_VALUES, *(-value for value in FLOAT4_VALUES)])
-        values: torch.Tensor = table.index_select(0, codes.reshape(-1).to(torch.int64))
-        return values.reshape(dims)
+        return table.index_select(0, codes.reshape(-1).to(torch.int64)).reshape(dims)
     if kind.low == 0:
         return codes
     signed = codes.to(torch.int8)

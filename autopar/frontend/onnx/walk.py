@@ -26,7 +26,7 @@ from autopar.frontend.onnx.values import Failed, Known, Traced, Value
 from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
 
-NODE_BUDGET = 100_000
+NODE_BUDGET = 50_000
 """Nodes that one import runs at most, iterations of unrolled loops included."""
 
 

@@ -1,0 +1,111 @@
+"""Static shapes for inputs: what is bound, what is missing, what contradicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from onnx import GraphProto, TensorProto, helper
+
+from autopar.frontend.onnx.bind import bind_inputs
+from autopar.frontend.onnx.problems import Problems
+from tests.frontend.onnx.graphs import FLOAT, INT64, graph
+
+TEXT = graph([], {"ids": (INT64, ["batch", "sequence"]), "mask": (INT64, ["batch", 8])}, [])
+IMAGE = graph([], {"x": (FLOAT, ["?", 3, -1, None])}, [])
+
+
+def bind(
+    body: GraphProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    problems = Problems("model.onnx")
+    bound = bind_inputs(body, shapes or {}, dims or {}, problems)
+    return {item.name: item.shape for item in bound}, [str(problem) for problem in problems.found]
+
+
+def test_symbols() -> None:
+    assert bind(TEXT, dims={"batch": 2, "sequence": 5}) == ({"ids": (2, 5), "mask": (2, 8)}, [])
+
+
+def test_a_shape_binds_the_symbols_of_other_inputs() -> None:
+    assert bind(TEXT, {"ids": (4, 6)}) == ({"ids": (4, 6), "mask": (4, 8)}, [])
+
+
+def test_unnamed_sizes() -> None:
+    assert bind(IMAGE, {"x": (1, 3, 32, 64)}) == ({"x": (1, 3, 32, 64)}, [])
+
+
+def test_unbound_symbols() -> None:
+    _, problems = bind(TEXT, dims={"batch": 2})
+    assert problems == [
+        "input 'ids': its shape [batch, sequence] has unbound sizes (pass --dim sequence=N)"
+    ]
+
+
+def test_unbound_unnamed_sizes() -> None:
+    _, problems = bind(IMAGE)
+    assert problems == [
+        "input 'x': its shape [?, 3, ?, ?] has unbound sizes "
+        "(pass --input-shape x:?,?,?,? with a size for each ?)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims", "problem"),
+    [
+        ({}, {"batsh": 2}, "--dim: there is no symbolic dimension 'batsh'; did you mean batch?"),
+        ({"idz": (1, 2)}, {}, "--input-shape: there is no input 'idz'; did you mean ids?"),
+        ({}, {"batch": -1}, "--dim batch=-1: a size can't be negative"),
+        (
+            {"ids": (4, 6)},
+            {"batch": 2},
+            "--input-shape ids:4,6 contradicts --dim batch=2: dimension 'batch'",
+        ),
+        (
+            {"ids": (4, 6), "mask": (3, 8)},
+            {},
+            "--input-shape mask:3,8 contradicts --input-shape ids:4,6: dimension 'batch'",
+        ),
+        (
+            {"mask": (2, 9)},
+            {},
+            "input 'mask': its shape is [batch, 8], --input-shape gives 9 for 8",
+        ),
+        (
+            {"ids": (2,)},
+            {},
+            "input 'ids': its shape is [batch, sequence], --input-shape gives 1 sizes",
+        ),
+        (
+            {"ids": (2**40, 2**40)},
+            {},
+            f"--input-shape ids:{2**40},{2**40}: that is {2**80} elements",
+        ),
+    ],
+)
+def test_mistakes(shapes: dict[str, tuple[int, ...]], dims: dict[str, int], problem: str) -> None:
+    _, problems = bind(TEXT, shapes, dims)
+    assert problem in problems
+
+
+def test_inputs_that_are_initializers_are_none() -> None:
+    body = graph([], {"x": (FLOAT, [2]), "w": (FLOAT, ["n"])}, [])
+    body.initializer.append(helper.make_tensor("w", FLOAT, [1], [1.0]))
+    assert bind(body) == ({"x": (2,)}, [])
+
+
+def test_inputs_of_no_rank() -> None:
+    body = graph([], {"x": (FLOAT, None)}, [])
+    assert bind(body, {"x": (2, 3)}) == ({"x": (2, 3)}, [])
+    assert "its rank and sizes aren't in the file" in bind(body)[1][0]
+
+
+def test_inputs_that_are_no_tensors() -> None:
+    body = graph([], {"words": (TensorProto.STRING, [1])}, [])
+    body.input.append(helper.make_tensor_sequence_value_info("list", FLOAT, [1]))
+    assert bind(body)[1] == [
+        "input 'words': element type STRING isn't supported for inputs",
+        "input 'list': is a sequence, not a dense tensor",
+    ]
