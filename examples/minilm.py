@@ -33,7 +33,11 @@ def main() -> None:
     )
     parser.add_argument("--build", type=Path, default=Path("build/minilm"))
     parser.add_argument("--mesh", default="2x4")
+    parser.add_argument("--print-model", action="store_true", help="only say where the model is")
     options = parser.parse_args()
+    if options.print_model:
+        print(model_file())
+        return
     build, model = options.build, model_file()
 
     sizes = ["--dim", f"batch_size={BATCH}", "--dim", f"sequence_length={SEQUENCE}"]
