@@ -88,6 +88,7 @@ class Session:
         """
         with self.supervisor.reported(), torch.no_grad():
             tensors = check_inputs(self.program, inputs)
+            self.supervisor.raise_failure_of_others()
             results = self._forward(
                 *rank_arguments(self.program, tensors, self.weights, str(self.device))
             )

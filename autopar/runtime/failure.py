@@ -103,8 +103,9 @@ class Watch(threading.Thread):
 
     Args:
         board: A board with a store connection of its own: a blocking call occupies one.
-        on_failure: Called with the failure if a rank failed and the main thread has not ended the
-            watch `grace` seconds later.
+        on_failure: Called with the failure if a rank failed and the main thread is still busy
+            `grace` seconds later.
+        busy: Returns whether the main thread is at work that needs the other ranks.
         interval: Seconds between looks.
         grace: Seconds left to the main thread.
     """
@@ -113,12 +114,14 @@ class Watch(threading.Thread):
         self,
         board: FailureBoard,
         on_failure: Callable[[RankFailure], None],
+        busy: Callable[[], bool],
         interval: float = 0.2,
         grace: float = 2.0,
     ) -> None:
         super().__init__(name="autopar-watch", daemon=True)
         self.board = board
         self.on_failure = on_failure
+        self.busy = busy
         self.interval = interval
         self.grace = grace
         self.ended = threading.Event()
@@ -132,7 +135,9 @@ class Watch(threading.Thread):
                     self.board.store.set(f"alive/{self.board.rank}", "1")
                     answered = True
                 failure = self.board.first()
-                if failure is not None and not self.ended.wait(self.grace):
+                if failure is None or self.ended.wait(self.grace):
+                    continue
+                if self.busy():
                     self.on_failure(failure)
                     return
         except RuntimeError:

@@ -44,19 +44,22 @@ class Supervisor:
         self.store = processes.connect(timeout)
         self.board = FailureBoard(self.store, processes.rank)
         self._store_gone = False
+        self._busy = False
         self._watch: Watch | None = None
         if processes.size > 1:
             second = processes.connect(timeout, first=False)
             watched = FailureBoard(second, processes.rank)
-            self._watch = Watch(watched, on_failure or self._print_and_exit)
+            self._watch = Watch(watched, on_failure or self._print_and_exit, lambda: self._busy)
             self._watch.start()
 
     @contextmanager
     def reported(self) -> Iterator[None]:
         """Raises the first failure of any rank in place of what happens within.
 
-        A user's mistake that all ranks find alike is raised as it is.
+        A user's mistake that all ranks find alike is raised as it is. A process whose main thread
+        is not within is left alone.
         """
+        self._busy = True
         try:
             yield
         except Exception as error:
@@ -65,10 +68,18 @@ class Supervisor:
             if isinstance(error, AutoparError) and str(error) == failure.reason:
                 raise
             raise failure from error
+        finally:
+            self._busy = False
 
     def close(self) -> None:
         """Ends the supervision; the process that serves the store waits for the others."""
         self._leave("done")
+
+    def raise_failure_of_others(self) -> None:
+        """Raises the failure of another rank, if there was one since this one looked last."""
+        failure = self.board.first() if self.processes.size > 1 else None
+        if failure is not None:
+            raise failure
 
     def _report(self, error: Exception) -> RankFailure:
         try:

@@ -167,3 +167,19 @@ def compare_captured(processes: Processes) -> list[str]:
 
 def _arguments(op: Op) -> list[Any]:
     return [arg for name, arg in op.args if name not in ("self", "group")]
+
+
+def fail_late(processes: Processes, build: Path) -> str:
+    """Fails on rank 1 while rank 0 does something else, and returns what rank 0 then learns."""
+    with Session(
+        build, timeout=20.0, processes=processes, on_failure=_exit_with_message
+    ) as session:
+        inputs = {"x": torch.ones(2)}
+        session.run(inputs)
+        if processes.rank == 1:
+            session.run({})
+        session.supervisor.board.first(10.0)
+        # Longer than the watch gives a main thread that waits for other ranks.
+        time.sleep(3.0)
+        session.run(inputs)
+    return "no error"

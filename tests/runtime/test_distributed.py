@@ -18,7 +18,7 @@ from autopar.runtime.handshake import Identity, verdict
 from autopar.runtime.processes import Processes
 from tests.runtime.programs import LOOP, MLP, build, deploy, with_group
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import fail_at, run_compiled, run_program
+from tests.runtime.targets import fail_at, fail_late, run_compiled, run_program
 
 
 @pytest.mark.parametrize("target", [run_program, run_compiled])
@@ -104,6 +104,12 @@ def test_a_hung_rank_is_named_after_the_time_out(tmp_path: Path) -> None:
     assert message == f"rank 0 failed: {place}: no answer within 2 s from rank 1"
     # The watch ended the hung process.
     assert outcomes[1] == 17
+
+
+def test_a_rank_outside_a_run_is_left_alone_until_the_next(tmp_path: Path) -> None:
+    outcomes = run_ranks(2, fail_late, sum_build(tmp_path, {"tp": 2}))
+    reason = "wrong inputs:\n  - input 'x' is missing; it is f32[2]"
+    assert outcomes == [f"! rank 1 failed: {reason}", f"! {reason}"]
 
 
 def test_another_program_stops_all_ranks(tmp_path: Path) -> None:
