@@ -11,10 +11,13 @@ from autopar.ir.layout import ORIGIN_KINDS, Layout
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Function, Op, Program
+from autopar.ir.program import Function, Op, OpDist, Program
+from autopar.ir.rule import Rule
 
 MOVES_WITHOUT_CONFLICT = frozenset(("all_reduce", "reduce_scatter"))
 """What finishes a reduction; any other collective means that two layouts disagree."""
+
+Layouts = tuple[Layout, ...]
 
 
 def explain(program: Program, cluster: Cluster) -> tuple[ReportEntry, ...]:
@@ -32,11 +35,12 @@ def explain(program: Program, cluster: Cluster) -> tuple[ReportEntry, ...]:
         return ()
     planner = ReshardPlanner(CommunicationModel(cluster, program.mesh))
     main = program.main
+    changes = _Changes(main, program.mesh)
     entries: dict[tuple[str, Layout | str], ReportEntry] = {}
     for op in main.ops:
         if op.origin is not None and op.origin.kind == "fallback":
             entries[op.results[0], "fallback"] = _fallback(op, main, program.mesh)
-        for name, source, target in _changes(op, main, program.mesh):
+        for name, source, target in changes.around(op):
             plan = planner.plan(source, target, main.values[name].itemsize)
             if (name, target) not in entries and _is_conflict(plan):
                 entries[name, target] = _reshard(op, name, source, target, plan)
@@ -55,20 +59,47 @@ def _fallback(op: Op, main: Function, mesh: ProcessMesh) -> ReportEntry:
     return ReportEntry("replicated", op.kind, detail, op.loc, nbytes)
 
 
-def _changes(op: Op, main: Function, mesh: ProcessMesh) -> Iterator[tuple[str, Layout, Layout]]:
-    """Yields the values around an op with the layout they have and the one they need."""
-    rule = rule_of(op, main.values)
-    for at, name in enumerate(op.operands):
-        stored = main.values[name].dist
-        if stored is not None and op.dist is not None:
-            shape = main.values[name].global_shape
-            needed = consumed(rule, op.dist, at) if rule else replicated(mesh, shape)
-            yield name, stored, needed
-    for at, name in enumerate(op.results):
-        stored = main.values[name].dist
-        if stored is not None and op.dist is not None:
-            shape = main.values[name].global_shape
-            yield name, produced(rule, op.dist, at) if rule else replicated(mesh, shape), stored
+class _Changes:
+    """Finds the values around ops with the layout they have and the one they need.
+
+    Equal ops with equal choices need equal layouts, which are derived once.
+    """
+
+    def __init__(self, main: Function, mesh: ProcessMesh) -> None:
+        self.values = main.values
+        self.mesh = mesh
+        self._known: dict[tuple[int, OpDist], tuple[Layouts, Layouts]] = {}
+        self._rules: list[Rule] = []
+
+    def around(self, op: Op) -> Iterator[tuple[str, Layout, Layout]]:
+        """Yields (value, layout it has, layout it needs) where the two differ."""
+        if op.dist is None:
+            return
+        taken, made = self._needed(op, op.dist)
+        for name, needed in zip(op.operands, taken, strict=True):
+            stored = self.values[name].dist
+            if stored is not None and stored != needed:
+                yield name, stored, needed
+        for name, left in zip(op.results, made, strict=True):
+            stored = self.values[name].dist
+            if stored is not None and stored != left:
+                yield name, left, stored
+
+    def _needed(self, op: Op, dist: OpDist) -> tuple[Layouts, Layouts]:
+        rule = rule_of(op, self.values)
+        if rule is None:
+            shapes = ([self.values[n].global_shape for n in ns] for ns in (op.operands, op.results))
+            taken, made = (tuple(replicated(self.mesh, s) for s in side) for side in shapes)
+            return taken, made
+        key = (id(rule), dist)
+        if key not in self._known:
+            # A rule that is kept can't leave its id to another.
+            self._rules.append(rule)
+            self._known[key] = (
+                tuple(consumed(rule, dist, at) for at in range(len(op.operands))),
+                tuple(produced(rule, dist, at) for at in range(len(op.results))),
+            )
+        return self._known[key]
 
 
 def _is_conflict(plan: Reshard) -> bool:
