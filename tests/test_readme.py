@@ -43,8 +43,7 @@ def test_the_walk_prints_what_is_shown(tmp_path: Path) -> None:
             ["bash", "-c", command],
             cwd=tmp_path,
             env={**os.environ, "PATH": path, "COLUMNS": "100"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             check=False,
         )
