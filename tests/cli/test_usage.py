@@ -1,0 +1,125 @@
+"""Options that can't be right whatever the model: exit code 2, and nothing is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import autopar, process, refusal
+
+SIZES = "write 2x4 or dp=2,tp=4"
+BUILTIN = "a100, b200, cpu, h100"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mesh", "2x"], f"mesh '2x': a size is missing; {SIZES}"),
+        (["--mesh", "x4"], f"mesh 'x4': a size is missing; {SIZES}"),
+        (["--mesh", "2x4x"], f"mesh '2x4x': a size is missing; {SIZES}"),
+        (["--mesh", ""], "mesh '': a size is missing"),
+        (["--mesh", "0x4"], "mesh '0x4': an axis of 0 processes holds nothing; use 1 or more"),
+        (["--mesh", "2x-4"], f"mesh '2x-4': '-4' is not a number; {SIZES}"),
+        (["--mesh", "two"], f"mesh 'two': 'two' is not a number; {SIZES}"),
+        (["--mesh", "dp=2,tp"], "mesh 'dp=2,tp': a size is missing"),
+        (["--mesh", "dp=2,dp=4"], "mesh 'dp=2,dp=4': mesh axis names must differ"),
+        (["--mesh", "99999x99999"], "has 9999800001 processes, more than 1048576"),
+        (["--dim", "batch"], "--dim batch: write NAME=SIZE, as batch=8"),
+        (["--dim", "=8"], "--dim =8: write NAME=SIZE"),
+        (["--dim", "batch=-8"], "--dim batch=-8: write NAME=SIZE"),
+        (["--dim", "batch=eight"], "--dim batch=eight: write NAME=SIZE"),
+        (["--dim", "b=1", "--dim", "b=2"], "--dim b=2 contradicts --dim b=1"),
+        (["--input-shape", "x8,16"], "--input-shape x8,16: write NAME:SIZES, as ids:8,128"),
+        (["--input-shape", "x:8,,16"], "--input-shape x:8,,16: write NAME:SIZES"),
+        (
+            ["--input-shape", "x:8,16", "--input-shape", "x:7,16"],
+            "--input-shape x:7,16 contradicts --input-shape x:8,16",
+        ),
+        (["--shard", "w"], "--shard 'w': write PATTERN=[entry,...], as 'encoder.*.weight=[-1,tp]'"),
+        (["--shard", "=[0]"], "--shard '=[0]': write PATTERN=[entry,...]"),
+        (["--shard", "w=[0"], "--shard 'w=[0': dims_mapping '[0': it must be a list in brackets"),
+        (["--shard", "w=[0 1]"], "dims_mapping '[0 1]': unexpected 1; write one entry per"),
+        (["--shard", "w=[(0,1]"], "a '(' is not closed"),
+        (["--strategy", "dta:0"], "strategy 'dta:0': no preset 'dta'"),
+        (["--strategy", "dta:0"], "did you mean data?"),
+        (["--strategy", "data:2"], "strategy 'data:2': mesh axis 2 is out of range for the 2-d"),
+        (["--strategy", "data:tp"], "strategy 'data:tp': mesh has no axis 'tp'"),
+        (["--strategy", "data:0,fsdp:0"], "strategy 'data:0,fsdp:0' gives axis d0 to two presets"),
+        (["--strategy", ","], "strategy ',' is empty; write replicate, data, tensor, fsdp"),
+        (["--cluster", "h10"], "no built-in cluster 'h10'; did you mean h100"),
+        (["--cluster", "mine"], f"no built-in cluster 'mine'; there are {BUILTIN}"),
+        (["--cluster", "no.yaml"], "cluster file no.yaml: No such file or directory"),
+        (["--placement", "best"], "placement 'best' is none of identity, auto, a list of process"),
+        (["--placement", "0,1,2"], "process 3, 4, 5, 6, 7 is missing"),
+        (["--placement", "0,1,2,3,4,5,6,6"], "process 6 appears more than once; process 7 is"),
+        (["--placement", "0,1,2,3,4,5,6,9"], "the mesh has no process 9; process 7 is missing"),
+        (["--print-after", "complet"], "no such pass, only annotate, complete, legalize"),
+        (["--print-after", "complet"], "did you mean complete?"),
+        (["--annotations", "no.yaml"], "File 'no.yaml' does not exist"),
+        (["--allow-external", "no"], "Directory 'no' does not exist"),
+        (["--no-such-option"], "No such option"),
+    ],
+)
+def test_compile(here: Path, options: list[str], message: str) -> None:
+    before = sorted(os.listdir(here))
+    mesh = [] if "--mesh" in options else ["--mesh", "2x4"]
+    text = refusal(autopar("compile", "model.onnx", *mesh, *options, "-o", "new"), 2)
+    assert message in text
+    assert text.endswith("\nsee autopar compile --help")
+    assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compile"], "Missing argument 'MODEL'"),
+        (["compile", "model.onnx"], "Missing option '--mesh'"),
+        (["complie", "model.onnx"], "No such command 'complie'"),
+        (["inspect", "build", "--rank", "one"], "'one' is not a valid integer"),
+        (["inspect", "build", "--format", "xml"], "'xml' is not one of 'text', 'json', 'dot'"),
+        (["inspect", "build", "--rank", "1", "--serial"], "a rank's program is not --serial"),
+        (["inspect", "build", "--brief"], "the summary has no programs for --brief"),
+        (["inspect", "build/serial.pb", "--rank", "1"], "is a single file; it has no --rank"),
+        (["run", "build", "--backend", "mpi"], "'mpi' is not one of 'auto', 'gloo', 'nccl'"),
+        (["run", "build", "--timeout", "-1"], "'-1' is not a number above 0"),
+        (["run", "build", "--timeout", "nan"], "'nan' is not a number above 0"),
+        (["run", "build", "--random-inputs", "x"], "'x' is not a valid integer"),
+        (["run", "build", "--virtual", "--compile"], "which rules out --compile"),
+        (
+            ["run", "build", "--virtual", "--timeout", "9", "--backend", "gloo"],
+            "with --virtual no processes are started, which rules out --backend and --timeout",
+        ),
+        (["verify", "build", "--tolerance", "0"], "'0' is not a number above 0"),
+        (["verify", "build", "--tolerance", "inf"], "'inf' is not a number above 0"),
+    ],
+)
+def test_other_commands(here: Path, words: list[str], message: str) -> None:
+    assert message in refusal(autopar(*words), 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shrad: {x: [0, -1]}\n", "notes.yaml:1: unknown key 'shrad'"),
+        ("shard:\n  x: 5\n", "notes.yaml:2: dims_mapping '5': it must be a list in brackets"),
+        ("mesh: 4\n", "notes.yaml is for ProcessMesh(d0=4), but --mesh says"),
+        ("shard: [\n", "can't read the annotations in notes.yaml"),
+    ],
+)
+def test_annotation_files(here: Path, text: str, message: str) -> None:
+    (here / "notes.yaml").write_text(text)
+    words = ["--mesh", "2x4", "--annotations", "notes.yaml"]
+    assert message in refusal(autopar("compile", "model.onnx", *words), 2)
+
+
+def test_a_cluster_file_with_mistakes(here: Path) -> None:
+    (here / "mine.yaml").write_text("devices: many\n")
+    words = ["--mesh", "2x4", "--cluster", "mine.yaml"]
+    assert "cluster file mine.yaml:" in refusal(autopar("compile", "model.onnx", *words), 2)
+
+
+def test_in_a_process_of_its_own(here: Path) -> None:
+    text = refusal(process("compile", "model.onnx", "--mesh", "2x"), 2)
+    assert text == f"mesh '2x': a size is missing; {SIZES}\nsee autopar compile --help"
