@@ -33,6 +33,7 @@ Key = tuple[Scope, str]
 
 FORCED_TOLERANCE = 1e-5
 FREE_TOLERANCE = 1e-4
+QUANTIZED = (torch.uint8, torch.int8)
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,9 @@ class Verification:
 def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, float, bool]:
     """Returns (largest absolute error, the same relative to the largest element, whether it's ok).
 
-    Integers may be off by one quantum; NaN and infinities must be where they are expected. Floats
-    below 32 bits are allowed eight units of rounding.
+    Integers of 8 bits, which hold quantized numbers, may be off by one quantum; others are exact.
+    NaN and infinities must be where they are expected. Floats below 32 bits are allowed eight
+    units of rounding.
     """
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf"), float("inf"), False
@@ -107,10 +109,8 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
         return 0.0, 0.0, True
     error, largest = _error(found, expected)
     relative = error / largest if largest else (0.0 if error == 0 else float("inf"))
-    if found.dtype == torch.bool:
-        return error, relative, error == 0
     if not (found.is_floating_point() or found.is_complex()):
-        return error, relative, error <= 1
+        return error, relative, error <= (found.dtype in QUANTIZED)
     allowed = max(tolerance, 8 * torch.finfo(found.dtype).eps)
     return error, relative, error <= allowed * largest
 
