@@ -134,6 +134,7 @@ class _Lowerer:
     def run(self) -> Program:
         self._find_copies()
         live = self._live()
+        self._raise_if_any()
         self.inputs = {
             node: given
             for node, given in self.lowering.inputs.items()
@@ -147,12 +148,15 @@ class _Lowerer:
             for node in live
             if node.op == "call_function" and node.target is not operator.getitem
         )
-        if self.problems:
-            raise InvalidInputError("\n".join(["can't lower the exported graph:", *self.problems]))
+        self._raise_if_any()
         inputs = tuple(self._one(node) for node in self.inputs)
         outputs = tuple(self._one(self._origin(out.node)) for out in self.lowering.outputs)
         main = Function("main", inputs, outputs, self.values, ops)
         return Program({"main": main}, self._signature(main), name=self.lowering.name)
+
+    def _raise_if_any(self) -> None:
+        if self.problems:
+            raise InvalidInputError("\n".join(["can't lower the exported graph:", *self.problems]))
 
     def _find_copies(self) -> None:
         for node in self.graph.nodes:
