@@ -20,7 +20,7 @@ from autopar.annotate import Pin
 from autopar.cost import Cluster
 from autopar.frontend.onnx import ImportedModel, import_onnx
 from autopar.ir.mesh import ProcessMesh
-from autopar.oracle import onnx_outputs
+from autopar.oracle import OnnxRuntime
 from autopar.runtime.serial import run_serial
 from autopar.runtime.verification import (
     FORCED_TOLERANCE,
@@ -70,7 +70,7 @@ def load(name: str, folder: Path) -> LoadedModel:
     imported = import_onnx(path, dims=given.dims, input_shapes=given.input_shapes)
     weights_file = folder / f"{name}.safetensors"
     write_weights(weights_file, imported.weights)
-    expected = onnx_outputs(path, given.arrays)
+    expected = OnnxRuntime(path, imported.program).run(given.arrays)
     return LoadedModel(name, imported, weights_file, given.arrays, expected)
 
 
