@@ -82,7 +82,7 @@ def too_few_bytes(proto: ModelProto) -> None:
         (cycle, "the graph has a cycle: first -> bias -> relu -> first"),
         (unknown_op, "node 'relu': there is no operator 'Relux'; did you mean Relu"),
         (unknown_domain, "node 'relu': Relu is of the unknown domain 'com.acme'"),
-        (negative_dims, "initializer 'enc.0.weight': dims [-16, -32]"),
+        (negative_dims, "initializer 'enc.0.weight': negative dims [-16, -32]"),
         (too_few_bytes, "initializer 'enc.0.weight': dims [16, 32] of FLOAT need 2048 bytes"),
     ],
 )
