@@ -267,6 +267,10 @@ class _Lowerer:
         if not isinstance(node.target, torch._ops.OpOverload):
             self.problems.append(f"  - {loc}: {kind} is no ATen op")
             return Op(kind, (), names, loc=loc)
+        if node.target._schema.is_mutable:
+            self.problems.append(
+                f"  - {loc}: {kind} writes to its operand; functionalize the graph"
+            )
         renamed = _RENAMED.get(kind, kind)
         args: list[tuple[str, Arg]] = []
         for key, value in _given(node, node.target):

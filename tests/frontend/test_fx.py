@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
 from autopar.ir.errors import InvalidInputError, Loc
@@ -120,3 +121,11 @@ def test_what_has_no_place_in_a_program() -> None:
         lower(graph, Lowering({placeholder: GraphInput("x", "input")}, outputs))
     with pytest.raises(InvalidInputError, match="a placeholder that nobody accounts for"):
         lower(graph, Lowering({}, outputs))
+
+
+def test_ops_that_write_to_their_operands_are_refused() -> None:
+    graph = make_fx(lambda x: x.sin().add_(1))(X).graph
+    (placeholder,) = (node for node in graph.nodes if node.op == "placeholder")
+    outputs = [GraphOutput(graph.output_node().args[0], "y")]  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"add_.Tensor writes to its operand; functional"):
+        lower(graph, Lowering({placeholder: GraphInput("x", "input")}, outputs))
