@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,8 @@ from click.testing import CliRunner, Result
 from onnx import ModelProto
 
 from autopar.cli import main
+from autopar.ir.build import read_build, write_build
+from autopar.ir.program import Op
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 BATCH = 8
@@ -63,6 +68,31 @@ def compiled(folder: Path, *options: object) -> Path:
     done = autopar("compile", folder / "model.onnx", *words, *options)
     assert (done.exit_code, done.output) == (0, ""), done.output
     return folder / "build"
+
+
+def rebuilt(target: str, change: Callable[[Op], Op]) -> None:
+    """Writes `build` again, with other ops in what the ranks run."""
+    build = read_build("build")
+    program = build.deployment.programs[0]
+    ops = tuple(map(change, program.main.ops))
+    assert ops != program.main.ops
+    changed = program.with_main(replace(program.main, ops=ops))
+
+    def copy_weights(file: Path) -> None:
+        shutil.copy("build/weights.safetensors", file)
+
+    write_build(
+        target,
+        serial=build.serial,
+        deployment=replace(build.deployment, programs=(changed,)),
+        autopar_version="0",
+        write_weights=copy_weights,
+    )
+
+
+def renamed(kind: str, other: str) -> Callable[[Op], Op]:
+    """A change of an op of one kind into one of another."""
+    return lambda op: replace(op, kind=other) if op.kind == kind else op
 
 
 def refusal(done: Result | subprocess.CompletedProcess[str], code: int) -> str:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autopar.ir.build import read_build, write_build
-from tests.cli.command import INPUT, autopar, process, refusal, two_layers
+from tests.cli.command import INPUT, autopar, process, rebuilt, refusal, renamed, two_layers
 
 COMMANDS = {
     "inspect": ["inspect", "BUILD", "--rank", "0"],
@@ -188,17 +185,7 @@ def test_verify_without_onnx_runtime(here: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_op_that_torch_does_not_have(here: Path) -> None:
-    build = read_build("build")
-    program = build.deployment.programs[0]
-    ops = [replace(op, kind=op.kind.replace("relu", "relux")) for op in program.main.ops]
-    wrong = program.with_main(replace(program.main, ops=tuple(ops)))
-    write_build(
-        "wrong",
-        serial=build.serial,
-        deployment=replace(build.deployment, programs=(wrong,)),
-        autopar_version="0",
-        write_weights=lambda file: shutil.copy("build/weights.safetensors", file),
-    )
+    rebuilt("wrong", renamed("aten.relu.default", "aten.relux.default"))
     text = call(COMMANDS["run"], "wrong")
     assert text.startswith("model.onnx: relu (Relu): op aten.relux.default: torch ")
 

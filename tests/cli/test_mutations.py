@@ -79,8 +79,9 @@ def compile_all(source: Path, folder: Path, count: int, options: list[str]) -> N
 
 
 def refused_in_a_process(source: Path, folder: Path, count: int, *options: str) -> int:
-    words = [sys.executable, "-m", "tests.cli.test_mutations", source, folder, count, *options]
-    done = subprocess.run(map(str, words), capture_output=True, text=True, timeout=SECONDS)
+    words = map(str, (source, folder, count, *options))
+    command = [sys.executable, "-m", "tests.cli.test_mutations", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -1,0 +1,135 @@
+"""How commands end: defects, signals, pipes that nobody reads, disks that are full; help texts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from autopar.cli import main
+from autopar.console import DEFECT, Commands, status
+from autopar.ir.errors import InvalidInputError
+from autopar.report import human_bytes
+from tests.cli.command import autopar, command, refusal
+
+
+def run(body: Callable[[], object], *words: str) -> Result:
+    """Runs a command that does nothing but this."""
+
+    @click.group("autopar", cls=Commands)
+    @click.option("--traceback", is_flag=True)
+    def group(traceback: bool) -> None:
+        pass
+
+    group.command("go")(body)
+    return CliRunner().invoke(group, [*words, "go"])
+
+
+def raising(error: BaseException) -> Callable[[], NoReturn]:
+    def body() -> NoReturn:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InvalidInputError("no such model"), 1, "no such model"),
+        (MemoryError(), 1, "there isn't enough memory on this machine"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "there is no space left on the disk"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_failures(error: BaseException, code: int, message: str) -> None:
+    assert refusal(run(raising(error)), code) == message
+
+
+def test_a_defect_is_told_from_a_mistake() -> None:
+    def defective() -> None:
+        human_bytes("many")  # type: ignore[arg-type]
+
+    text = refusal(run(defective), DEFECT)
+    first, second, third = text.splitlines()
+    assert first.startswith("a defect of autopar, not a mistake of yours at autopar/report.py:")
+    assert second.startswith("  ")
+    assert "Error: " in second
+    assert (
+        third == "please report it, with what the same command prints as `autopar --traceback ...`"
+    )
+
+
+def test_traceback_on_request() -> None:
+    for error, code in ((ValueError("odd"), DEFECT), (InvalidInputError("odd"), 1)):
+        done = run(raising(error), "--traceback")
+        assert done.exit_code == code
+        lines = done.stderr.splitlines()
+        assert lines[0] == "Traceback (most recent call last):"
+        assert "    raise error" in lines
+        assert lines[-1 if code == 1 else -3].startswith("error: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_are_raised_where_they_come(number: signal.Signals) -> None:
+    undone = []
+
+    def body() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            undone.append(True)
+
+    before = signal.getsignal(number)
+    assert refusal(run(body), 128 + number) == f"ended by {number.name}"
+    assert undone == [True]
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_the_user_ignores_stays_ignored() -> None:
+    """As `nohup` asks for."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(lambda: os.kill(os.getpid(), signal.SIGHUP)).exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_pipe_that_nobody_reads(here: Path) -> None:
+    process = subprocess.Popen(
+        command("inspect", "build", "--rank", "0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 1
+
+
+def test_status_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
+    with status("working"):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["compile", "inspect", "run", "verify"])
+def test_every_option_is_explained(name: str) -> None:
+    options = [item for item in main.commands[name].params if isinstance(item, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+
+
+def test_help_has_examples() -> None:
+    for words in (["--help"], ["compile", "--help"], ["inspect", "-h"], ["run", "-h"]):
+        done = autopar(*words)
+        assert done.exit_code == 0
+        assert "\n  Examples:\n    autopar " in done.stdout

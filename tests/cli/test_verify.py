@@ -1,0 +1,97 @@
+"""`verify` on builds that are right, and on ones that are wrong in known places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autopar.ir.expr import Coord, add
+from autopar.ir.program import Op
+from tests.cli.command import autopar, process, rebuilt, renamed, two_layers
+
+RELU_IS_NEG = renamed("aten.relu.default", "aten.neg.default")
+
+
+def test_a_right_build(here: Path) -> None:
+    done = autopar("verify", "build", "--against", "model.onnx", "--input", "x=x.npy")
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "4 values on 8 ranks compared with the serial program"
+    assert lines[1] == "outputs against the serial program, relative to the largest element:"
+    assert lines[3] == "outputs against ONNX Runtime, relative to the largest element:"
+    assert all(line.split()[0] == "y" and line.endswith("  ok") for line in (lines[2], lines[4]))
+
+
+def test_a_wrong_op(here: Path) -> None:
+    rebuilt("wrong", renamed("aten.add.Tensor", "aten.sub.Tensor"))
+    done = autopar("verify", "wrong")
+    assert (done.exit_code, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[2].endswith("DIFFERENT")
+    first = "first difference: %hb = aten.add.Tensor (model.onnx: bias (Add)) is off by "
+    assert lines[3].startswith(first)
+    assert lines[3].endswith(" of its largest element on ranks 0, 1, 2, 3, 4, 5, 6, 7")
+    assert lines[4] == "values that differ by more than 0.0001: 3"
+
+
+def test_a_wrong_op_among_right_ones(here: Path) -> None:
+    """With identical inputs for every op, only the wrong one differs."""
+    rebuilt("wrong", RELU_IS_NEG)
+    done = autopar("verify", "wrong", "--per-op")
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[2].endswith("ok")
+    assert lines[3].startswith("first difference: %a = aten.relu.default (model.onnx: relu (Relu))")
+    assert lines[4] == "values that differ by more than 1e-05: 1"
+
+
+def test_a_wrong_op_on_some_ranks(here: Path) -> None:
+    """Ranks 4 to 7, at d0=1, add the bias twice."""
+
+    def doubled(op: Op) -> Op:
+        twice = (*op.args, ("alpha", add(Coord("d0"), 1)))
+        return replace(op, args=twice) if op.kind == "aten.add.Tensor" else op
+
+    rebuilt("wrong", doubled)
+    done = autopar("verify", "wrong")
+    assert done.exit_code == 1
+    first = done.stdout.splitlines()[3]
+    assert first.startswith("first difference: %hb = aten.add.Tensor (model.onnx: bias (Add))")
+    assert first.endswith("on ranks 4, 5, 6, 7")
+
+
+def test_an_error_within_the_tolerance(here: Path) -> None:
+    def scaled(op: Op) -> Op:
+        more = (*op.args, ("alpha", 1.001))
+        return replace(op, args=more) if op.kind == "aten.add.Tensor" else op
+
+    rebuilt("wrong", scaled)
+    assert autopar("verify", "wrong").exit_code == 1
+    assert autopar("verify", "wrong", "--tolerance", "0.01").exit_code == 0
+
+
+def test_another_model_of_the_same_names(here: Path) -> None:
+    """The ranks agree with the serial program, but that isn't the given model."""
+    proto = two_layers()
+    proto.graph.node[2].op_type = "Neg"
+    (here / "other.onnx").write_bytes(proto.SerializeToString())
+    done = autopar("verify", "build", "--against", "other.onnx")
+    assert (done.exit_code, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[2].endswith("ok")
+    assert lines[4].endswith("DIFFERENT")
+
+
+@pytest.mark.parametrize("words", [["build"], ["wrong"]])
+def test_colors_are_for_terminals(here: Path, words: list[str]) -> None:
+    rebuilt("wrong", RELU_IS_NEG)
+    assert "\x1b" not in autopar("verify", *words).output
+
+
+def test_in_a_process_of_its_own(here: Path) -> None:
+    rebuilt("wrong", RELU_IS_NEG)
+    done = process("verify", "wrong")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "first difference: %a = aten.relu.default (model.onnx: relu (Relu))" in done.stdout
