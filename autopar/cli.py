@@ -188,7 +188,7 @@ def compile_command(
         from autopar.frontend.onnx import import_onnx
 
         imported = import_onnx(model, dims=bound, input_shapes=sizes, allow_external=external)
-    with status(f"compiling for {options.mesh.size} processes"):
+    with status(f"compiling for {options.mesh.size} processes", hidden=bool(print_after)):
         compiled = pipeline.compile_program(imported.program, options, observer, imported.report)
     with status(f"writing {output}"):
         pipeline.write(compiled, imported.weights, output)

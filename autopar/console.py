@@ -111,9 +111,9 @@ def unsuited(reason: str, given: Sequence[str]) -> None:
 
 
 @contextmanager
-def status(text: str) -> Iterator[None]:
+def status(text: str, hidden: bool = False) -> Iterator[None]:
     """Shows what a command is busy with, on a terminal, as long as it takes."""
-    shown = sys.stderr.isatty()
+    shown = sys.stderr.isatty() and not hidden
     if shown:
         click.echo(f"\r{text} ...", err=True, nl=False)
     try:

@@ -8,8 +8,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from autopar.cli import main
 from autopar.inspection import resolve, show_program
 from autopar.ir.build import read_build
 from autopar.ir.errors import Loc
@@ -123,6 +126,15 @@ def test_human_flops(count: float, text: str) -> None:
 
 def test_rank_in_brief(here: Path) -> None:
     assert shown("build", "--rank", 5, "--brief") == RANK_5
+
+
+def test_collectives_stand_out_on_a_terminal(here: Path) -> None:
+    words = ["inspect", "build", "--rank", "5", "--brief"]
+    done = CliRunner().invoke(main, words, color=True)
+    colored = [line for line in done.stdout.splitlines() if "\x1b" in line]
+    assert [click.unstyle(line) for line in colored] == [
+        '  %a.1: f32[4, 32] = comm.all_gather(self=%a, dim=1, size=32, group="d1")'
+    ]
 
 
 def test_rank_s_program_parses(here: Path) -> None:
