@@ -2,14 +2,16 @@
 
 The file is mapped into memory and only the pages of the rank's pieces are touched, whatever the
 piece: a block of rows, a block of columns, or the sub-dimensions of a fused dimension.
-Format: https://huggingface.co/docs/safetensors (8 bytes header length, JSON header, tensors).
+
+The safetensors package reads; it writes only what is in memory all at once, so files are written
+here, a tensor at a time. Format: https://huggingface.co/docs/safetensors (8 bytes header length,
+JSON header, tensors).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
@@ -44,15 +47,13 @@ _NAMES: Mapping[torch.dtype, str] = {
     torch.complex64: "C64",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_LARGEST_HEADER = 100_000_000
 
 
 class Entry(NamedTuple):
-    """A tensor of the file: its dtype, shape, and where its bytes start."""
+    """The type of a tensor of the file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    start: int
 
 
 class WeightFile:
@@ -69,18 +70,24 @@ class WeightFile:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = path
-        self.entries: Mapping[str, Entry] = {}
-        # Anonymous memory stands for a file without tensors.
-        self._memory = mmap.mmap(-1, 1) if path is None else _map(Path(path))
+        self.entries: dict[str, Entry] = {}
         if path is None:
             return
         try:
-            self.entries = _entries(self._memory)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._memory.close()
+            self._file: Any = safe_open(path, framework="pt")
+        except OSError as error:
+            raise InvalidInputError(f"can't read weights from {path}: {error}") from error
+        except SafetensorError as error:
             raise InvalidInputError(
-                f"{self.path} is not a complete safetensors file ({error}); write it again"
+                f"{path} is not a complete safetensors file ({error}); write it again"
             ) from error
+        for name in self._file.keys():  # noqa: SIM118  (it isn't a mapping)
+            stored = self._file.get_slice(name)
+            if (dtype := _DTYPES.get(stored.get_dtype())) is None:
+                raise InvalidInputError(
+                    f"{path}: tensor {name!r} has the unsupported dtype {stored.get_dtype()}"
+                )
+            self.entries[name] = Entry(dtype, tuple(stored.get_shape()))
 
     def read(
         self,
@@ -112,17 +119,16 @@ class WeightFile:
                 f"weight {name!r} in {self.path} is {_type(entry.dtype, entry.shape)}, the program"
                 f" expects {_type(dtype, shape)}; compile again"
             )
-        count = math.prod(shape)
-        if count == 0:
-            return take(torch.empty(shape, dtype=dtype), box).to(device)
-        mapped = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=entry.start)
-        piece = take(mapped.view(shape), box)
+        mapped = self._file.get_tensor(name)
+        piece = take(mapped, box)
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)
 
     def close(self) -> None:
         """Unmaps the file."""
-        self._memory.close()
+        if self.path is not None:
+            del self._file
+            self.path = None
 
     def __enter__(self) -> WeightFile:
         return self
@@ -166,15 +172,6 @@ def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -
             flat.view(torch.uint8).numpy().tofile(file)
 
 
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            # Private to the process: torch wants writable memory, the file stays as it is.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"can't read weights from {path}: {error}") from error
-
-
 def _header(table: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
     header: dict[str, Any] = {}
     start = 0
@@ -184,30 +181,6 @@ def _header(table: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _entries(memory: mmap.mmap) -> dict[str, Entry]:
-    length = int.from_bytes(memory[:8], "little")
-    if len(memory) < 8 or length > min(_LARGEST_HEADER, len(memory) - 8):
-        raise ValueError(f"header of {length} bytes in a file of {len(memory)}")
-    header = json.loads(memory[8 : 8 + length])
-    return {
-        name: _entry(name, fields, 8 + length, len(memory))
-        for name, fields in header.items()
-        if name != "__metadata__"
-    }
-
-
-def _entry(name: str, fields: Mapping[str, Any], base: int, file_size: int) -> Entry:
-    dtype = _DTYPES.get(fields["dtype"])
-    if dtype is None:
-        raise ValueError(f"tensor {name!r} has the unknown dtype {fields['dtype']!r}")
-    shape = tuple(int(size) for size in fields["shape"])
-    start, end = fields["data_offsets"]
-    size = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or start < 0 or end - start != size or base + end > file_size:
-        raise ValueError(f"tensor {name!r} does not fit its {end - start} bytes")
-    return Entry(dtype, shape, base + start)
 
 
 def _type(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
