@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -74,7 +74,7 @@ class WeightFile:
         if path is None:
             return
         try:
-            self._file: Any = safe_open(path, framework="pt")
+            self._file = cast(Any, safe_open(path, framework="pt"))
         except OSError as error:
             raise InvalidInputError(f"can't read weights from {path}: {error}") from error
         except SafetensorError as error:
