@@ -43,17 +43,34 @@ def run_if(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) ->
         if content.numel() != 1:
             raise Refused(f"its condition has {content.numel()} elements instead of one")
         branch = "then_branch" if bool(content) else "else_branch"
-        return walker.run_subgraph(node.graph(branch), scope, [])
+        return _branch(walker, scope, node, branch, "")
+    problems = walker.recorder.problems
+    before = len(problems.found)
     names = ("then_branch", "else_branch")
-    then, other = (walker.run_subgraph(node.graph(name), scope, [], name) for name in names)
+    then, other = (_branch(walker, scope, node, name, name) for name in names)
+    if len(problems.found) > before:
+        problems.add(
+            node.label,
+            "its condition depends on the program's inputs, so both branches must work",
+            "make the input that decides it a constant of the model",
+        )
     walker.note(node, "its condition depends on the program's inputs: both branches are computed")
     return [_select(walker, node, condition, *pair) for pair in zip(then, other, strict=True)]
+
+
+def _branch(walker: Walker, scope: Scope, node: Node, name: str, label: str) -> list[Value]:
+    values = walker.run_subgraph(node.graph(name), scope, [], label)
+    if len(values) != len(node.proto.output):
+        raise Refused(
+            f"its {name} returns {len(values)} values for {len(node.proto.output)} outputs"
+        )
+    return values
 
 
 def _fail_both(walker: Walker, scope: Scope, node: Node) -> list[Value]:
     """Walks both branches for their problems only."""
     for name in ("then_branch", "else_branch"):
-        walker.run_subgraph(node.graph(name), scope, [], name)
+        _branch(walker, scope, node, name, name)
     return [Failed()] * len(node.proto.output)
 
 
@@ -161,12 +178,23 @@ def run_sequence_map(
         return [Failed()] * len(node.proto.output)
     collected: list[list[Value]] = [[] for _ in node.proto.output]
     for at, item in enumerate(sequence):
-        others = [value[at] if isinstance(value, list) else value for value in inputs[1:]]
+        others = [_item(value, at) for value in inputs[1:]]
         label = f"{node.name}.{at}"
         results = walker.run_subgraph(node.graph("body"), scope, [item, *others], label)
+        if len(results) != len(collected):
+            raise Refused(f"its body returns {len(results)} values for {len(collected)} outputs")
         for items, value in zip(collected, results, strict=True):
             items.append(value)
     return list(collected)
+
+
+def _item(value: Value, at: int) -> Value:
+    """Returns what an iteration sees of an input: an element of a sequence, or all of it."""
+    if not isinstance(value, list):
+        return value
+    if at >= len(value):
+        raise Refused("its sequences have different lengths")
+    return value[at]
 
 
 def _integer(walker: Walker, value: Value, what: str) -> int | None:

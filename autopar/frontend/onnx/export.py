@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 
 from autopar.frontend.onnx.record import Recorder
 from autopar.frontend.onnx.values import Operand, Slot, Step, Stored, Traced, flatten
+from autopar.ir.errors import InvalidInputError
 
 STEP_KEY = "onnx_step"
 """The key in `node.meta["custom"]` that holds the position of an fx node's step."""
@@ -142,6 +143,9 @@ def export(
         recorder: The steps and stored tensors.
         inputs: The program's inputs.
         outputs: What the program returns, in order.
+
+    Raises:
+        InvalidInputError: If torch.export fails.
     """
     computed = [slot for step in recorder.steps for slot in step.slots if slot is not None]
     results = [*outputs, *(Slot(slot) for slot in computed)]
@@ -150,11 +154,21 @@ def export(
     arguments = tuple(torch.empty(v.fake.shape, dtype=v.fake.dtype) for v in inputs)
     with fx_traceback.preserve_node_meta(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(module, arguments, strict=False)
-        program = program.run_decompositions(decompositions())
+        program = _export(module, arguments)
     stored = {buffer_name(position): position for position in range(len(recorder.stored))}
     slots = [item.number if isinstance(item, Slot) else None for item in results]
     return Exported(program, stored, slots)
+
+
+def _export(module: StepModule, arguments: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    try:
+        program = torch.export.export(module, arguments, strict=False)
+        decomposed: ExportedProgram = program.run_decompositions(decompositions())
+        return decomposed
+    except Exception as error:  # whatever it is: the steps ran before, and export has bugs
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise InvalidInputError(f"torch.export can't record the model: {reason}") from error
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, object]:

@@ -141,7 +141,7 @@ class _Lowering:
             source = stored.value.source
             loc = Loc(self.file, name=source) if source else self._node_loc(stored.node)
             given = GraphInput(name, _role(stored), name, loc, kept=False)
-            result[node] = (given, stored.value.tensor)
+            result[node] = (given, stored.value.tensor.contiguous())
         return result
 
     def _lifted(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
@@ -154,7 +154,8 @@ class _Lowering:
             loc = next((self._locate(user) for user in node.users), UNKNOWN)
             if isinstance(tensor, torch.Tensor):
                 name = f"constant.{number}"
-                result[node] = (GraphInput(name, "constant", name, loc, kept=False), tensor)
+                given = GraphInput(name, "constant", name, loc, kept=False)
+                result[node] = (given, tensor.contiguous())
         return result
 
     def _value_names(self, returned: Sequence[GraphOutput]) -> dict[fx.Node, str]:

@@ -105,7 +105,11 @@ class Recorder:
         return [Failed()] * outputs
 
     def content(self, value: Value) -> torch.Tensor | None:
-        """Returns the content of a value, computed now if that is possible; else None."""
+        """Returns the content of a value, computed now if that is possible; else None.
+
+        Raises:
+            Refused: If it is too large, or can't be computed.
+        """
         if isinstance(value, Known):
             return value.tensor
         if not isinstance(value, Traced) or value.recipe is None:
@@ -115,7 +119,11 @@ class Recorder:
         inputs = [self._concrete(item) for item in recipe.inputs]
         arguments = self._arguments(recipe.translation, inputs, real=True)
         node = replace(recipe.node, known=())
-        return flatten(recipe.translation.run(node, *arguments))[value.output]
+        try:
+            with torch.no_grad():
+                return flatten(recipe.translation.run(node, *arguments))[value.output]
+        except Exception as error:  # as in `run`
+            raise Refused(f"torch can't run {node.label}: {_first_line(error)}") from error
 
     def _concrete(self, value: Value) -> Value:
         if isinstance(value, list):

@@ -71,7 +71,7 @@ class Translation:
 
     Attributes:
         run: The translation.
-        static: Positions of the inputs whose content it needs, as numpy arrays; -1 means all.
+        static: Positions of the inputs whose content it needs, as numpy arrays.
         shaped: Positions of the inputs of which it reads shape and dtype only.
         expands: Whether outputs may be far larger than all inputs: shapes are computed first.
     """
@@ -83,7 +83,7 @@ class Translation:
 
     def needs(self, position: int) -> bool:
         """Tells whether the content of the input at this position is needed."""
-        return position in self.static or -1 in self.static
+        return position in self.static
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,12 @@ class Walker:
             parent: The scope of the node.
             inputs: The values of the graph's inputs.
             label: Goes into the names of its values, to tell iterations apart.
+
+        Raises:
+            Refused: If the graph takes another number of inputs.
         """
+        if len(graph.input) != len(inputs):
+            raise Refused(f"its graph takes {len(graph.input)} inputs and is given {len(inputs)}")
         prefix = f"{parent.prefix}{label}/" if label else parent.prefix
         scope = Scope(parent.opsets, prefix, parent, parent.attributes)
         for formal, value in zip(graph.input, inputs, strict=True):
