@@ -18,6 +18,7 @@ def samples() -> Iterator[Sample]:
     yield from softmax()
     yield from norms()
     yield from attention()
+    yield from scalars()
 
 
 def products() -> Iterator[Sample]:
@@ -200,3 +201,21 @@ def attention() -> Iterator[Sample]:
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
     grad = f(2, 4, 5, 6, low=-1)
     yield s(f"{flash}_backward", grad, q, k, v, out, lse, 0.0, False)
+
+
+def scalars() -> Iterator[Sample]:
+    """Yields samples of ops that go along the one dimension that torch lends to a scalar."""
+    for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort"):
+        yield s(name, f(), 0)
+    yield s("topk", f(), 1, -1)
+    yield s("_softmax", f(), 0, False)
+    yield s("_safe_softmax", f(), -1)
+    for name in ("sum.dim_IntList", "mean.dim", "amax", "logsumexp", "linalg_vector_norm"):
+        yield s(name, f(), dim=[0])
+    yield s("var.correction", f(), [0], correction=0)
+    for name in ("max.dim", "prod.dim_int", "argmax"):
+        yield s(name, f(), 0)
+    yield s("flip", f(), [0])
+    yield s("squeeze.dim", f(), 0)
+    yield s("squeeze.dims", f(), [-1])
+    yield s("unfold", f(), 0, 1, 1)

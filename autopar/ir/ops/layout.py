@@ -274,6 +274,8 @@ def diagonal(call: OpCall) -> Rule | None:
 def unfold(call: OpCall) -> Rule | None:
     """aten.unfold: windows along `dimension`, their elements in a new last dimension."""
     rank = len(call.operands[0].shape)
+    if not rank:
+        return None
     at = axis(call, rank, "dimension")
     dims = factors("i", rank)
     return moved(call, dims, (*_with(dims, at, "w"), ("e",)), (f"i{at}", "w", "e"))

@@ -32,13 +32,15 @@ def only_listed_dims(call: OpCall) -> Collection[int]:
 
 
 def last_dim(call: OpCall) -> Collection[int]:
-    """Returns the dimension `dim`, by default the last."""
-    return (axis(call, len(call.operands[0].shape), default=-1),)
+    """Returns the dimension `dim`, by default the last; a scalar has none."""
+    rank = len(call.operands[0].shape)
+    return (axis(call, rank, default=-1),) if rank else ()
 
 
 def first_dim(call: OpCall) -> Collection[int]:
-    """Returns the dimension `dim`, by default the first."""
-    return (axis(call, len(call.operands[0].shape)),)
+    """Returns the dimension `dim`, by default the first; a scalar has none."""
+    rank = len(call.operands[0].shape)
+    return (axis(call, rank),) if rank else ()
 
 
 def reduced(call: OpCall, gone: Collection[int]) -> tuple[Dims, Dims]:

@@ -80,10 +80,12 @@ def axis(call: OpCall, rank: int, name: str = "dim", default: int = 0) -> int:
 def axes(call: OpCall, rank: int, name: str = "dim") -> frozenset[int]:
     """Returns an argument that names dimensions, counted from the front.
 
+    A scalar's only dimension, 0 or -1 in torch, is none.
+
     Raises:
         RuleError: If a dimension doesn't exist.
     """
     given = call.integers(name)
     if any(not -max(rank, 1) <= at < max(rank, 1) for at in given):
         raise RuleError(f"{call.kind}: dimensions {list(given)} of a tensor with {rank}")
-    return frozenset(at % max(rank, 1) for at in given)
+    return frozenset(at % rank for at in given) if rank else frozenset()
