@@ -42,6 +42,8 @@ _KEPT = (
     "aten.mish",
     "aten.celu",
     "aten.softplus",
+    *(f"aten.upsample_nearest{rank}d" for rank in (1, 2, 3)),
+    *(f"aten.upsample_{name}" for name in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
 )
 """Ops that stay whole: fused kernels are fast, and a split that needs more takes them apart."""
 

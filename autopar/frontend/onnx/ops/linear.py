@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,8 +11,18 @@ from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.values import Translation
 
 
+def times_matrix(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Multiplies the last dimension of `x` with a matrix.
+
+    One product of two matrices, whatever the strides of `x`: torch.matmul would sometimes repeat
+    the matrix for every element of a batch.
+    """
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return torch.mm(rows, matrix).reshape([*x.shape[:-1], matrix.shape[1]])
+
+
 def _matmul(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.matmul(a, b)
+    return times_matrix(a, b) if a.ndim > 2 and b.ndim == 2 else torch.matmul(a, b)
 
 
 def _gemm(

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.ops.linear import times_matrix
 from autopar.frontend.onnx.values import Translation
 
 LONGEST = 4096
@@ -157,7 +158,7 @@ def _rnn(
     sequences, ends = [], []
     for at, backward in enumerate(layer.directions):
         activation, recurrent = layer.activations[at], r[at].t()
-        projected = torch.matmul(layer.x, w[at].t())
+        projected = times_matrix(layer.x, w[at].t())
         if b is not None:
             projected = projected + (b[at, : layer.hidden] + b[at, layer.hidden :])
 
@@ -189,7 +190,7 @@ def _gru(
     for at, backward in enumerate(layer.directions):
         bias = b[at] if b is not None else None
         step = _gru_step(layer, at, r[at], bias)
-        projected = torch.matmul(layer.x, w[at].t())
+        projected = times_matrix(layer.x, w[at].t())
         if bias is not None:
             projected = projected + bias[: 3 * layer.hidden]
         y, end = _unroll(layer, backward, projected, (_initial(layer, initial, at),), step)
@@ -236,7 +237,7 @@ def _lstm(
     sequences, ends = [], []
     for at, backward in enumerate(layer.directions):
         step = _lstm_step(layer, at, r[at], None if peephole is None else peephole[at])
-        projected = torch.matmul(layer.x, w[at].t())
+        projected = times_matrix(layer.x, w[at].t())
         if b is not None:
             projected = projected + (b[at, : 4 * layer.hidden] + b[at, 4 * layer.hidden :])
         start = (_initial(layer, initial_h, at), _initial(layer, initial_c, at))

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import MOST_INDICES, as_axes, as_ints
+from autopar.frontend.onnx.ops.linear import times_matrix
 from autopar.frontend.onnx.values import Translation
 
 Weights = npt.NDArray[np.float64]
@@ -82,7 +83,7 @@ def _rounded(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 def _apply(x: torch.Tensor, axis: int, weights: torch.Tensor) -> torch.Tensor:
     moved = x.movedim(axis, -1)
-    return torch.matmul(moved, weights.t()).movedim(-1, axis)
+    return times_matrix(moved, weights.t()).movedim(-1, axis)
 
 
 def _extrapolated(
