@@ -244,7 +244,7 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
 @click.option(
     "--output", type=PATH, metavar="FILE.npz", help="Save the outputs; also as .safetensors."
 )
-@click.option("--virtual", is_flag=True, help="Run all ranks in this process, one by one.")
+@click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
 @click.option(
     "--backend",
     type=click.Choice(["auto", "gloo", "nccl"]),

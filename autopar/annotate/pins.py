@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,11 +135,20 @@ def _matching(pin: Pin, values: dict[str, Value], labels: dict[str, str]) -> lis
         found = [name for name in values if pin.pattern in (name, labels.get(name))]
     if not found:
         known = dict.fromkeys([*labels.values(), *values])
-        hint = near_misses(pin.pattern, known)
+        hint = near_misses(pin.pattern, known) or _names_like(pin.pattern, known)
         raise AnnotationError(
             f"{pin.place}: pattern {pin.pattern!r} matches no input, parameter or activation{hint}"
         )
     return found
+
+
+def _names_like(pattern: str, known: Iterable[str]) -> str:
+    """Returns a hint for a pattern that isn't close to any name as a whole."""
+    pieces = [piece.strip("./") for piece in re.split(r"[*?\[\]]+", pattern)]
+    for piece in sorted(filter(None, pieces), key=len, reverse=True):
+        if holding := [name for name in known if piece in name]:
+            return f"; {piece!r} is in {', '.join(holding[:3])}: does the pattern need a '*' first?"
+    return f"; names are, for example, {', '.join(list(known)[:3])}"
 
 
 def _pinned(value: Value, label: str, mesh: ProcessMesh, pin: Pin) -> Value:

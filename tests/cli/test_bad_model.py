@@ -199,6 +199,8 @@ def test_sizes(here: Path, options: list[str], message: str) -> None:
     [
         (["enc.0.wieght=[-1,0]"], "pattern 'enc.0.wieght' matches no input, parameter or"),
         (["enc.0.wieght=[-1,0]"], "did you mean enc.0.weight"),
+        (["0.*t=[0,-1]"], "'0' is in enc.0.weight, enc.0.bias: does the pattern need a '*' first?"),
+        (["decoder*=[0,-1]"], "; names are, for example, x, enc.0.weight"),
         (["enc.0.weight=[0]"], "dims_mapping [0] has 1 entries, but the tensor has 2 dimensions"),
         (["enc.0.weight=[0,0]"], "uses mesh axis d0 more than once"),
         (["enc.0.weight=[-1,2]"], "mesh axis 2 is out of range for the 2-d ProcessMesh(d0=2"),

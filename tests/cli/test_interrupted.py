@@ -20,7 +20,8 @@ from autopar.ir.build import read_build
 from tests.cli.command import BATCH, command
 
 MESHES = ("2x4", "3")
-ROUNDS = 60
+ROUNDS = 40
+"""Kills at least; there are more until every case was seen."""
 
 Version = tuple[pipeline.Compiled, ImportedModel]
 
@@ -49,21 +50,26 @@ def test_kills_at_any_moment(here: Path) -> None:
     for mesh in MESHES:
         options = pipeline.CompileOptions.from_text(mesh=mesh)
         versions.append((pipeline.compile_program(imported.program, options), imported))
+        start = time.monotonic()
         pipeline.write(versions[-1][0], imported.weights, here / "sample")
+        seconds = time.monotonic() - start
         digests.add(digest(here / "sample"))
     assert len(digests) == len(MESHES)
 
     chance = random.Random(0)
-    found, leftovers, absent = set(), 0, 0
-    for number in range(ROUNDS):
-        if number % 3 == 0:
+    found: set[str] = set()
+    rounds = leftovers = absent = 0
+    while rounds < ROUNDS or found != digests or leftovers < 5 or absent < 2:
+        rounds += 1
+        assert rounds < 20 * ROUNDS, (found, leftovers, absent)
+        if rounds % 3 == 0:
             shutil.rmtree(here / "build", ignore_errors=True)
         had_one = (here / "build").exists()
         writer = multiprocessing.get_context("fork").Process(
             target=write_forever, args=(versions, here / "build")
         )
         writer.start()
-        time.sleep(chance.uniform(0.0, 0.1))
+        time.sleep(chance.uniform(0.0, 4 * seconds))
         writer.kill()
         writer.join()
         if had_one or (here / "build").exists():
@@ -71,10 +77,6 @@ def test_kills_at_any_moment(here: Path) -> None:
         else:
             absent += 1
         leftovers += any(name.startswith(".build.new") for name in os.listdir(here))
-    assert found == digests
-    # The kills hit what they were aimed at.
-    assert leftovers > ROUNDS / 10
-    assert absent > 0
 
     pipeline.write(versions[0][0], imported.weights, here / "build")
     assert [name for name in os.listdir(here) if name.startswith(".")] == []
