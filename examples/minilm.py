@@ -50,7 +50,7 @@ def main() -> None:
 
     with np.load(gotten) as outputs:
         check(dict(outputs), reference(model, inputs))
-    autopar("inspect", build, "--rank", "5")
+    autopar("inspect", build, "--rank", "5", "--brief")
 
 
 def model_file() -> Path:
