@@ -44,7 +44,7 @@ Observer = Callable[[str, Program], None]
 """Called with (pass name, program) after each pass."""
 
 NO_PRESETS = "none"
-"""As a strategy on the command line: nothing but the user's pins."""
+"""As a strategy in text: nothing but the user's pins."""
 
 PASSES = ("annotate", "complete", "legalize", "partition", "map", "strip")
 
@@ -254,7 +254,8 @@ def compile_onnx(
         mesh: The processes: a mesh, or text as `2x4` or `dp=2,tp=4`.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs.
-        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets.
+        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
+            presets.
         shard: Pins: a dims_mapping by name pattern.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
@@ -272,7 +273,7 @@ def compile_onnx(
     options = CompileOptions(
         mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
         cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
-        strategy=strategy,
+        strategy=None if strategy == NO_PRESETS else strategy,
         pins=pins,
         placement=placement,
     )

@@ -51,6 +51,16 @@ def test_compile_and_run(mlp: Path, tmp_path: Path, shard: dict[str, list[object
     assert autopar.runtime.verify(build, {"x": x}).ok
 
 
+@pytest.mark.parametrize("strategy", ["none", None])
+def test_no_strategy_leaves_only_the_pins(mlp: Path, tmp_path: Path, strategy: str | None) -> None:
+    compiled = autopar.compile_onnx(
+        mlp, tmp_path / "build", mesh="2", dims={"batch": 4}, strategy=strategy
+    )
+    layouts = [value.dist for value in compiled.serial.main.values.values() if value.dist]
+    assert layouts
+    assert all(layout.is_replicated for layout in layouts)
+
+
 def test_a_pin_that_matches_nothing_names_near_misses(mlp: Path, tmp_path: Path) -> None:
     with pytest.raises(autopar.AutoparError, match=r"matches no .*did you mean w1"):
         autopar.compile_onnx(
