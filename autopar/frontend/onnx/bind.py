@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
+from autopar.frontend.fx import IR_DTYPES
 from autopar.frontend.onnx.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.problems import Problems
 from autopar.ir.errors import near_misses
@@ -103,7 +104,7 @@ def _kind(value: ValueInfoProto, problems: Problems) -> ElementType | None:
         return None
     number = value.type.tensor_type.elem_type
     kind = element_type(number)
-    if kind is None or kind.bits < 8:
+    if kind is None or kind.bits < 8 or kind.carrier not in IR_DTYPES:
         problems.add(where, f"element type {type_name(number)} isn't supported for inputs")
         return None
     return kind

@@ -18,7 +18,7 @@ from autopar.frontend.onnx.bind import bind_inputs
 from autopar.frontend.onnx.export import STEP_KEY, Exported, export
 from autopar.frontend.onnx.load import LoadedModel, load
 from autopar.frontend.onnx.names import weight_names
-from autopar.frontend.onnx.node import Node
+from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.notes import ignored
 from autopar.frontend.onnx.problems import Problems
 from autopar.frontend.onnx.record import Recorder
@@ -86,7 +86,11 @@ def _output(recorder: Recorder, label: str, value: Value) -> Slot | Stored | Non
     if isinstance(value, Traced):
         return Slot(value.slot)
     if isinstance(value, Known):
-        return recorder.store(value)
+        try:
+            return recorder.store(value)
+        except Refused as refusal:
+            recorder.problems.add(f"output {label!r}", str(refusal))
+            return None
     if not isinstance(value, Failed):
         what = "a sequence" if isinstance(value, list) else "an optional"
         recorder.problems.add(f"output {label!r}", f"is {what}; only tensors can be outputs")

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
+from autopar.frontend.fx import IR_DTYPES
 from autopar.frontend.onnx.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.node import Array, Node, Refused, as_array
 from autopar.frontend.onnx.problems import Problems
@@ -182,7 +183,8 @@ class Recorder:
             operand_bytes = sum(leaf.tensor.nbytes for leaf in dict.fromkeys(operands))
             for fake in shapes:
                 self._check_size(fake, max(LARGEST_KNOWN, LARGEST_GROWTH * operand_bytes))
-            if sum(fake.nbytes for fake in shapes) > max(SMALL, operand_bytes):
+            grows = sum(fake.nbytes for fake in shapes) > max(SMALL, operand_bytes)
+            if grows and all(_has_place(leaf.tensor) for leaf in operands):
                 arguments = self._arguments(translation, inputs, real=False)
                 with self._mode:
                     tree = translation.run(node, *arguments)
@@ -244,6 +246,8 @@ class Recorder:
             if id(tensor) in same:
                 values.append(same[id(tensor)])
             elif isinstance(tensor, FakeTensor):
+                if not _has_place(tensor):
+                    raise Refused(f"its result is {kind.name}, which has no place in a program")
                 values.append(Traced(tensor, self._new_slot(), kind, recipe, len(values)))
             else:
                 self._check_size(tensor)
@@ -278,7 +282,12 @@ class Recorder:
             value: The value.
             node: The node that reads it.
             position: Which input of the node it is.
+
+        Raises:
+            Refused: If a program can't hold its dtype.
         """
+        if not _has_place(value.tensor):
+            raise Refused(f"it reads {value.kind.name}, which has no place in a program")
         if value not in self._places:
             self._places[value] = len(self.stored)
             self.stored.append(StoredTensor(value, node, position))
@@ -315,6 +324,11 @@ class Recorder:
             return value.tensor.numpy()
         except TypeError:
             return as_array(value.tensor) if value.tensor.numel() <= FEW_CONVERTED else None
+
+
+def _has_place(tensor: torch.Tensor) -> bool:
+    """Tells whether a program can hold tensors of this dtype."""
+    return tensor.dtype in IR_DTYPES
 
 
 def _follows(leaf: Known | Traced | Failed) -> bool:
