@@ -221,7 +221,7 @@ def render_verification(result: Verification, ranks: int) -> str:
     lines.append(render_outputs_compared(result.outputs, "the serial program"))
     if result.uncompared:
         lines.append(f"not compared: {', '.join(result.uncompared)}")
-    if result.first is not None:
+    if result.first is not None and not result.ok:
         lines.append(f"first difference: {result.first}")
         lines.append(f"values that differ by more than {result.tolerance:g}: {wrong}")
     return "\n".join(lines)
