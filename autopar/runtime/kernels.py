@@ -196,10 +196,13 @@ def _reshape(self: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 
 # Values are contiguous by contract, but kernels may leave a result in other strides (a permute, a
-# slice), where torch's own `view` refuses.
+# slice), where torch's own `view` refuses. A conjugate that is only marked as such would lose the
+# mark in a collective.
 _VIEWS: Mapping[str, Kernel] = {
     "aten.view.default": _view,
     "aten._unsafe_view.default": _view,
     "aten.view_copy.default": _view,
     "aten.reshape.default": _reshape,
+    "aten._conj.default": torch.ops.aten.conj_physical.default,
+    "aten._neg_view.default": torch.ops.aten.neg.default,
 }

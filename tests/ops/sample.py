@@ -34,6 +34,11 @@ def b(*shape: int) -> Tensor:
     return i(*shape, low=0, high=2).bool()
 
 
+def c(*shape: int) -> Tensor:
+    """Returns random complex numbers."""
+    return torch.complex(f(*shape), f(*shape[:-1], shape[-1] + 1)[..., 1:])
+
+
 @dataclass(frozen=True)
 class Sample:
     """A call of an op: tensors, and the other arguments as torch takes them, by schema name."""

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from tests.ops.sample import Sample, b, f, i, s
+from tests.ops.sample import Sample, b, c, f, i, s
+
+F32 = torch.float32
 
 PLAIN = """abs angle asinh atan
 ceil cos cosh digamma erf erfc exp exp2 expm1 floor frac i0 isfinite isinf
@@ -14,9 +16,23 @@ isnan isneginf isposinf lgamma reciprocal relu relu6 round sgn sigmoid sign sign
 square tan tanh trunc nan_to_num celu elu gelu hardshrink hardsigmoid hardswish leaky_relu mish selu
 silu softplus softshrink hardtanh neg deg2rad rad2deg alias clone detach lift_fresh_copy positive
 contiguous logical_not special_airy_ai special_bessel_j0 special_bessel_j1 special_entr
-special_erfcx special_i0e special_i1 special_i1e special_log_ndtr alias_copy conj_physical"""
+special_erfcx special_i0e special_i1 special_i1e special_log_ndtr alias_copy conj_physical
+special_modified_bessel_i0 special_modified_bessel_i1 special_spherical_bessel_j0
+log_sigmoid_forward detach_copy lift lift_fresh _conj_physical _neg_view _neg_view_copy
+resolve_conj resolve_neg zero frexp.Tensor"""
 
-POSITIVE = "log log10 log1p log2 rsqrt sqrt acosh"
+POSITIVE = """log log10 log1p log2 rsqrt sqrt acosh special_bessel_y0 special_bessel_y1
+special_modified_bessel_k0 special_modified_bessel_k1 special_scaled_modified_bessel_k0
+special_scaled_modified_bessel_k1"""
+
+COMPLEX = """abs angle acos asinh conj_physical _conj _conj_copy _conj_physical _neg_view cos exp
+isfinite log neg reciprocal resolve_conj rsqrt sgn sigmoid sinh sqrt square tanh"""
+
+POLYNOMIALS = """special_chebyshev_polynomial_t special_chebyshev_polynomial_u
+special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_hermite_polynomial_h
+special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p
+special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u
+special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w"""
 
 UNIT = "acos asin atanh erfinv logit special_ndtri"
 
@@ -44,6 +60,17 @@ def unary() -> Iterator[Sample]:
         yield s(name, f(3, 1, 4, low=1.1))
     for name in UNIT.split():
         yield s(name, f(5, 2, low=0.1, high=0.9))
+    for name in COMPLEX.split():
+        yield s(name, c(3, 4))
+    for special in (float("nan"), float("inf"), -float("inf")):
+        for name in ("exp", "sigmoid", "sinh", "relu", "round", "softplus", "abs", "clone"):
+            yield s(name, torch.tensor([[1.0, special, -2.0], [0.0, 0.5, special]]))
+    yield s("exp", f(0, 3))
+    yield s("abs", i(4, 3))
+    yield s("mvlgamma", f(4, 5, low=3, high=5), 2)
+    yield s("rrelu_with_noise_functional", f(4, 5), f(4, 5))
+    yield s("leaky_relu", f(4, 5), -0.3)
+    yield s("fill.Tensor", f(4, 5), f())
     yield s("bitwise_not", i(4, 3))
     yield s("clone", i(7))
     yield s("neg", f(3, dtype=torch.float16))
@@ -69,6 +96,7 @@ def binary() -> Iterator[Sample]:
         yield s(f"{name}.Scalar", i(4, 5), 2)
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         yield s(f"{name}.Tensor", i(4, 5), i(5))
+        yield s(f"{name}.Tensor", b(4, 5), b(4, 1))
         yield s(f"{name}.Scalar", i(4, 5), 3)
         yield s(f"{name}.Scalar_Tensor", 3, i(4, 5))
     for name in ("logical_and", "logical_or"):
@@ -76,6 +104,19 @@ def binary() -> Iterator[Sample]:
     for name in ("bitwise_left_shift", "bitwise_right_shift"):
         yield s(f"{name}.Tensor", i(4, 5), i(5, low=0, high=3))
         yield s(f"{name}.Tensor_Scalar", i(4, 5), 2)
+        yield s(f"{name}.Scalar_Tensor", 5, i(4, 5, low=0, high=3))
+    for name in POLYNOMIALS.split():
+        yield s(name, f(4, 5, low=-1, high=1), i(5, low=0, high=4))
+        yield s(f"{name}.n_scalar", f(4, 5, low=-1, high=1), 3)
+        yield s(f"{name}.x_scalar", 0.3, i(4, 5, low=0, high=4))
+    yield s("special_xlog1py", f(4, 1), f(5, low=0.5))
+    yield s("special_xlog1py.self_scalar", 2.0, f(4, 5, low=0.5))
+    yield s("special_xlog1py.other_scalar", f(4, 5), 2.0)
+    yield s("special_zeta.self_scalar", 3.0, f(4, 5, low=0.5))
+    yield s("special_zeta.other_scalar", f(4, 5, low=1.5), 2.0)
+    yield s("ldexp.Tensor", f(4, 5), i(5, low=0, high=3))
+    for name in ("maximum", "minimum", "clamp_min.Tensor"):
+        yield s(name, torch.tensor([1.0, float("nan"), 2.0, float("inf")]), f(3, 4, dtype=F32))
     for name in ("__lshift__", "__rshift__"):
         yield s(f"{name}.Tensor", i(4, 5), i(5, low=0, high=3))
         yield s(f"{name}.Scalar", i(4, 5), 2)
@@ -114,6 +155,12 @@ def arithmetic() -> Iterator[Sample]:
         yield s(f"{name}.Scalar", i(4, 5), 2)
     yield s("add.Scalar", f(4, 5), float("inf"))
     yield s("mul.Scalar", f(4, 5), -3)
+    yield s("mul.Scalar", f(4, 5), 3)
+    yield s("mul.Scalar", c(4, 5), 2.5)
+    yield s("mul.Scalar", f(4, 5), complex(1, 2))
+    yield s("mul.Tensor", c(4, 5), f(5))
+    yield s("mul.Tensor", b(4, 5), b(5))
+    yield s("add.Tensor", c(4, 5), f(4, 1))
     yield s("mul.Scalar", i(4, 5), 2.5)
     yield s("div.Scalar", f(4, 5), 3)
     for mode in ("floor", "trunc", None):
@@ -159,6 +206,11 @@ def backward() -> Iterator[Sample]:
     for name in ["gelu", "silu", "mish", "hardswish", "hardsigmoid"]:
         yield s(f"{name}_backward", g, x)
     yield s("elu_backward", g, 1.0, 1.0, 1.0, False, x)
+    yield s("hardshrink_backward", g, x, 0.5)
+    yield s("softshrink_backward", g, x, 0.5)
+    yield s("log_sigmoid_backward", g, x, x.exp())
+    yield s("rrelu_with_noise_backward", g, x, f(4, 5, low=0), 0.1, 0.3, True, False)
+    yield s("_prelu_kernel_backward", g, x, f(1, 5))
     yield s("hardtanh_backward", g, x, -1.0, 1.0)
     yield s("leaky_relu_backward", g, x, 0.1, False)
     yield s("logit_backward", g, f(4, 5, low=0.1, high=0.9))

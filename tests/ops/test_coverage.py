@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 import torch
 
-from autopar.ir.ops import RULES
+from autopar.ir.errors import Loc
+from autopar.ir.ops import RULES, RuleDefect, rule_of
 from autopar.ir.program import Op, Ref, Value
 
 NO_RULE = {
@@ -44,8 +46,6 @@ def test_core_aten_is_covered() -> None:
 
 def test_no_rule_writes_an_operand() -> None:
     """Ops that write have no rule; those that only do so in training have none for it."""
-    from autopar.ir.ops import rule_of
-
     for kind in RULES:
         namespace, name, overload = kind.split(".")
         if namespace == "aten":
@@ -60,3 +60,10 @@ def test_no_rule_writes_an_operand() -> None:
             ("y", "m", "v"),
         )
         assert (rule_of(op, values) is None) == training
+
+
+def test_a_failing_rule_names_the_op_and_its_place() -> None:
+    values = {"y": Value("y", "f32", (3,))}
+    op = Op("aten.sum.dim_IntList", (("self", 1.5), ("dim", (0,))), ("y",), loc=Loc("net.py", 7))
+    with pytest.raises(RuleDefect, match=r"net.py:7: the rule of aten.sum.dim_IntList fails for"):
+        rule_of(op, values)

@@ -133,7 +133,7 @@ i0 i1 -> i0 i1
 
 mul
 i0 i1, i1 -> i0 i1
-  linear [0] sum, [1] sum
+  linear [0] sum, [1] sum, [0, 1] prod
 
 mul of an integer and a float
 i0 i1, i1 -> i0 i1

@@ -81,3 +81,10 @@ def test_a_complete_value_becomes_partial() -> None:
     to_partial = kernel("autopar.to_partial")
     assert to_partial(self=x, monoid="sum", index=0) is x
     assert to_partial(self=x, monoid="max", index=1).tolist() == [torch.iinfo(x.dtype).min] * 2
+
+
+def test_a_conjugate_is_more_than_a_mark() -> None:
+    x = torch.tensor([1 + 2j])
+    found = kernel("aten._conj.default")(self=x)
+    assert not found.is_conj()
+    assert found.tolist() == [1 - 2j]

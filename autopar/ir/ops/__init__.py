@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from autopar.ir.ops import (
@@ -28,6 +28,11 @@ from autopar.ir.ops import (
 from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.program import Arg, Op, Ref, Value
 from autopar.ir.rule import OpCall, Rule, RuleError, TensorType
+
+
+class RuleDefect(RuntimeError):
+    """A rule's function failed other than by saying that it doesn't fit a call."""
+
 
 TABLES: tuple[Table, ...] = (
     pointwise.RULES,
@@ -65,6 +70,9 @@ def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
     """Returns the rule of an op of a serial program, or None if it has none for this call.
 
     A rule that doesn't fit the call's shapes counts as none: such an op is computed whole.
+
+    Raises:
+        RuleDefect: If the rule's function fails in any other way.
     """
     if op.kind not in RULES:
         return None
@@ -73,7 +81,10 @@ def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
     results = tuple(_type(values[name]) for name in op.results)
     # 1, 1.0 and True are equal, but not the same argument.
     kinds = tuple(type(arg) for _, arg in args)
-    return _rule(op.kind, args, kinds, operands, results)
+    try:
+        return _rule(op.kind, args, kinds, operands, results)
+    except Exception as error:
+        raise RuleDefect(_defect(op, operands, results, error)) from error
 
 
 @lru_cache(maxsize=4096)
@@ -89,6 +100,18 @@ def _rule(
         return RULES[kind](OpCall(kind, dict(args), operands, results))
     except RuleError:
         return None
+
+
+def _defect(
+    op: Op, operands: Sequence[TensorType], results: Sequence[TensorType], error: Exception
+) -> str:
+    types = (", ".join(f"{t.dtype}{list(t.shape)}" for t in side) for side in (operands, results))
+    args = ", ".join(f"{name}={arg}" for name, arg in op.args)
+    return (
+        f"{op.loc}: the rule of {op.kind} fails for {' -> '.join(types)} with {args}:"
+        f" {type(error).__name__}: {error}; either the arguments don't fit the op,"
+        " or this is a defect of autopar"
+    )
 
 
 def _anonymous(arg: Arg) -> Arg:

@@ -40,6 +40,42 @@ def add_scalar(call: OpCall) -> Rule | None:
     return (pointwise(EXTREMA) if finite and real else pointwise())(call)
 
 
+def scaled(call: OpCall) -> Rule | None:
+    """aten.mul.Scalar and div.Scalar: linear, and monotone if the scalar is positive."""
+    other = call.args.get("other")
+    positive = isinstance(other, (int, float)) and math.isfinite(other) and other > 0
+    real = call.results[0].dtype in ("f64", "f32", "f16", "bf16")
+    return (pointwise(LEFT, EXTREMA) if positive and real else pointwise(LEFT))(call)
+
+
+def bitwise(monoid: str) -> RuleFunction:
+    """Returns the rule function of a bitwise op that is, of booleans, this monoid."""
+
+    def rule(call: OpCall) -> Rule | None:
+        boolean = all(operand.dtype == "bool" for operand in call.operands)
+        rows = _lattice(monoid, ("any", "all")) if boolean and len(call.operands) == 2 else ()
+        return pointwise(*rows)(call)
+
+    return rule
+
+
+def leaky(call: OpCall) -> Rule | None:
+    """aten.leaky_relu: monotone if the slope is positive."""
+    slope = call.args.get("negative_slope", 0.01)
+    positive = isinstance(slope, (int, float)) and 0 < slope < math.inf
+    return (pointwise(EXTREMA) if positive else pointwise())(call)
+
+
+def rrelu_functional(call: OpCall) -> Rule | None:
+    """aten.rrelu_with_noise_functional draws random numbers in training only."""
+    return None if call.flag("training") else pointwise()(call)
+
+
+def fill(call: OpCall) -> Rule | None:
+    """aten.fill.Tensor: a scalar, everywhere."""
+    return pointwise(pending(1, monoids=ALL_MONOIDS), work=0)(call)
+
+
 def masked_fill(call: OpCall) -> Rule | None:
     """aten.masked_fill.Scalar: a constant survives only an idempotent reduction, zero a sum too."""
     zero = call.args.get("value") == 0
@@ -51,12 +87,15 @@ BOTH = pending(0, 1)
 LEFT = pending(0)
 RIGHT = pending(1)
 MOVE = pending(0, monoids=ALL_MONOIDS)
+PRODUCT = pending(0, monoids=("prod",))
 EXTREMA = pending(0, monoids=("max", "min"))
-"""Monotone without any rounding of its own: it commutes with max and min exactly."""
+"""Monotone, infinities and NaN included: it commutes with max and min up to rounding."""
 
 
-def _both_or_one(*monoids: str) -> tuple[Linear, ...]:
-    return tuple(pending(*operands, monoids=monoids) for operands in ((0, 1), (0,), (1,)))
+def _lattice(monoid: str, distributive: Sequence[str]) -> tuple[Linear, ...]:
+    """Returns the rows of a monoid of a distributive lattice: max with min, any with all."""
+    one = [pending(at, monoids=distributive) for at in (0, 1)]
+    return (pending(0, 1, monoids=(monoid,)), *one)
 
 
 def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunction]:
@@ -65,28 +104,41 @@ def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunc
 
 UNARY: Table = {
     **_aten(
-        "abs acos acosh angle asin asinh atan atanh bitwise_not cos cosh digamma erf erfc erfinv"
-        " exp exp2 expm1 frac i0 isfinite isinf isnan isneginf isposinf lgamma log log10 log1p log2"
-        " logical_not logit nan_to_num reciprocal rsqrt sgn sigmoid sign signbit"
-        " sin sinc sinh sqrt square tan tanh",
+        "acos acosh angle asin atanh bitwise_not cos cosh digamma erfc erfinv frac i0 isfinite"
+        " isinf isnan isneginf isposinf lgamma log log10 log1p log2 logical_not logit mvlgamma"
+        " nan_to_num polygamma reciprocal rsqrt sgn sign signbit sin sinc sqrt tan",
         pointwise(),
         "default",
     ),
-    **_aten("ceil floor relu round trunc relu6", pointwise(EXTREMA), "default"),
+    **_aten("abs square", pointwise(PRODUCT), "default"),
+    **_aten(
+        "asinh atan ceil erf exp exp2 expm1 floor relu relu6 round sigmoid sinh tanh trunc",
+        pointwise(EXTREMA),
+        "default",
+    ),
     **_aten("clamp clamp_max clamp_min hardtanh", pointwise(EXTREMA), "default"),
     **_aten("round", pointwise(), "decimals"),
     **_aten(
-        "celu elu gelu hardshrink hardsigmoid hardswish leaky_relu mish selu silu softplus"
-        " softshrink threshold",
+        "gelu hardshrink hardsigmoid hardswish log_sigmoid_forward mish silu softshrink threshold",
         pointwise(work=5),
         "default",
     ),
+    **_aten("celu elu selu softplus", pointwise(EXTREMA, work=5), "default"),
+    **_aten("leaky_relu", leaky, "default"),
+    **_aten("rrelu_with_noise_functional", rrelu_functional, "default"),
     **_aten("deg2rad neg rad2deg", pointwise(LEFT), "default"),
-    **_aten("alias clone detach lift_fresh_copy positive contiguous", pointwise(MOVE), "default"),
-    **_aten("polygamma", pointwise(), "default"),
     **_aten(
-        "special_airy_ai special_bessel_j0 special_bessel_j1 special_entr special_erfcx"
-        " special_i0e special_i1 special_i1e special_log_ndtr special_ndtri",
+        "alias clone contiguous detach detach_copy lift lift_fresh lift_fresh_copy positive",
+        pointwise(MOVE, work=0),
+        "default",
+    ),
+    **_aten("frexp", pointwise(), "Tensor"),
+    **_aten(
+        "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1"
+        " special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr"
+        " special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0"
+        " special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0"
+        " special_scaled_modified_bessel_k1 special_spherical_bessel_j0",
         pointwise(work=20),
         "default",
     ),
@@ -95,11 +147,18 @@ UNARY: Table = {
 COMPARISON: Table = {
     **_aten("eq ge gt le lt ne", pointwise(), "Tensor", "Scalar"),
     **_aten("logical_xor", pointwise(), "default"),
-    **_aten("bitwise_and bitwise_or bitwise_xor", pointwise(), "Tensor", "Scalar", "Scalar_Tensor"),
-    **_aten("bitwise_left_shift bitwise_right_shift", pointwise(), "Tensor", "Tensor_Scalar"),
+    **_aten("bitwise_and", bitwise("all"), "Tensor"),
+    **_aten("bitwise_or", bitwise("any"), "Tensor"),
+    **_aten("bitwise_xor", pointwise(), "Tensor"),
+    **_aten("bitwise_and bitwise_or bitwise_xor", pointwise(), "Scalar", "Scalar_Tensor"),
+    **_aten(
+        "bitwise_left_shift bitwise_right_shift",
+        pointwise(),
+        *("Tensor", "Tensor_Scalar", "Scalar_Tensor"),
+    ),
     **_aten("__lshift__ __rshift__", pointwise(), "Tensor", "Scalar"),
-    **_aten("logical_and", pointwise(*_both_or_one("all")), "default"),
-    **_aten("logical_or", pointwise(*_both_or_one("any")), "default"),
+    **_aten("logical_and", pointwise(*_lattice("all", ("any", "all"))), "default"),
+    **_aten("logical_or", pointwise(*_lattice("any", ("any", "all"))), "default"),
     **_aten("isclose", pointwise(), "default"),
 }
 
@@ -110,23 +169,36 @@ ARITHMETIC: Table = {
     **_aten("sub", add_scalar, "Scalar"),
     **_aten("rsub", pointwise(BOTH), "Tensor"),
     **_aten("rsub", pointwise(), "Scalar"),
-    **_aten("mul", pointwise(LEFT, RIGHT), "Tensor"),
+    **_aten("mul", pointwise(LEFT, RIGHT, pending(0, 1, monoids=("prod",))), "Tensor"),
     **_aten("div", pointwise(LEFT), "Tensor"),
-    **_aten("mul div", pointwise(LEFT), "Scalar"),
+    **_aten("mul div", scaled, "Scalar"),
+    **_aten("ldexp", pointwise(LEFT), "Tensor"),
     **_aten("div", pointwise(), "Tensor_mode", "Scalar_mode"),
     **_aten("floor_divide", pointwise(), "default", "Scalar"),
     **_aten("pow", pointwise(), "Tensor_Tensor", "Tensor_Scalar", "Scalar"),
     **_aten("fmod remainder", pointwise(), "Tensor", "Scalar"),
     **_aten("remainder", pointwise(), "Scalar_Tensor"),
-    **_aten("maximum", pointwise(*_both_or_one("max")), "default"),
-    **_aten("minimum", pointwise(*_both_or_one("min")), "default"),
-    **_aten("clamp", pointwise(), "Tensor"),
-    **_aten("clamp_max clamp_min", pointwise(), "Tensor"),
+    **_aten("maximum", pointwise(*_lattice("max", ("max", "min"))), "default"),
+    **_aten("minimum", pointwise(*_lattice("min", ("max", "min"))), "default"),
+    **_aten("clamp", pointwise(*(pending(n, monoids=("max", "min")) for n in range(3))), "Tensor"),
+    **_aten("clamp_min", pointwise(*_lattice("max", ("max", "min"))), "Tensor"),
+    **_aten("clamp_max", pointwise(*_lattice("min", ("max", "min"))), "Tensor"),
     **_aten(
         "atan2 fmax fmin gcd heaviside hypot igamma igammac lcm logaddexp logaddexp2 nextafter"
-        " special_zeta",
+        " special_xlog1py special_zeta",
         pointwise(),
         "default",
+    ),
+    **_aten("special_xlog1py special_zeta", pointwise(), "self_scalar", "other_scalar"),
+    **_aten(
+        "special_chebyshev_polynomial_t special_chebyshev_polynomial_u"
+        " special_chebyshev_polynomial_v special_chebyshev_polynomial_w"
+        " special_hermite_polynomial_h special_hermite_polynomial_he"
+        " special_laguerre_polynomial_l special_legendre_polynomial_p"
+        " special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u"
+        " special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w",
+        pointwise(work=20),
+        *("default", "n_scalar", "x_scalar"),
     ),
     **_aten("copysign", pointwise(), "Tensor", "Scalar"),
     **_aten("xlogy", pointwise(), "Tensor", "Scalar_Self", "Scalar_Other"),
@@ -134,7 +206,12 @@ ARITHMETIC: Table = {
     **_aten("addcmul", pointwise(pending(0, 1), pending(0, 2), work=2), "default"),
     **_aten("addcdiv", pointwise(BOTH, work=2), "default"),
     **_aten("complex", pointwise(BOTH), "default"),
-    **_aten("conj_physical", pointwise(LEFT), "default"),
+    **_aten(
+        "_conj _conj_copy _conj_physical _neg_view _neg_view_copy conj_physical resolve_conj"
+        " resolve_neg",
+        pointwise(LEFT, work=0),
+        "default",
+    ),
     **_aten("polar", pointwise(), "default"),
     **_aten("_prelu_kernel", pointwise(), "default"),
 }
@@ -155,13 +232,17 @@ CHOICE: Table = {
     **_aten("masked_fill", pointwise(pending(0, 2, monoids=ALL_MONOIDS)), "Tensor"),
     **_aten("copy", pointwise(pending(1, monoids=ALL_MONOIDS)), "default"),
     **_aten("fill", pointwise(), "Scalar"),
+    **_aten("fill", fill, "Tensor"),
+    **_aten("zero", pointwise(work=0), "default"),
 }
 
 BACKWARD: Table = {
     **_aten(
-        "elu_backward gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward"
-        " leaky_relu_backward logit_backward mish_backward native_dropout_backward"
-        " sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward",
+        "_prelu_kernel_backward elu_backward gelu_backward hardshrink_backward"
+        " hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward"
+        " log_sigmoid_backward logit_backward mish_backward native_dropout_backward"
+        " rrelu_with_noise_backward sigmoid_backward silu_backward softplus_backward"
+        " softshrink_backward tanh_backward threshold_backward",
         pointwise(LEFT, work=5),
         "default",
     ),
