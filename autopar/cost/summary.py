@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autopar.cost.halo import halo_bytes
 from autopar.ir.distribution import serial_points
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.ops import rule_of
@@ -26,7 +27,7 @@ class CollectiveCount:
         kind: `all_reduce`, `all_gather`, ...
         group: The process group; before mapping the mesh axes, joined by `_`.
         count: How many a rank takes part in.
-        bytes: Sum of the sizes of their results.
+        bytes: Sum of the sizes of their results; of redistributions, what the busiest rank gets.
     """
 
     kind: str
@@ -99,9 +100,7 @@ class _Counts:
         joined = "_".join(str(axis) for axis in axes) if isinstance(axes, tuple) else ""
         key = (op.kind.removeprefix("comm."), str(op.arg("group", joined)))
         count, total = self.collectives.get(key, (0, 0))
-        size = sum(
-            math.prod(values[name].global_shape) * values[name].itemsize for name in op.results
-        )
+        size = sum(_moved_bytes(op, values[name]) for name in op.results)
         self.collectives[key] = (count + times, total + times * size)
 
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
@@ -116,6 +115,12 @@ class _Counts:
         if isinstance(arg, tuple):
             return tuple(self._resolved(item) for item in arg)
         return evaluate(arg, self.coords) if isinstance(arg, Expr) else arg
+
+
+def _moved_bytes(op: Op, result: Value) -> int:
+    if op.kind == "comm.redistribute":
+        return halo_bytes(dict(op.args), result.global_shape, result.itemsize)
+    return math.prod(result.global_shape) * result.itemsize
 
 
 def _callee(op: Op) -> tuple[str, int] | None:

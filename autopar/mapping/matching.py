@@ -27,6 +27,7 @@ class Meeting:
             is the same everywhere is an array of one element; so below.
         gets: Size of each dimension of the tensor that a rank gets.
         settings: The integer arguments on which all members must agree.
+        words: Those of the others that are text.
     """
 
     group: Membership
@@ -34,6 +35,7 @@ class Meeting:
     brings: tuple[Ints, ...]
     gets: tuple[Ints, ...]
     settings: Mapping[str, Ints]
+    words: Mapping[str, str]
 
     def dim(self, name: str) -> int:
         """Returns an argument that is a dimension, the same on all ranks."""
@@ -80,6 +82,22 @@ def _all_to_all(met: Meeting) -> tuple[Sizes, Sizes]:
     return brings, gets
 
 
+def _redistribute(met: Meeting) -> tuple[Sizes, Sizes]:
+    brings, gets = met.of_first(), met.of_first()
+    settings, position = met.settings, met.group.position
+    size, held, read = (settings[name] for name in ("size", "block", "outputs_block"))
+    brings[met.dim("dim")] = np.clip(size - position * held, 0, held)
+    count = np.clip(settings["outputs"] - position * read, 0, read)
+    edge = position * read + np.where(settings["stride"] > 0, 0, count - 1)
+    low = edge * settings["stride"] + settings["start"]
+    span = (count - 1) * abs(settings["stride"]) + settings["length"]
+    high = np.where(count > 0, low + span, low)
+    if met.words.get("fill") == "none":
+        low, high = np.clip(low, 0, size), np.clip(high, 0, size)
+    gets[met.dim("dim")] = high - low
+    return brings, gets
+
+
 @dataclass(frozen=True)
 class Contract:
     """What the members of a kind of collective must bring and get.
@@ -87,7 +105,8 @@ class Contract:
     Attributes:
         sizes: Gives the sizes of what every rank must bring, and of what it must get.
         dims: Arguments that name a dimension of the tensor.
-        totals: Arguments that give the whole size of a dimension of which members hold blocks.
+        totals: Arguments that are integers, such as the whole size of a dimension of which members
+            hold blocks.
         members: Arguments that give a member by its position in the list.
     """
 
@@ -104,6 +123,11 @@ CONTRACTS: Mapping[str, Contract] = {
     "comm.reduce_scatter": Contract(_reduce_scatter, dims=("dim",)),
     "comm.all_to_all": Contract(
         _all_to_all, dims=("split_dim", "concat_dim"), totals=("concat_size",)
+    ),
+    "comm.redistribute": Contract(
+        _redistribute,
+        dims=("dim",),
+        totals=("size", "block", "outputs", "outputs_block", "stride", "start", "length"),
     ),
 }
 
@@ -151,6 +175,7 @@ class Matcher:
             tuple(self._gathered(parties, sizes) for sizes in zip(*operands, strict=True)),
             tuple(self._gathered(parties, sizes) for sizes in zip(*results, strict=True)),
             settings,
+            {name: arg for name, arg in parties[0][1].settings.items() if isinstance(arg, str)},
         )
 
     def _gathered(self, parties: Sequence[Party], exprs: Sequence[IntExpr]) -> Ints:

@@ -116,6 +116,7 @@ SECONDS: Mapping[str, Callable[[CommunicationModel, float, Sequence[str]], float
     "comm.reduce_scatter": CommunicationModel.reduce_scatter,
     "comm.all_to_all": CommunicationModel.all_to_all,
     "comm.broadcast": CommunicationModel.broadcast,
+    "comm.redistribute": CommunicationModel.point_to_point,
 }
 """The time of each kind of collective, as a function of (model, bytes, axes)."""
 

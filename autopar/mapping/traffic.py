@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autopar.cost.halo import halo_bytes
 from autopar.ir.expr import evaluate
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Program, Value
+from autopar.ir.program import Program
 from autopar.mapping.collectives import Collective, executions, sites
 
 
@@ -18,7 +19,8 @@ class Traffic:
     Attributes:
         kind: The comm op.
         axes: The mesh axes it runs over, major to minor.
-        nbytes: Bytes of the larger of operand and result, on the rank with the largest piece.
+        nbytes: Bytes of the larger of operand and result, on the rank with the largest piece; of a
+            redistribution, those that are sent.
         count: How often a rank runs it in one execution of the program.
     """
 
@@ -37,12 +39,19 @@ def traffic(program: Program, mesh: ProcessMesh) -> tuple[Traffic, ...]:
     for name, each in found.items():
         for site in each:
             if isinstance(site, Collective):
-                nbytes = max(_nbytes(value, origin) for value in (site.operand, site.result))
+                nbytes = _nbytes(site, origin)
                 key = (site.op.kind, site.axes, nbytes)
                 counts[key] = counts.get(key, 0) + times[name]
     return tuple(Traffic(*key, count) for key, count in counts.items())
 
 
-def _nbytes(value: Value, coords: dict[str, int]) -> int:
+def _nbytes(site: Collective, origin: dict[str, int]) -> int:
     # The process at the origin has the first block of everything, and no block is larger.
-    return math.prod(evaluate(size, coords) for size in value.shape) * value.itemsize
+    operand, result = (
+        tuple(evaluate(size, origin) for size in value.shape)
+        for value in (site.operand, site.result)
+    )
+    itemsize = site.result.itemsize
+    if site.op.kind == "comm.redistribute":
+        return halo_bytes(dict(site.op.args), result, itemsize)
+    return max(math.prod(operand), math.prod(result)) * itemsize

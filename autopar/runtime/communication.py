@@ -22,9 +22,11 @@ from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.layout import block_size
+from autopar.ir.window import Fill, Piece, Redistribution, Window
 from autopar.runtime.boxes import blocks
 from autopar.runtime.groups import Group
 from autopar.runtime.reduction import accumulator, reduce_tensors
+from autopar.runtime.windows import joined, read
 
 _T = TypeVar("_T")
 
@@ -128,12 +130,67 @@ def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
     return restored(sent, x.dtype)
 
 
+def redistribute(
+    x: Tensor,
+    dim: int,
+    size: int,
+    block: int,
+    outputs: int,
+    outputs_block: int,
+    stride: int,
+    start: int,
+    length: int,
+    fill: Fill,
+    group: Group,
+) -> Tensor:
+    """Returns the rank's window of `dim`, of which members hold blocks.
+
+    What a rank holds already isn't sent. The arguments are those of `Redistribution` and `Window`.
+    """
+    window = Window("", stride, start, length, fill)
+    exchange = Redistribution(size, block, outputs, outputs_block, window)
+    me = group.position
+    rows = x.movedim(dim, 0)
+    first = me * exchange.block
+    wanted = [list(exchange.pieces(member)) for member in range(group.size)]
+    arrived: dict[int, Tensor] = {}
+    if any(at != reader for reader, asked in enumerate(wanted) for at, _ in asked):
+        sent = [_held(rows, asked, me, reader, first) for reader, asked in enumerate(wanted)]
+        counts = [sum(_rows(wanted[me], at)) if at != me else 0 for at in range(group.size)]
+        shapes = [(count, *rows.shape[1:]) for count in counts]
+        arrived = dict(enumerate(_exchanged(_in_rank_order(sent, group), shapes, group)))
+    taken = dict.fromkeys(arrived, 0)
+    parts = []
+    for holder, piece in wanted[me]:
+        if holder == me:
+            parts.append(read(rows, piece, first, fill))
+            continue
+        low, count = piece.extent
+        parts.append(read(arrived[holder][taken[holder] :], piece, low, fill))
+        taken[holder] += count
+    return joined(rows, parts).movedim(0, dim).contiguous()
+
+
+def _held(
+    rows: Tensor, asked: Sequence[tuple[int, Piece]], me: int, reader: int, first: int
+) -> Tensor:
+    """Returns what a rank that holds `rows` from `first` on sends to a reader of these pieces."""
+    extents = [piece.extent for at, piece in asked if at == me != reader]
+    return joined(rows, [rows.narrow(0, low - first, count) for low, count in extents])
+
+
+def _rows(asked: Sequence[tuple[int, Piece]], holder: int) -> list[int]:
+    """Returns the number of rows of each piece that a member holds."""
+    return [piece.extent[1] for at, piece in asked if at == holder]
+
+
 COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
     "comm.all_reduce": all_reduce,
     "comm.all_gather": all_gather,
     "comm.reduce_scatter": reduce_scatter,
     "comm.all_to_all": all_to_all,
     "comm.broadcast": broadcast,
+    "comm.redistribute": redistribute,
 }
 """The function of each collective; its last argument is the `Group`."""
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from autopar.runtime.reduction import identity
+from autopar.runtime.windows import window
 
 
 def to_partial(self: Tensor, monoid: str, index: int) -> Tensor:
@@ -143,6 +144,7 @@ def scatter_reduce(
 
 OWN_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.to_partial": to_partial,
+    "autopar.window": window,
     "autopar.embedding": embedding,
     "autopar.index_select": index_select,
     "autopar.gather": gather,

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Op
+from autopar.ir.window import Redistribution
 from autopar.runtime.boxes import blocks
 from autopar.runtime.reduction import reduce_tensors
+from autopar.runtime.windows import fill_value
 
 
 def collective(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -71,10 +73,40 @@ def _expect(op: Op, found: list[int], wanted: list[int]) -> None:
         )
 
 
+def _redistribute(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    exchange = Redistribution.of_args(dict(op.args))
+    dim, block = _integer(op, "dim"), exchange.block
+    lengths = [max(0, min(block, exchange.size - at * block)) for at in range(len(tensors))]
+    _expect(op, [tensor.shape[dim] for tensor in tensors], lengths)
+    whole = torch.cat(list(tensors), dim)
+    return [window_of(whole, dim, exchange, member) for member in range(len(tensors))]
+
+
+def window_of(whole: Tensor, dim: int, exchange: Redistribution, member: int) -> Tensor:
+    """Returns what a member of a redistribution gets, element by element."""
+    low, high = exchange.interval(member)
+    size, fill = exchange.size, exchange.window.fill
+    at = torch.arange(low, high)
+    inside = (at >= 0) & (at < size)
+    if fill == "none":
+        return whole.index_select(dim, at[inside])
+    if fill == "wrap":
+        return whole.index_select(dim, at % size)
+    if fill == "edge":
+        return whole.index_select(dim, at.clamp(0, size - 1))
+    if fill == "reflect":
+        return whole.index_select(dim, torch.where(at < size, at.abs(), 2 * (size - 1) - at))
+    spare = whole.new_full((1,), fill_value(fill, whole.dtype))
+    shape = [1 if d == dim else n for d, n in enumerate(whole.shape)]
+    padded = torch.cat([whole, spare.expand(shape)], dim)
+    return padded.index_select(dim, torch.where(inside, at, size))
+
+
 _REFERENCE: Mapping[str, Callable[[Op, Sequence[Tensor]], Sequence[Tensor]]] = {
     "comm.all_reduce": _all_reduce,
     "comm.all_gather": _all_gather,
     "comm.reduce_scatter": _reduce_scatter,
     "comm.all_to_all": _all_to_all,
     "comm.broadcast": _broadcast,
+    "comm.redistribute": _redistribute,
 }

@@ -207,6 +207,10 @@ class _LockStep:
         return rank in self.waiting and self._group(rank) == members
 
 
+_UNEVEN = ("comm.all_gather", "comm.all_to_all", "comm.redistribute")
+"""The collectives whose members bring blocks of a dimension."""
+
+
 def _signature(request: Request) -> tuple[object, ...]:
     """Returns what all members of a collective must agree on."""
     op: Op = request.op
@@ -214,7 +218,7 @@ def _signature(request: Request) -> tuple[object, ...]:
     for name in ("dim", "concat_dim"):
         # Blocks of the dimension that is being gathered may differ.
         dim = op.arg(name)
-        if isinstance(dim, int) and op.kind in ("comm.all_gather", "comm.all_to_all"):
+        if isinstance(dim, int) and op.kind in _UNEVEN:
             shape[dim] = -1
     args = tuple((name, arg) for name, arg in op.args if name != "self")
     return op.kind, args, request.tensor.dtype, tuple(shape)

@@ -67,9 +67,25 @@ class TestOneProgram:
                     concat_size=8,
                     group="a",
                 ),
+                step(
+                    "h",
+                    "redistribute",
+                    "w",
+                    (6 - 4 * A, 3),
+                    dim=0,
+                    size=16,
+                    block=8,
+                    outputs=10,
+                    outputs_block=6,
+                    stride=1,
+                    start=8,
+                    length=1,
+                    fill="none",
+                    group="a",
+                ),
             )
         )
-        assert proven == Proof(ranks=8, classes=1, collectives=6)
+        assert proven == Proof(ranks=8, classes=1, collectives=7)
 
     def test_sizes_may_depend_on_axes_outside_the_group(self) -> None:
         size = 3 - A

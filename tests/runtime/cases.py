@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from autopar.ir.layout import block_size
-from autopar.ir.program import Op, Ref
+from autopar.ir.program import Arg, Op, Ref
+from autopar.ir.window import Redistribution, Window
 from autopar.runtime.kernels import TORCH_DTYPES
 
 MOVED = ("f32", "bf16", "f16", "i64", "i32", "i16", "bool", "f8e4m3fn", "u16", "u64", "c64")
@@ -22,12 +24,44 @@ def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     sizes = (2 * ranks, 2 * ranks - 1, 1, 0)
     for dtype in MOVED:
         yield _op("broadcast", source=ranks - 1), _tensors(dtype, [(3, 2)] * ranks)
+        if dtype in ("f32", "bool", "c64"):
+            yield from _redistributions(dtype, ranks)
         for size in sizes:
             for dim in (0, 1):
                 yield _gather(dtype, size, dim, ranks)
             for split_dim, concat_dim in ((0, 1), (2, 0)):
                 for concat in sizes:
                     yield _all_to_all(dtype, size, concat, split_dim, concat_dim, ranks)
+
+
+WINDOWS = (
+    # outputs - size, stride, start, length
+    (0, 1, -1, 3),
+    (0, 1, -4, 9),
+    (-2, 1, 1, 1),
+    (3, 1, -2, 1),
+    (0, 1, -3, 1),
+    (0, -1, None, 1),
+)
+
+
+def _redistributions(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
+    """Halos, also where they are wider than a block, crops, pads, rolls and flips."""
+    fills = (3, "wrap", "edge", "reflect", "none", *(("least",) if dtype != "c64" else ()))
+    for size in (4 * ranks, 4 * ranks - 2, ranks + 1, 2):
+        for (more, stride, start, length), fill in itertools.product(WINDOWS, fills):
+            low = size - 1 if start is None else start
+            window = Window("", stride, low, length, fill)
+            exchange = Redistribution.over(size, max(0, size + more), ranks, window)
+            last = low + length - 1 + max(0, exchange.outputs - 1) * stride
+            if fill == "reflect" and not -size < low <= last < 2 * size - 1:
+                continue
+            for dim in (0, 1):
+                shapes = [
+                    tuple(b if d == dim else 2 for d in range(2)) for b in _blocks(size, ranks)
+                ]
+                op = _op("redistribute", dim=dim, **dict(exchange.args))
+                yield op, _tensors(dtype, shapes)
 
 
 def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
@@ -81,7 +115,7 @@ def _blocks(size: int, ranks: int) -> list[int]:
     return [max(0, min(block, size - rank * block)) for rank in range(ranks)]
 
 
-def _op(name: str, **args: str | int) -> Op:
+def _op(name: str, **args: Arg) -> Op:
     return Op(f"comm.{name}", (("self", Ref("x")), *args.items(), ("group", "g")), ("y",))
 
 

@@ -1,0 +1,51 @@
+"""Windows of tensors: taken from a whole dimension, or out of the blocks of several members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from autopar.ir.window import Fill, Piece, pieces
+from autopar.runtime.reduction import identity
+
+
+def window(self: Tensor, dim: int, low: int, high: int, fill: Fill) -> Tensor:
+    """Returns the elements with indices [low, high) of a dimension, some of which may lie outside.
+
+    Args:
+        self: Holds all of the dimension.
+        dim: The dimension.
+        low, high: The first index, and the one behind the last.
+        fill: What stands outside (see `autopar.ir.window.Window`).
+    """
+    rows = self.movedim(dim, 0)
+    parts = [read(rows, piece, 0, fill) for piece in pieces(low, high, rows.shape[0], fill)]
+    return joined(rows, parts).movedim(0, dim).contiguous()
+
+
+def read(rows: Tensor, piece: Piece, first: int, fill: Fill) -> Tensor:
+    """Returns a piece of a window along dimension 0, of a block that begins with row `first`."""
+    start, length, step = piece
+    if step is None:
+        return rows.new_full((length, *rows.shape[1:]), fill_value(fill, rows.dtype))
+    if step == 0:
+        return rows.narrow(0, start - first, 1).expand(length, *rows.shape[1:])
+    low, _ = piece.extent
+    found = rows.narrow(0, low - first, length)
+    return found if step == 1 else found.flip(0)
+
+
+def joined(rows: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Returns parts one after another along dimension 0; none if there are none."""
+    if not parts:
+        return rows.new_empty((0, *rows.shape[1:]))
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def fill_value(fill: Fill, dtype: torch.dtype) -> bool | int | float:
+    """Returns the element that stands outside of a dimension."""
+    if isinstance(fill, str):
+        return identity("max", dtype)
+    return fill
