@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.ops import samples_image, samples_layout, samples_pointwise, samples_reduction
+from tests.ops import (
+    samples_image,
+    samples_layout,
+    samples_linalg,
+    samples_pointwise,
+    samples_reduction,
+)
 from tests.ops.sample import Sample
 
 NOT_RUN = {
@@ -15,11 +21,14 @@ NOT_RUN = {
 """Ops whose content is anything."""
 
 
+MODULES = (samples_pointwise, samples_linalg, samples_reduction, samples_layout, samples_image)
+
+
 @cache
 def samples_by_kind() -> dict[str, list[Sample]]:
     """Returns the samples of each op."""
     found: dict[str, list[Sample]] = {}
-    for module in (samples_pointwise, samples_reduction, samples_layout, samples_image):
+    for module in MODULES:
         for sample in module.samples():
             found.setdefault(sample.kind, []).append(sample)
     return found

@@ -1,4 +1,4 @@
-"""Samples of matrix products, reductions, normalizations and sorts."""
+"""Samples of reductions, normalizations and sorts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.ops.sample import Sample, b, f, i, s
 
 def samples() -> Iterator[Sample]:
     """Yields the samples."""
-    yield from products()
     yield from reductions()
     yield from statistics()
     yield from along()
@@ -19,40 +18,6 @@ def samples() -> Iterator[Sample]:
     yield from norms()
     yield from attention()
     yield from scalars()
-
-
-def products() -> Iterator[Sample]:
-    """Yields samples of matrix products."""
-    yield s("mm", f(3, 4), f(4, 5))
-    yield s("mm", f(1, 7), f(7, 2))
-    yield s("mm", i(3, 4), i(4, 5))
-    yield s("mm", i(3, 4, dtype=torch.int32), i(4, 5, dtype=torch.int32))
-    small = torch.int8
-    yield s("_int_mm", i(18, 8, dtype=small), i(8, 8, dtype=small))
-    yield s("bmm", f(2, 3, 4), f(2, 4, 5))
-    yield s("mv", f(3, 4), f(4))
-    yield s("dot", f(5), f(5))
-    yield s("vdot", f(5), f(5))
-    yield s("outer", f(3), f(4))
-    yield s("ger", f(3), f(4))
-    for shape in ((5,), (3, 5), (1, 5), (3, 1), ()):
-        yield s("addmm", f(*shape), f(3, 4), f(4, 5))
-    yield s("addmm", f(5), f(3, 4), f(4, 5), beta=2, alpha=3)
-    yield s("addmm", f(5) * float("nan"), f(3, 4), f(4, 5), beta=0, alpha=3)
-    yield s("baddbmm", f(2, 3, 5), f(2, 3, 4), f(2, 4, 5), beta=2)
-    yield s("baddbmm", f(1, 1, 5), f(2, 3, 4), f(2, 4, 5))
-    yield s("addmv", f(3), f(3, 4), f(4))
-    yield s("matmul", f(2, 1, 3, 4), f(5, 4, 2))
-    yield s("matmul", f(3, 4), f(4))
-    yield s("matmul", f(4), f(2, 4, 3))
-    yield s("matmul", f(4), f(4))
-    yield s("linear", f(2, 3, 4), f(5, 4))
-    yield s("linear", f(2, 3, 4), f(5, 4), f(5))
-    yield s("linear", f(4), f(5, 4), f(5))
-    regular = f(3, 4, 4) + 5 * torch.eye(4, dtype=torch.float64)
-    yield s("_linalg_det", regular)
-    yield s("linalg_inv_ex", regular)
-    yield s("linalg_cholesky_ex", regular @ regular.mT)
 
 
 def reductions() -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""Matrix products, and ops on batches of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, factors, pending, row, same
-from autopar.ir.program import Arg, Ref
+from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rule import Dims, OpCall, Rule, build_rule, make_rule
 
 BIAS_LINEAR = (pending(0, 1), pending(0, 2))
@@ -116,6 +116,84 @@ def linear(call: OpCall) -> Rule | None:
     return with_bodies(call, make, "product", write)
 
 
+def summed_product(call: OpCall) -> Rule | None:
+    """aten.addbmm: products of matrices are summed over the batch; the body adds the bias."""
+    dims: list[Dims] = [tuple((name,) for name in text) for text in ("bmk", "bkn", "mn")]
+    bias = _aligned(call.operands[0].shape, call.results[0].shape, dims[2])
+
+    def make(split: bool) -> Rule:
+        return build_rule(
+            call,
+            [bias, *dims[:2]],
+            dims[2:],
+            reduce=dict.fromkeys("bk", "sum"),
+            whole=() if split else ("b", "k"),
+            linear=BIAS_LINEAR,
+            work=2,
+        )
+
+    def write(w: BodyWriter) -> None:
+        target = w.value(w.op.results[0])
+        args: dict[str, Arg] = {
+            "self": Ref(w.required("batch1")),
+            "mat2": Ref(w.required("batch2")),
+        }
+        shape = (call.operands[1].shape[0], *target.global_shape)
+        products = w.emit("aten.bmm.default", args, shape, target.dtype)
+        total: dict[str, Arg] = {"self": Ref(products), "dim": (0,)}
+        if target.dtype not in _FLOATS:
+            total["dtype"] = DType(target.dtype)
+        found = w.emit("aten.sum.dim_IntList", total, target.global_shape, target.dtype)
+        _scale_and_add(w, found, w.required("self"))
+
+    return with_bodies(call, make, "product", write)
+
+
+_FLOATS = ("f64", "f32", "f16", "bf16", "c64", "c128")
+
+
+def outer_product(call: OpCall) -> Rule | None:
+    """aten.addr: `beta * bias + alpha * (left x right)`."""
+    dims: Dims = (("m",), ("n",))
+    bias = _aligned(call.operands[0].shape, call.results[0].shape, dims)
+    return build_rule(call, [bias, dims[:1], dims[1:]], [dims], linear=BIAS_LINEAR, work=2)
+
+
+def activated(call: OpCall) -> Rule | None:
+    """aten._addmm_activation: addmm, then relu or gelu, which need the whole sum."""
+    dims: Dims = (("m",), ("n",))
+    bias = _aligned(call.operands[0].shape, call.results[0].shape, dims)
+    operands: list[Dims] = [bias, (("m",), ("k",)), (("k",), ("n",))]
+    return build_rule(call, operands, [dims], whole=("k",), work=2)
+
+
+def trilinear(call: OpCall) -> Rule | None:
+    """aten._trilinear: three tensors, stretched along dimensions, multiplied and summed."""
+    rank = len(call.operands[0].shape) + len(call.integers("expand1"))
+    gone = [at % rank for at in call.integers("sumdim")]
+    sizes = [1] * rank
+    kept = [
+        [at for at in range(rank) if at not in {n % rank for n in call.integers(f"expand{which}")}]
+        for which in (1, 2, 3)
+    ]
+    for tensor, places in zip(call.operands, kept, strict=True):
+        for size, at in zip(tensor.shape, places, strict=True):
+            sizes[at] = size if sizes[at] == 1 else sizes[at]
+    operands: list[Dims] = [
+        tuple((f"i{at}",) if n == sizes[at] else () for n, at in zip(t.shape, places, strict=True))
+        for t, places in zip(call.operands, kept, strict=True)
+    ]
+    result = tuple((f"i{at}",) for at in range(rank) if at not in gone)
+    return build_rule(
+        call,
+        operands,
+        [result],
+        reduce={f"i{at}": "sum" for at in gone},
+        linear=[pending(at) for at in range(3)],
+        work=2,
+    )
+
+
 def _product(text: str) -> RuleFunction:
     return row(text, reduce={"k": "sum"}, linear=BILINEAR, work=2)
 
@@ -133,9 +211,8 @@ RULES: Table = {
     "aten.addmv.default": biased("m k", "k", "m", "aten.mv.default", ("self", "mat", "vec")),
     "aten.matmul.default": matmul,
     "aten.linear.default": linear,
-    "aten._linalg_det.default": row("*b r c -> *b, *b r c, *b r", whole=("r", "c")),
-    **same(
-        ["aten.linalg_inv_ex.default", "aten.linalg_cholesky_ex.default"],
-        row("*b r c -> *b r c, *b", whole=("r", "c")),
-    ),
+    "aten.addbmm.default": summed_product,
+    "aten.addr.default": outer_product,
+    "aten._addmm_activation.default": activated,
+    "aten._trilinear.default": trilinear,
 }
