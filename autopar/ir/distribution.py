@@ -72,10 +72,21 @@ def local_args(rule: Rule, dist: OpDist) -> dict[str, Arg]:
     return {name: _local_arg(rule, dist, arg) for name, arg in rule.local.items()}
 
 
-def indexed_factor(rule: Rule, dist: OpDist) -> str | None:
-    """Returns the indexed factor that the choice splits, if any."""
+def _indexed_factor(rule: Rule, dist: OpDist) -> str | None:
     rule = rule.under(dist.body)
     return next((f for f, dim in dist.factors if f in rule.indexed and dim_axes(dim)), None)
+
+
+def shard_call(rule: Rule, dist: OpDist) -> tuple[str, dict[str, Arg]] | None:
+    """Returns the op, and its further arguments, that computes a shard of an indexed factor.
+
+    None if the choice splits no such factor: then the op itself computes its part.
+    """
+    factor = _indexed_factor(rule, dist)
+    if factor is None:
+        return None
+    shard = rule.under(dist.body).indexed[factor]
+    return shard.kind, {**shard.args, "offset": factor_start(rule, dist, factor)}
 
 
 def factor_start(rule: Rule, dist: OpDist, factor: str) -> IntExpr:
@@ -134,12 +145,12 @@ __all__ = [
     "consumed",
     "factor_layout",
     "factor_start",
-    "indexed_factor",
     "local_args",
     "local_points",
     "produced",
     "replicated",
     "serial_points",
+    "shard_call",
     "split_factors",
     "tensor_dims",
 ]

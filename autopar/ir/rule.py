@@ -154,6 +154,19 @@ LocalArg = Sizes | Size | Offset
 
 
 @dataclass(frozen=True)
+class Shard:
+    """The op that computes a shard of an op along an indexed factor.
+
+    Attributes:
+        kind: It takes the op's arguments and the first index of the shard's block, `offset`.
+        args: What it takes besides, or in the place of the op's.
+    """
+
+    kind: str
+    args: Mapping[str, Arg] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Body:
     """An alternative way to compute an op, as a decomposition into ops that have rules themselves.
 
@@ -184,7 +197,7 @@ class Rule:
         reduce: (factor, result position) -> monoid, for every splittable factor that is absent
             from a result: a split leaves that result pending, or, if it is `SAME`, complete.
         indexed: Factor addressed by the values of an index operand -> the op that computes a
-            shard: it takes the first index of the shard's block as an extra argument `offset`.
+            shard.
         linear: How the op commutes with pending reductions of its operands.
         local: Arguments that depend on the shard.
         bodies: Alternative bodies.
@@ -197,7 +210,7 @@ class Rule:
     results: tuple[Dims, ...]
     whole: frozenset[str] = frozenset()
     reduce: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    indexed: Mapping[str, str] = field(default_factory=dict)
+    indexed: Mapping[str, Shard] = field(default_factory=dict)
     linear: tuple[Linear, ...] = ()
     local: Mapping[str, LocalArg] = field(default_factory=dict)
     bodies: tuple[Body, ...] = ()
@@ -237,7 +250,7 @@ def make_rule(
     sizes: Mapping[str, int] | None = None,
     whole: Sequence[str] = (),
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
-    indexed: Mapping[str, str] | None = None,
+    indexed: Mapping[str, str | Shard] | None = None,
     linear: Sequence[Linear] = (),
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
@@ -252,6 +265,7 @@ def make_rule(
         call: Gives the shapes.
         sizes: Sizes of factors that occur only within compound dimensions.
         reduce: Monoid of each factor that is absent from a result, or of a (factor, result) pair.
+        indexed: The op that computes a shard, by its kind alone where it takes no more arguments.
 
     The other arguments are those of `Rule`. `whole` may name `*b` too.
 
@@ -287,7 +301,7 @@ def build_rule(
     sizes: Mapping[str, int] | None = None,
     whole: Sequence[str] = (),
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
-    indexed: Mapping[str, str] | None = None,
+    indexed: Mapping[str, str | Shard] | None = None,
     linear: Sequence[Linear] = (),
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
@@ -303,7 +317,10 @@ def build_rule(
         results=tuple(results),
         whole=closed,
         reduce=full_reduce,
-        indexed=dict(indexed or {}),
+        indexed={
+            factor: Shard(shard) if isinstance(shard, str) else shard
+            for factor, shard in (indexed or {}).items()
+        },
         linear=tuple(row for row in linear if _survives(call, row)),
         local=dict(local or {}),
         bodies=tuple(bodies),
@@ -361,6 +378,8 @@ def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -
     order: dict[str, None] = {}
     compound: list[tuple[tuple[str, ...], int]] = []
     for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True):
+        if len(dims) != len(tensor.shape):
+            raise RuleError(f"{call.kind}: {_dims_str(dims)!r} doesn't fit {list(tensor.shape)}")
         for dim, size in zip(dims, tensor.shape, strict=True):
             if len(dim) != 1:
                 order.update(dict.fromkeys(dim))

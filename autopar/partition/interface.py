@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from autopar.ir.distribution import (
     consumed,
-    factor_start,
-    indexed_factor,
     local_args,
     produced,
     replicated,
+    shard_call,
 )
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
@@ -127,10 +126,10 @@ def _check(rule: Rule, op: Op, dist: OpDist) -> None:
 def _with_rule(rule: Rule, op: Op, dist: OpDist) -> Interface:
     kind = op.kind
     args: dict[str, Arg] = dict(local_args(rule, dist))
-    factor = indexed_factor(rule, dist)
-    if factor is not None:
-        kind = rule.indexed[factor]
-        args["offset"] = factor_start(rule, dist, factor)
+    shard = shard_call(rule, dist)
+    if shard is not None:
+        kind = shard[0]
+        args.update(shard[1])
     return Interface(
         tuple(consumed(rule, dist, at) for at in range(len(rule.operands))),
         tuple(produced(rule, dist, at) for at in range(len(rule.results))),

@@ -6,6 +6,7 @@ from functools import cache
 
 from tests.ops import (
     samples_image,
+    samples_indexing,
     samples_layout,
     samples_linalg,
     samples_pointwise,
@@ -13,15 +14,21 @@ from tests.ops import (
 )
 from tests.ops.sample import Sample
 
+MODULES = (
+    samples_pointwise,
+    samples_linalg,
+    samples_reduction,
+    samples_layout,
+    samples_indexing,
+    samples_image,
+)
+
 NOT_RUN = {
     "aten.empty.memory_format",
     "aten.empty_like.default",
     "aten.new_empty.default",
 }
 """Ops whose content is anything."""
-
-
-MODULES = (samples_pointwise, samples_linalg, samples_reduction, samples_layout, samples_image)
 
 
 @cache

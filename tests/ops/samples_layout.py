@@ -1,4 +1,4 @@
-"""Samples of ops that move, look up, write or create elements."""
+"""Samples of ops that move or create elements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tests.ops.sample import Sample, b, f, i, s
+from tests.ops.sample import Sample, f, i, s
 
 VIEWS = (
     ((8, 5, 6), (8, 5, 2, 3)),
@@ -32,8 +32,6 @@ def samples() -> Iterator[Sample]:
     yield from slices()
     yield from pieces()
     yield from repetitions()
-    yield from lookups()
-    yield from writes()
     yield from creations()
 
 
@@ -83,7 +81,6 @@ def slices() -> Iterator[Sample]:
         yield s(f"slice{suffix}.Tensor", f(3, 12), 1, -3)
         yield s(f"slice{suffix}.Tensor", f(12, 2), 0, None, 8)
         yield s(f"slice{suffix}.Tensor", f(12, 2), 0, 3, 3)
-        yield s(f"select{suffix}.int", x, 1, -1)
         yield s(f"unbind{suffix}.int", x)
         yield s(f"unbind{suffix}.int", x, -1)
         yield s(f"split{suffix}.Tensor", x, 4, 1)
@@ -138,61 +135,6 @@ def repetitions() -> Iterator[Sample]:
     yield s("repeat", f(3, 4), [1, 1])
     yield s("repeat_interleave.self_int", f(3, 4), 2, 1)
     yield s("repeat_interleave.self_int", f(3, 4), 3, -2)
-
-
-def lookups() -> Iterator[Sample]:
-    """Yields samples of lookups."""
-    table = f(6, 4)
-    yield s("embedding", table, i(2, 3, low=0, high=6))
-    yield s("embedding", table, i(low=0, high=6), 2)
-    yield s("embedding", b(5, 2), i(3, low=0, high=5))
-    yield s("embedding", i(5, 2, dtype=torch.int8), i(3, low=0, high=5, dtype=torch.int32))
-    for dim in (0, 1, -1):
-        yield s("index_select", f(5, 5, 5), dim, i(3, low=0, high=5))
-    yield s("index_select", f(5, 3), 0, torch.tensor(2))
-    yield s("gather", f(4, 5), 1, i(4, 3, low=0, high=5))
-    yield s("gather", f(4, 5), 0, i(3, 5, low=0, high=4))
-    yield s("gather", f(4, 5, 3), -1, i(2, 5, 4, low=0, high=3))
-    x = f(4, 5, 6)
-    rows, columns = i(2, 3, low=-4, high=4), i(3, low=-5, high=5)
-    for name in ("index.Tensor", "_unsafe_index.Tensor"):
-        yield s(name, x, [rows])
-        yield s(name, x, [None, columns])
-        yield s(name, x, [rows, columns])
-        yield s(name, x, [rows, None, columns])
-        yield s(name, x, [None, rows, i(1, 1, low=0, high=6)])
-    yield s("take", f(3, 4), i(2, 5, low=0, high=12))
-    yield s("bucketize.Tensor", f(3, 4), f(6).sort().values)
-    yield s("searchsorted.Tensor", f(3, 6).sort().values, f(3, 4))
-    yield s("searchsorted.Tensor", f(6).sort().values, f(3, 4))
-
-
-def writes() -> Iterator[Sample]:
-    """Yields samples of writes."""
-    yield s("embedding_dense_backward", f(2, 3, 4), i(2, 3, low=0, high=5), 5, -1, False)
-    yield s("embedding_dense_backward", f(2, 3, 4), i(2, 3, low=0, high=5), 5, 2, False)
-    yield s("embedding_dense_backward", f(2, 3, 4), i(2, 3, low=0, high=5), 5, -1, True)
-    x, index = f(6, 4), torch.tensor([[0, 3, 1, 5], [5, 2, 0, 1]])
-    src = f(2, 4)
-    yield s("scatter.src", x, 0, index, src)
-    yield s("scatter.src", x, -1, torch.tensor([[3, 0]] * 6), f(6, 2))
-    yield s("scatter.src", x, 0, index, f(3, 4))
-    yield s("scatter.value", x, 0, index, 2.5)
-    yield s("scatter.value", x, 0, index, 0)
-    yield s("scatter_add", x, 0, index, src)
-    yield s("scatter_add", x, -1, torch.tensor([[3, 3]] * 6), f(6, 2))
-    for reduce in ("sum", "amax", "mean", "prod"):
-        yield s("scatter_reduce.two", x, 0, index, src, reduce)
-    yield s("scatter_reduce.two", x, 0, index, src, "amin", include_self=False)
-    rows = torch.tensor([1, 3])
-    for name in ("index_put", "_unsafe_index_put"):
-        yield s(name, x, [rows], f(2, 4))
-        yield s(name, x, [None, rows], f(6, 1))
-        yield s(name, x, [torch.tensor([1, 1])], f(4), True)
-        yield s(name, x, [rows, rows], f())
-    yield s("index_add", x, 0, rows, f(2, 4), alpha=2)
-    yield s("index_copy", x, 1, rows, f(6, 2))
-    yield s("index_fill.int_Scalar", x, 1, rows, 2.5)
 
 
 def creations() -> Iterator[Sample]:

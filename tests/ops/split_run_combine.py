@@ -14,10 +14,9 @@ from torch import Tensor
 
 from autopar.ir.distribution import (
     consumed,
-    factor_start,
-    indexed_factor,
     local_args,
     produced,
+    shard_call,
 )
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.layout import DimLayout, Layout, SubDim, local_dim_size
@@ -128,10 +127,10 @@ def local_call(
     args = dict(sample.ir_args)
     local = {name: resolve(arg, coords) for name, arg in local_args(rule, dist).items()}
     args.update(local)
-    indexed = indexed_factor(rule, dist)
-    if indexed is not None:
-        kind = rule.indexed[indexed]
-        args["offset"] = evaluate(factor_start(rule, dist, indexed), coords)
+    shard = shard_call(rule, dist)
+    if shard is not None:
+        kind = shard[0]
+        args.update({name: resolve(arg, coords) for name, arg in shard[1].items()})
     return kind, args
 
 

@@ -16,7 +16,7 @@ def printed(rule: Rule) -> str:
     properties = {
         "whole": " ".join(name for name in rule.sizes if name in rule.whole),
         "reduce": ", ".join(reduced),
-        "indexed": ", ".join(f"{factor}: {kind}" for factor, kind in rule.indexed.items()),
+        "indexed": ", ".join(f"{factor}: {shard.kind}" for factor, shard in rule.indexed.items()),
         "linear": ", ".join(rows),
         "local": ", ".join(f"{name} = {_local(arg)}" for name, arg in rule.local.items()),
         "body": ", ".join(body.name for body in rule.bodies),
@@ -268,7 +268,8 @@ i0 i1, j -> j i1
 
 index
 i0 i1 i2, j0 1, j1 -> i0 j0 j1
-  whole i1 i2
+  reduce i1 in 0: sum, i2 in 0: sum
+  indexed i1: autopar.index, i2: autopar.index
   linear [0] any
 
 scatter

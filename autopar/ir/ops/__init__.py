@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from autopar.ir.ops import (
+    advanced,
     attention,
     cast,
     convolution,
@@ -25,6 +26,7 @@ from autopar.ir.ops import (
     sampling,
     sort,
     view,
+    writing,
 )
 from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.program import Arg, Op, Ref, Value
@@ -45,6 +47,8 @@ TABLES: tuple[Table, ...] = (
     view.RULES,
     layout.RULES,
     indexing.RULES,
+    advanced.RULES,
+    writing.RULES,
     creation.RULES,
     convolution.RULES,
     convolution.POOLING,

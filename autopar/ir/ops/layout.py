@@ -205,13 +205,12 @@ def trailing(count: int, linear: Sequence[Linear] = (), work: float = 0) -> Rule
     return along(dims, linear, work)
 
 
-def select(call: OpCall) -> Rule | None:
-    """aten.select.int and aten.unbind.int: without the dimension `dim`."""
+def unbind(call: OpCall) -> Rule | None:
+    """aten.unbind.int: each entry of the dimension `dim`."""
     rank = len(call.operands[0].shape)
     at = axis(call, rank)
     dims = factors("i", rank)
-    result = dims[:at] + dims[at + 1 :]
-    results = [result] * len(call.results)
+    results = [dims[:at] + dims[at + 1 :]] * len(call.results)
     return build_rule(call, [dims], results, whole=dims[at], linear=MOVED, work=0)
 
 
@@ -357,7 +356,7 @@ RULES: Table = {
     **same(_kinds("squeeze.default", "squeeze.dim", "squeeze.dims"), squeeze),
     **same(_kinds("expand.default"), expand),
     **same(_kinds("slice.Tensor"), slice_),
-    **same(_kinds("select.int", "unbind.int"), select),
+    **same(_kinds("unbind.int"), unbind),
     **same(_kinds("split.Tensor", "split_with_sizes.default"), split),
     **same(_kinds("diagonal.default"), diagonal),
     **same(_kinds("unfold.default"), unfold),

@@ -89,3 +89,25 @@ def axes(call: OpCall, rank: int, name: str = "dim") -> frozenset[int]:
     if any(not -max(rank, 1) <= at < max(rank, 1) for at in given):
         raise RuleError(f"{call.kind}: dimensions {list(given)} of a tensor with {rank}")
     return frozenset(at % rank for at in given) if rank else frozenset()
+
+
+def along_index(shapes: Sequence[Sequence[int]], at: int) -> tuple[list[Dims], list[str]]:
+    """Returns the factors of tensors that are indexed together but along dimension `at`.
+
+    A dimension is split alike only where all have the same size: else an index reads or writes a
+    leading part of it.
+
+    Returns:
+        The factors of each tensor, and those that must be whole.
+    """
+    whole: list[str] = []
+    rank = len(shapes[0])
+    tensors: list[list[tuple[str, ...]]] = [[] for _ in shapes]
+    for dim in range(rank):
+        alike = dim != at and len({shape[dim] for shape in shapes}) == 1
+        for position, tensor in enumerate(tensors):
+            name = f"i{dim}" if alike else f"s{position}_{dim}"
+            tensor.append((name,))
+            if not alike and dim != at:
+                whole.append(name)
+    return [tuple(tensor) for tensor in tensors], whole
