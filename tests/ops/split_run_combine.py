@@ -238,7 +238,11 @@ def random_pieces(tensor: Tensor, monoid: str, parts: int) -> list[Tensor]:
     if monoid in ("max", "min"):
         owner = torch.randint(parts, tensor.shape, generator=generator)
         sign = -1 if monoid == "max" else 1
-        less = [tensor + sign * (uniform() * 3).to(tensor.dtype) for _ in range(parts)]
+        bound = torch.minimum if monoid == "max" else torch.maximum
+        # The bound is for unsigned integers, which wrap around.
+        less = [
+            bound(tensor, tensor + sign * (uniform() * 3).to(tensor.dtype)) for _ in range(parts)
+        ]
         return [torch.where(owner == at, tensor, less[at]) for at in range(parts)]
     if monoid in ("any", "all"):
         empty = monoid == "all"

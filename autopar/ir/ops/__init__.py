@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from autopar.ir.ops import (
     advanced,
+    arg_reduction,
     attention,
     cast,
     convolution,
@@ -25,6 +26,7 @@ from autopar.ir.ops import (
     reduction,
     sampling,
     sort,
+    vector_norm,
     view,
     writing,
 )
@@ -43,6 +45,8 @@ TABLES: tuple[Table, ...] = (
     matmul.RULES,
     linalg.RULES,
     reduction.RULES,
+    arg_reduction.RULES,
+    vector_norm.RULES,
     normalization.RULES,
     view.RULES,
     layout.RULES,

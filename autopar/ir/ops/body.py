@@ -98,6 +98,24 @@ class BodyWriter:
         args: dict[str, Arg] = {"self": Ref(x), "size": tuple(shape)}
         return self.emit("aten.view.default", args, shape, self.value(x).dtype, result)
 
+    def indices(self, shape: Sequence[int], dims: Sequence[int]) -> str:
+        """Adds the row-major index of each element of `shape` along `dims`, taken as one.
+
+        The dimensions that are not in `dims` have size 1.
+        """
+        sizes, stride, found = [1] * len(shape), 1, ""
+        for at in sorted(dims, reverse=True):
+            args: dict[str, Arg] = {"start": 0, "end": shape[at] * stride, "step": stride}
+            indices = self.emit("aten.arange.start_step", args, (shape[at],), "i64")
+            aligned = self.reshape(
+                indices, [shape[at] if n == at else 1 for n in range(len(shape))]
+            )
+            sizes[at] = shape[at]
+            both: dict[str, Arg] = {"self": Ref(aligned), "other": Ref(found)}
+            found = self.emit("aten.add.Tensor", both, sizes, "i64") if found else aligned
+            stride *= shape[at]
+        return found
+
     def cast(self, x: str, dtype: str, result: str | None = None) -> str:
         """Adds a conversion to `dtype`, if there is anything to convert or a result to produce."""
         value = self.value(x)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, operand_dims, pending, same
-from autopar.ir.program import Arg, DType, Ref
+from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, TensorType, build_rule, make_rule
 
 OWN = "_"
@@ -150,12 +150,12 @@ def trace(call: OpCall) -> Rule | None:
         )
 
     def write(w: BodyWriter) -> None:
-        x, target = w.required("self"), w.value(w.op.results[0])
-        rows, columns = shape = call.operands[0].shape
-        sizes: dict[str, Arg] = {"n": rows, "m": columns, "dtype": DType("bool")}
-        mask = w.emit("aten.eye.m", sizes, shape, "bool")
-        picked: dict[str, Arg] = {"condition": Ref(mask), "self": Ref(x), "other": 0}
-        kept = w.emit("aten.where.ScalarOther", picked, shape, call.operands[0].dtype)
+        shape, target = call.operands[0].shape, w.value(w.op.results[0])
+        row, column = (w.indices(shape, (at,)) for at in (0, 1))
+        args: dict[str, Arg] = {"self": Ref(row), "other": Ref(column)}
+        mask = w.emit("aten.eq.Tensor", args, shape, "bool")
+        args = {"condition": Ref(mask), "self": Ref(w.required("self")), "other": 0}
+        kept = w.emit("aten.where.ScalarOther", args, shape, call.operands[0].dtype)
         w.emit("aten.sum.default", {"self": Ref(kept)}, (), target.dtype, target.name)
 
     return with_bodies(call, make, "masked", write)

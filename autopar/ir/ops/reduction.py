@@ -10,6 +10,8 @@ from autopar.ir.ops.table import FIRST, RuleFunction, Table, axes, axis, factors
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
+COMPLEX = ("c64", "c128")
+
 DimsOf = Callable[[OpCall], Collection[int]]
 """The dimensions of the first operand that an op goes along."""
 
@@ -83,6 +85,14 @@ def reduced_whole(dims_of: DimsOf, work: float = 1) -> RuleFunction:
     return rule
 
 
+def extrema(call: OpCall) -> Rule | None:
+    """aten.aminmax: least and greatest elements."""
+    gone = listed_dims(call)
+    operand, result = reduced(call, gone)
+    monoids = {(f"i{at}", n): name for at in gone for n, name in enumerate(("min", "max"))}
+    return build_rule(call, [operand], [result, result], reduce=monoids)
+
+
 def mean(dims_of: DimsOf) -> RuleFunction:
     """Returns the rule function of a mean. Its body divides a sum, which may be split."""
 
@@ -122,7 +132,7 @@ def _correction(call: OpCall) -> float:
 
 
 def variance(call: OpCall) -> Rule | None:
-    """aten.var, std and var_mean (results variance, mean). The body sums squared deviations."""
+    """aten.var, std, and both with the mean. The body sums squared deviations."""
     gone = only_listed_dims(call) or all_dims(call)
     operand, result = reduced(call, gone)
     names = [f"i{at}" for at in gone]
@@ -152,7 +162,7 @@ def variance(call: OpCall) -> Rule | None:
             target = w.value(name)
             w.reshape(w.cast(found, target.dtype), target.global_shape, name)
 
-    if free <= 0:
+    if free <= 0 or call.operands[0].dtype in COMPLEX:
         return make(False)
     return with_bodies(call, make, "moments", write)
 
@@ -181,6 +191,9 @@ def logsumexp(call: OpCall) -> Rule | None:
         total = w.like("aten.log.default", w.reduce("aten.sum.dim_IntList", powers, dims))
         w.reshape(w.combine("aten.add.Tensor", total, shift), target.global_shape, target.name)
 
+    # Complex numbers have no maximum.
+    if call.operands[0].dtype in COMPLEX:
+        return make(False)
     return with_bodies(call, make, "shifted", write)
 
 
@@ -212,6 +225,8 @@ def kept(call: OpCall, gone: Collection[int]) -> tuple[Dims, list[Dims], list[st
     return operand, [result] * len(call.results), whole
 
 
+_WITH_MEAN = ("var_mean", "std_mean")
+
 MAX, MIN = ((pending(0, monoids=(monoid,)),) for monoid in ("max", "min"))
 PROD, ANY, ALL = ((pending(0, monoids=(monoid,)),) for monoid in ("prod", "any", "all"))
 
@@ -235,17 +250,11 @@ RULES: Table = {
     "aten.all.dims": reduction(only_listed_dims, "all", ALL),
     "aten.mean.default": mean(all_dims),
     "aten.mean.dim": mean(listed_dims),
-    **same(["aten.var.correction", "aten.std.correction", "aten.var_mean.correction"], variance),
-    **same(["aten.var.dim", "aten.std.dim", "aten.var_mean.dim"], variance),
+    **same([f"aten.{name}.correction" for name in ("var", "std", *_WITH_MEAN)], variance),
+    **same([f"aten.{name}.dim" for name in ("var", "std", *_WITH_MEAN)], variance),
     "aten.logsumexp.default": logsumexp,
     **same(
-        ["aten.aminmax.default", "aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim"],
-        reduced_whole(listed_dims),
-    ),
-    **same(
         [
-            "aten.max.dim",
-            "aten.min.dim",
             "aten.median.dim",
             "aten.nanmedian.dim",
             "aten.mode.default",
@@ -253,8 +262,11 @@ RULES: Table = {
         ],
         reduced_whole(last_dim),
     ),
-    **same(["aten.argmax.default", "aten.argmin.default"], reduced_whole(only_listed_dims)),
-    "aten.median.default": reduced_whole(all_dims),
+    **same(["aten.median.default", "aten.nanmedian.default"], reduced_whole(all_dims)),
+    "aten.hash_tensor.default": reduced_whole(listed_dims),
+    "aten.aminmax.default": extrema,
+    "aten._is_all_true.default": reduction(all_dims, "all", ALL),
+    "aten._is_any_true.default": reduction(all_dims, "any", ANY),
     "aten.cumsum.default": along(first_dim, FIRST),
     **same(
         [
