@@ -161,6 +161,7 @@ i0 i1 -> i0
 argmax
 i0 i1 -> i0
   whole i1
+  body first
 
 topk
 i0 i1 -> i0 r1, i0 r1

@@ -14,7 +14,7 @@ from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.reduction import DimsOf, all_dims, listed_dims, reduced, reduction
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, same
-from autopar.ir.program import Ref
+from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
 
 MONOIDS = {0.0: "sum", 1.0: "sum", math.inf: "max", -math.inf: "min"}
@@ -141,7 +141,7 @@ def renorm(call: OpCall) -> Rule | None:
         # The same small number as in torch's kernel.
         shifted = w.like("aten.add.Scalar", size, other=1e-7)
         ratio = w.like("aten.mul.Scalar", w.like("aten.reciprocal.default", shifted), other=limit)
-        args = {"condition": Ref(exceeds), "self": Ref(ratio), "other": 1.0}
+        args: dict[str, Arg] = {"condition": Ref(exceeds), "self": Ref(ratio), "other": 1.0}
         factor = w.emit("aten.where.ScalarOther", args, shape, w.value(x).dtype)
         w.cast(w.combine("aten.mul.Tensor", x, factor), dtype, w.op.results[0])
 
