@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
+from autopar.completion.place import place_pins
 from autopar.completion.presets import pin_strategy
 from autopar.completion.solve import solve
 from autopar.completion.space import Space
@@ -44,6 +45,7 @@ class Complete:
         space = Space(program.mesh, self.cluster)
         main = program.main
         graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs)
+        place_pins(graph)
         if self.strategy is not None:
             pin_strategy(graph, self.strategy)
         functions = {

@@ -1,7 +1,9 @@
 """Cuts: how the program takes a tensor's dimensions apart, or has put them together.
 
 384 columns that later become 12 heads of 32 should be split between heads, not through one. So the
-boundaries that views introduce are carried through the factors, backward and then forward.
+boundaries that views introduce are carried through the factors, backward, forward, and backward
+again: heads that meet others in an op, as those of a query meet the groups of keys, learn of them
+only from there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Cuts:
 
     def __init__(self, ops: Sequence[Node]) -> None:
         self._strides: dict[tuple[int, int], Strides] = {}
-        for node in (*reversed(ops), *ops):
+        for node in (*reversed(ops), *ops, *reversed(ops)):
             self._visit(node)
 
     def sizes(self, value: int, dim: int, size: int) -> tuple[int, ...]:

@@ -14,10 +14,7 @@ from autopar.completion.call import Call, CallTable
 from autopar.completion.cuts import Cuts
 from autopar.completion.space import Form, Space
 from autopar.ir.errors import AnnotationError
-from autopar.ir.program import Op, Value
-
-STEADY_ROLES = ("parameter", "buffer", "optimizer_state", "constant")
-"""Roles of inputs that are the same in every call of the program."""
+from autopar.ir.program import STORED_ROLES, Op, Value
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,6 +51,7 @@ class Graph:
         values: All values.
         pins: Form of each value that is pinned, else None.
         annotated: The values that the user pinned.
+        placed: Those whose pin was given a place within its dimension (`completion.place`).
         origins: Why the others are pinned, by value.
         outputs: Positions of the values that are results of the whole.
     """
@@ -80,7 +78,8 @@ class Graph:
         self.annotated = frozenset(
             at for at, pin in enumerate(self.pins) if pin is not None and at not in self.origins
         )
-        self.steady = [value.role in STEADY_ROLES for value in self.values]
+        self.placed: frozenset[int] = frozenset()
+        self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
         self.nodes = [self._node(at, op) for at, op in enumerate(_canonical(ops))]
@@ -96,6 +95,12 @@ class Graph:
         if problems := value.dist.problems(value.global_shape):
             raise AnnotationError(f"%{value.name} ({value.origin}): {'; '.join(problems)}")
         return self.space.form(value.dist)
+
+    def place(self, pins: Mapping[int, Form]) -> None:
+        """Gives pins of the user's a place within the dimensions that they split."""
+        for value, form in pins.items():
+            self.pins[value] = form
+        self.placed |= pins.keys()
 
     def _node(self, at: int, op: Op) -> Node:
         operands = tuple(self.position[name] for name in op.operands)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from autopar.completion.batch import batch_inputs
 from autopar.completion.call import CallTable
-from autopar.completion.graph import STEADY_ROLES, Graph
+from autopar.completion.graph import Graph
 from autopar.completion.space import Form, Space, bytes_of
 from autopar.completion.splits import Key
 from autopar.completion.strategy import AxisPreset, parse_strategy
@@ -25,7 +25,7 @@ from autopar.completion.tensor import split_weights
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Origin, SubDim, dim_axes
-from autopar.ir.program import Program, Value
+from autopar.ir.program import STORED_ROLES, Program, Value
 
 SMALL_BYTES = 64 * 1024
 """fsdp leaves vectors below this whole: gathering them costs more than they take."""
@@ -123,7 +123,7 @@ def fsdp(graph: Graph, axis: str) -> None:
     constants stay whole.
     """
     for at, value in enumerate(graph.values):
-        if value.role in STEADY_ROLES and graph.producer[at] is None:
+        if value.role in STORED_ROLES and graph.producer[at] is None:
             form = None if _is_small(value) else _largest_split(graph, at, axis)
             if form is not None:
                 _extend(graph, at, form, AxisPreset("fsdp", axis))

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
-from autopar.completion.space import Form
+from autopar.completion.space import Form, bytes_of
 from autopar.completion.splits import Splits
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
-BEAM = 32
+BEAM = 128
 """How many states are kept."""
 
 COLLECTIVE_OVERHEAD = 0.1
@@ -62,13 +62,36 @@ def split_weights(graph: Graph, axis: str) -> dict[int, Form]:
     return _Walk(graph, axis).run()
 
 
+def place_weights(graph: Graph, axis: str, movable: frozenset[int]) -> dict[int, Form]:
+    """Returns where within its dimension each pinned weight had better be split along an axis.
+
+    Args:
+        graph: With pins.
+        axis: Name of a mesh axis.
+        movable: The parameters, pinned along the axis, whose split may move within its dimension.
+
+    Returns:
+        Per weight among them, its form as if the axis were the only one.
+    """
+    found = _Walk(graph, axis, movable).run()
+    return {value: form for value, form in found.items() if value in movable}
+
+
 class _Walk:
-    def __init__(self, graph: Graph, axis: str) -> None:
+    """The states of one walk.
+
+    With `movable`, only these parameters are decided on, and each keeps the dimension that it is
+    pinned to. Without, all weights that aren't pinned are.
+    """
+
+    def __init__(self, graph: Graph, axis: str, movable: frozenset[int] | None = None) -> None:
         self.graph = graph
         self.space = graph.space
         self.axis = axis
+        self.movable = movable
         self.latency = self.space.planner.model.all_gather(0.0, (axis,))
         self.last_use = {value: uses[-1][0].index for value, uses in enumerate(graph.uses) if uses}
+        self.minor = frozenset() if movable is not None else _minor_weights(graph)
         self._costs: dict[tuple[Form, Form, int], float] = {}
         self._steps: dict[tuple[object, ...], _Step | None] = {}
         self._follows: dict[tuple[object, ...], _Step] = {}
@@ -77,7 +100,9 @@ class _Walk:
         pinned = {
             value: (self.space.only(pin, self.axis),)
             for value, pin in enumerate(self.graph.pins)
-            if pin is not None and self.axis in pin.splits.places
+            if pin is not None
+            and self.axis in pin.splits.places
+            and value not in (self.movable or ())
         }
         states = [_State(pinned, 0.0, (), None)]
         for node in self.graph.nodes:
@@ -130,9 +155,13 @@ class _Walk:
                 if step is None:
                     continue
                 weights = self._origins(node.operands[at], step.choice.consumed[at])
-                if weights is not None:
+                if weights is not None and self._stay(weights):
                     any_way = True
                     yield self._moved(state, node, step, tuple(weights), node.operands[at])
+        if any_way and node.index in self.minor:
+            hands = tuple(self._at_hand(state, value) for value in node.operands)
+            whole = self._priced(node, node.call.whole, hands, True)
+            yield self._moved(state, node, whole, (), node.operands[options[0][1]])
         if not any_way:
             yield self._moved(state, node, self._follow(state, node), (), -1)
 
@@ -201,14 +230,26 @@ class _Walk:
         return found
 
     def _is_settled(self, value: int) -> bool:
-        """Whether the parameters behind a weight are pinned in a way that can't be extended."""
+        """Whether the parameters behind a weight leave nothing to decide."""
         pin = self.graph.pins[value]
+        if self.movable is not None and self.graph.producer[value] is None:
+            return value not in self.movable
         if pin is not None:
             return self.axis in pin.splits.places or value in self.graph.annotated
         producer = self.graph.producer[value]
         return producer is not None and any(
             self._is_settled(operand) for operand in producer[0].operands
         )
+
+    def _stay(self, weights: list[tuple[int, Form]]) -> bool:
+        """Whether movable parameters are split in the dimension that they are pinned to."""
+        for value, form in weights:
+            pin = self.graph.pins[value]
+            if self.movable is not None and pin is not None and self.axis in pin.splits.places:
+                kept, found = pin.splits.places[self.axis], form.splits.places[self.axis]
+                if kept[0] != found[0]:
+                    return False
+        return True
 
     def _origins(self, value: int, form: Form) -> list[tuple[int, Form]] | None:
         """Returns the forms of the parameters from which a weight in this form is made."""
@@ -295,3 +336,36 @@ class _Walk:
             extra = collectives * COLLECTIVE_OVERHEAD * self.latency
             found = self._costs[key] = plan.seconds + extra
         return found
+
+
+def _minor_weights(graph: Graph) -> frozenset[int]:
+    """Returns the ops whose weight may stay whole: another of the same activation is larger.
+
+    Heads of key and value that are fewer than the processes are computed by each process that
+    needs them, as long as the query is split. Otherwise a preset would split nothing where
+    communication costs more than it saves.
+    """
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for node in graph.nodes:
+        for at in node.weights[:1]:
+            size = bytes_of(graph.values[node.operands[at]])
+            for value in {_source(graph, v) for v in node.operands if not graph.steady[v]}:
+                readers.setdefault(value, []).append((node.index, size))
+    return frozenset(
+        index
+        for group in readers.values()
+        for index, size in group
+        if 2 * size <= max(other for _, other in group)
+    )
+
+
+def _source(graph: Graph, value: int) -> int:
+    """Returns the value of which a value is a view."""
+    producer = graph.producer[value]
+    while producer is not None and not producer[0].call.rule.work:
+        moved = [operand for operand in producer[0].operands if not graph.steady[operand]]
+        if len(moved) != 1 or not producer[0].call.has_rule:
+            break
+        value = moved[0]
+        producer = graph.producer[value]
+    return value

@@ -11,6 +11,9 @@ from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, OpDist, Value
 
+PLACED = "split between the parts that the program takes the dimension apart into"
+"""In the origin of a parameter whose pin was placed within its dimension."""
+
 
 def write_solution(function: Function, solution: Solution) -> Function:
     """Returns the function with every value and op complete."""
@@ -18,8 +21,7 @@ def write_solution(function: Function, solution: Solution) -> Function:
     values: dict[str, Value] = {}
     for at, value in enumerate(graph.values):
         if at in graph.annotated:
-            kept = value if value.origin else replace(value, origin=Origin("annotated"))
-            values[value.name] = kept
+            values[value.name] = _pinned(value, solution.forms[at].layout, at in graph.placed)
             continue
         origin = graph.origins.get(at) or _value_origin(solution, at)
         values[value.name] = replace(value, dist=solution.forms[at].layout, origin=origin)
@@ -27,6 +29,15 @@ def write_solution(function: Function, solution: Solution) -> Function:
     done = {node.op.results: node for node in graph.nodes}
     ops = tuple(_complete_op(op, done[op.results], solution) for op in function.ops)
     return replace(function, values={name: values[name] for name in function.values}, ops=ops)
+
+
+def _pinned(value: Value, layout: Layout, placed: bool) -> Value:
+    """Returns a value that the user pinned, with where its pin was placed."""
+    origin = value.origin or Origin("annotated")
+    if placed:
+        detail = ", ".join(filter(None, (origin.detail, PLACED)))
+        return replace(value, dist=layout, origin=replace(origin, detail=detail))
+    return replace(value, origin=origin)
 
 
 def write_replicated(function: Function, mesh: ProcessMesh) -> Function:

@@ -19,6 +19,8 @@ from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
 ROLES = ("input", "parameter", "buffer", "optimizer_state", "constant", "activation", "gradient")
+STORED_ROLES = ("parameter", "buffer", "optimizer_state", "constant")
+"""Roles of inputs that the program owns: the same in every call, read from its weights."""
 PHASES = ("forward", "backward", "update")
 LEVELS = ("serial", "partitioned", "executable")
 DTYPE_BYTES: Mapping[str, int] = {

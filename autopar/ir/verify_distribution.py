@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from autopar.ir.distribution import consumed, produced, replicated
 from autopar.ir.layout import MONOIDS, ORIGIN_KINDS, Layout, dim_axes, dim_size
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import STORED_ROLES, Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.rule import SAME, Linear, Rule
 from autopar.ir.text_words import value_name
 from autopar.ir.verify_problems import Problems, one_of
@@ -38,9 +38,16 @@ def check_pins(program: Program, pinned: Program, problems: Problems) -> None:
         after = program.main.values.get(name)
         if after is None:
             problems.in_function(program.main, f"{value_name(name)}", "the pinned value", "none")
-        elif after.dist is None or after.dist.normalized() != before.dist.normalized():
+        elif after.dist is None or not _keeps_pin(before, before.dist, after.dist):
             expected = f"the layout that the user pinned, {before.dist}"
             problems.at_value(program.main, after, "layout", expected, after.dist)
+
+
+def _keeps_pin(value: Value, pin: Layout, layout: Layout) -> bool:
+    """Whether a layout is what was pinned; a parameter's axes may move within a dimension."""
+    if value.role in STORED_ROLES and layout.dims_mapping == pin.dims_mapping:
+        return layout.shape == pin.shape and layout.partial == pin.partial
+    return layout.normalized() == pin.normalized()
 
 
 def _is_completed(function: Function) -> bool:

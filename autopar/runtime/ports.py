@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.ir.program import Port, Program
+from autopar.ir.program import STORED_ROLES, Port, Program
 from autopar.runtime.boxes import Box, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
-from autopar.runtime.weights import WEIGHT_ROLES, WeightFile
+from autopar.runtime.weights import WeightFile
 
 Arrays = Mapping[str, Any]
 """Global tensors by name: torch tensors, or anything that `torch.as_tensor` takes."""
@@ -25,7 +25,7 @@ def port_box(port: Port, coords: Mapping[str, int]) -> Box:
 
 def is_weight(port: Port) -> bool:
     """Returns whether an input's value comes with the program."""
-    return port.role in WEIGHT_ROLES
+    return port.role in STORED_ROLES
 
 
 def user_inputs(program: Program) -> tuple[Port, ...]:

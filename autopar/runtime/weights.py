@@ -25,9 +25,6 @@ from torch import Tensor
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.runtime.boxes import Box, take
 
-WEIGHT_ROLES = ("parameter", "buffer", "constant", "optimizer_state")
-"""Roles of inputs whose value comes with the program and not from the user."""
-
 _NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",

@@ -1,0 +1,94 @@
+"""Tensor parallelism of transformer layers as they are written: two all_reduces and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from autopar.pipeline import Compiled
+from tests import captured
+from tests.captured import Captured
+from tests.transformer_layers import FUSED, FUSED_GROUPED, Layer
+
+MEGATRON = Counter({"all_reduce": 2})
+SIZE = 96
+VARIANTS = ("separate", *FUSED)
+
+
+def pins(layer: Layer, *, kv: bool = True) -> list[str]:
+    """Returns the pins of Megatron: columns, then rows; flat, whatever a weight holds.
+
+    Args:
+        layer: The layer.
+        kv: Whether the projections of key and value are pinned, where they are separate.
+    """
+    columns = ["qkv"] if layer.variant != "separate" else ["q", "k", "v"] if kv else ["q"]
+    columns += ["up", "gate"] if layer.gate is not None else ["up"]
+    found = [f"{name}.weight=[tp,-1]" for name in columns]
+    if layer.out.bias is not None:
+        found += [f"{name}.bias=[tp]" for name in columns]
+    return [*found, "out.weight=[-1,tp]", "down.weight=[-1,tp]"]
+
+
+def parallel(captured_layer: Captured, tp: int, strategy: str, *shards: str) -> Compiled:
+    """Compiles a layer for `tp` ranks and checks its results."""
+    done = captured.compiled(captured_layer, f"tp={tp}", strategy, *shards)
+    captured.check(captured_layer, done)
+    return done
+
+
+def sample(batch: int = 2, length: int = 6) -> torch.Tensor:
+    return torch.randn(batch, length, SIZE, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("tp", [2, 3, 4, 5])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_flat_pins_of_weights_are_placed_between_the_heads(variant: str, tp: int) -> None:
+    layer = Layer(variant, SIZE)
+    done = parallel(captured.forward(layer, x=sample()), tp, "none", *pins(layer))
+    assert captured.kinds(done) == MEGATRON
+
+
+@pytest.mark.parametrize("tp", [3, 4])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_preset_finds_the_heads(variant: str, tp: int) -> None:
+    done = parallel(captured.forward(Layer(variant, SIZE), x=sample()), tp, "tensor:0")
+    assert captured.kinds(done) == MEGATRON
+
+
+@pytest.mark.parametrize("variant", ["split", "unbind", "interleaved"])
+def test_explicit_attention_of_an_exported_layer(variant: str) -> None:
+    layer = Layer(variant, SIZE, explicit=True, causal=True)
+    done = parallel(captured.exported(layer, x=sample()), 4, "none", *pins(layer))
+    assert captured.kinds(done) == MEGATRON
+
+
+def test_a_placed_pin_keeps_its_dims_mapping_and_says_where_it_is() -> None:
+    layer = Layer("split", SIZE)
+    done = parallel(captured.forward(layer, x=sample()), 4, "none", *pins(layer))
+    weight, bias = (done.serial.main.values[f"qkv.{name}"] for name in ("weight", "bias"))
+    assert weight.dist is not None
+    assert bias.dist is not None
+    assert weight.dist.dims_mapping == (0, -1)
+    assert str(weight.dist) == "[(3)(96@tp), 96]"
+    assert str(bias.dist) == "[(3)(96@tp)]"
+    assert weight.origin is not None
+    assert weight.origin.kind == "annotated"
+    assert "qkv.weight=[tp,-1]" in weight.origin.detail
+    assert "split between the parts" in weight.origin.detail
+
+
+@pytest.mark.parametrize("gqa", ["interleave", "expand", "enable"])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_heads_of_key_and_value_fewer_than_ranks(kv_heads: int, gqa: str) -> None:
+    """They are computed by every rank that needs them; the query's are split."""
+    layer = Layer(
+        "separate", SIZE, 12, kv_heads, gqa=gqa, norm="rms", gated=True, bias=False, causal=True
+    )
+    program = captured.exported(layer, x=sample())
+    for tp in (2, 3, 4):
+        assert captured.kinds(parallel(program, tp, "tensor:0")) == MEGATRON
+        shards = pins(layer, kv=kv_heads % tp == 0)
+        assert captured.kinds(parallel(program, tp, "none", *shards)) == MEGATRON
