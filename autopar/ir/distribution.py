@@ -21,7 +21,7 @@ from autopar.ir.layout import (
 )
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
-from autopar.ir.rule import SAME, Dims, LocalArg, Rule, Size, Sizes
+from autopar.ir.rule import SAME, Dims, Grid, LocalArg, Rule, Size, Sizes
 
 
 def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
@@ -121,12 +121,25 @@ def _local_arg(rule: Rule, dist: OpDist, arg: LocalArg) -> Arg:
         )
     if isinstance(arg, Size):
         return multiply(_product(rule, dist, arg.factors), arg.scale)
+    if isinstance(arg, Grid):
+        return _grid(rule, dist, arg.dims)
     (sub,) = factor_layout(rule, dist, arg.factor)
     start, length = local_extent(sub, dist.mesh)
     index = start + length if arg.end else start
     if arg.minus:
         index = index - factor_start(rule, dist, arg.minus)
     return index * arg.scale + arg.base
+
+
+def _grid(rule: Rule, dist: OpDist, dims: Dims) -> Arg:
+    entries: list[Arg] = []
+    stride = 1
+    for factor in reversed([factor for dim in dims for factor in dim]):
+        for sub in reversed(factor_layout(rule, dist, factor)):
+            start, length = local_extent(sub, dist.mesh)
+            entries.append((start, length, stride))
+            stride *= sub.size
+    return tuple(reversed(entries))
 
 
 def _product(rule: Rule, dist: OpDist, factors: tuple[str, ...]) -> IntExpr:

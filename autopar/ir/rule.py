@@ -150,7 +150,18 @@ class Offset:
         return (self.factor, self.minus) if self.minus else (self.factor,)
 
 
-LocalArg = Sizes | Size | Offset
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A list argument that becomes the elements that a shard holds of a tensor with these dims.
+
+    Per sub-dimension, major to minor: the first index, how many, and the distance of neighbours in
+    the row-major order of the whole tensor. Random ops count elements by it.
+    """
+
+    dims: Dims
+
+
+LocalArg = Sizes | Size | Offset | Grid
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Kernels: the torch function behind each op kind, and its arguments as torch wants them.
 
 ATen overloads and the custom ops of other libraries resolve to `torch.ops`, `autopar.*` to the
-functions of `own_ops`. Collectives (`comm.*`) and control flow are the executor's business.
+functions of `own_ops` and `random_ops`. Collectives (`comm.*`) and control flow are the executor's
+business.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
 from autopar.ir.program import Arg, DType, Ref
 from autopar.runtime.own_ops import OWN_OPS
+from autopar.runtime.random_ops import RANDOM_OPS
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "f64": torch.float64,
@@ -44,6 +46,8 @@ IR_DTYPES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTY
 """The IR's name of each torch dtype."""
 
 Kernel = Callable[..., Any]
+
+_OWN: Mapping[str, Kernel] = {**OWN_OPS, **RANDOM_OPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ def kernel(kind: str) -> Kernel:
     """
     if kind in _VIEWS:
         return _VIEWS[kind]
-    if kind in OWN_OPS:
-        return OWN_OPS[kind]
+    if kind in _OWN:
+        return _OWN[kind]
     found: Kernel = _overload(kind)
     if kind in _STRIDES:
         found = _with_strides(found, _STRIDES[kind])
@@ -88,8 +92,8 @@ def signature(kind: str) -> Signature:
     Raises:
         InvalidInputError: If there is no such kernel.
     """
-    if kind in OWN_OPS:
-        parameters = inspect.signature(OWN_OPS[kind]).parameters.values()
+    if kind in _OWN:
+        parameters = inspect.signature(_OWN[kind]).parameters.values()
         named = [(p.name, p.kind is inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     else:
         named = [(a.name, a.kwarg_only) for a in _overload(kind)._schema.arguments]
@@ -131,7 +135,7 @@ def _unknown(kind: str, namespace: str, packet: Any) -> str:
     if namespace in ("comm", "call", "repeat", "barrier"):
         return f"op {kind} is carried out by the executor, not by a kernel"
     if namespace == "autopar":
-        return f"op {kind}: autopar has no such op{near_misses(kind, OWN_OPS)}"
+        return f"op {kind}: autopar has no such op{near_misses(kind, _OWN)}"
     if namespace == "aten":
         return f"op {kind}: torch {torch.__version__} has no such op"
     return f"op {kind} isn't registered with torch; import the library that defines it first"

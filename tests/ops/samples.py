@@ -10,6 +10,7 @@ from tests.ops import (
     samples_layout,
     samples_linalg,
     samples_pointwise,
+    samples_random,
     samples_reduction,
 )
 from tests.ops.sample import Sample
@@ -21,6 +22,7 @@ MODULES = (
     samples_layout,
     samples_indexing,
     samples_image,
+    samples_random,
 )
 
 NOT_RUN = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.ir.rule import ALL_MONOIDS, LocalArg, Rule, Size, Sizes
+from autopar.ir.rule import ALL_MONOIDS, Grid, LocalArg, Rule, Size, Sizes
 from tests.ops.sample import Sample, b, f, i, s
 
 
@@ -34,6 +34,8 @@ def _local(arg: LocalArg) -> str:
         return f"[{', '.join(_product(entry) for entry in arg.entries)}]"
     if isinstance(arg, Size):
         return f"{_product(arg.factors)} * {arg.scale}"
+    if isinstance(arg, Grid):
+        return f"grid[{', '.join(_product(dim) for dim in arg.dims)}]"
     index = f"{'end' if arg.end else 'start'}({arg.factor})"
     minus = f" - start({arg.minus})" if arg.minus else ""
     return f"{arg.base} + {arg.scale} * ({index}{minus})"

@@ -23,6 +23,7 @@ from autopar.ir.ops import (
     normalization,
     pointwise,
     quantized,
+    random,
     reduction,
     sampling,
     sort,
@@ -62,6 +63,7 @@ TABLES: tuple[Table, ...] = (
     sort.RULES,
     loss.RULES,
     quantized.RULES,
+    random.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
 
