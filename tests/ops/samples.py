@@ -9,6 +9,7 @@ from tests.ops import (
     samples_indexing,
     samples_layout,
     samples_linalg,
+    samples_normalization,
     samples_pointwise,
     samples_random,
     samples_reduction,
@@ -18,6 +19,7 @@ from tests.ops.sample import Sample
 MODULES = (
     samples_pointwise,
     samples_linalg,
+    samples_normalization,
     samples_reduction,
     samples_layout,
     samples_indexing,

@@ -17,8 +17,6 @@ def samples() -> Iterator[Sample]:
     yield from searches()
     yield from statistics()
     yield from along()
-    yield from softmax()
-    yield from norms()
     yield from attention()
     yield from scalars()
 
@@ -161,68 +159,6 @@ def along() -> Iterator[Sample]:
     yield s("mode", i(3, 7))
     yield s("cumsum", f(5), 0, dtype=torch.float32)
     yield s("glu", f(3, 4))
-
-
-def softmax() -> Iterator[Sample]:
-    """Yields samples of softmax."""
-    for name in ("_softmax", "_log_softmax"):
-        yield s(name, f(3, 4, 5), -1, False)
-        yield s(name, f(3, 4, 5), 1, False)
-        yield s(name, f(3, 4, dtype=torch.bfloat16), 0, False)
-        grad, out = f(3, 4), torch.softmax(f(4, 3).T, 1)
-        yield s(f"{name}_backward_data", grad, out, 1, torch.float64)
-    yield s("softmax.int", f(3, 4), 1)
-    yield s("softmax.int", f(3, 4, dtype=torch.float32), 1, torch.float64)
-    yield s("log_softmax.int", f(3, 4), -1)
-    yield s("_safe_softmax", f(3, 4), -1)
-
-
-def norms() -> Iterator[Sample]:
-    """Yields samples of normalizations."""
-    x, w = f(3, 4, 6), f(6)
-    yield s("native_layer_norm", x, [6], w, f(6), 1e-5)
-    yield s("native_layer_norm", x, [4, 6], None, None, 1e-5)
-    yield s("native_layer_norm", f(3, 4, 6, dtype=torch.float32), [6], None, None, 1e-5)
-    half = torch.bfloat16
-    yield s("native_layer_norm", x.to(half), [6], w.to(half), w.to(half), 1e-5)
-    yield s("native_layer_norm", f(6), [6], w, w, 1e-5)
-    yield s("layer_norm", x, [6], w, f(6))
-    yield s("layer_norm", x, [6])
-    _, mean, rstd = torch.native_layer_norm(x, [6], w, w, 1e-5)
-    grad = f(6, 4, 3).permute(2, 1, 0).contiguous()
-    for mask in ([True] * 3, [True, False, False], [False, True, True]):
-        yield s("native_layer_norm_backward", grad, x, [6], mean, rstd, w, w, mask)
-    yield s("rms_norm", x, [6], w, 1e-5)
-    yield s("rms_norm", x, [4, 6])
-    yield s("_fused_rms_norm", x, [6], w, 1e-5)
-    group = f(2, 6, 5)
-    yield s("native_group_norm", group, f(6), f(6), 2, 6, 5, 3, 1e-5)
-    yield s("native_group_norm", f(2, 6, 2, 3), None, None, 2, 6, 6, 2, 1e-5)
-    _, mean, rstd = torch.native_group_norm(group, f(6), f(6), 2, 6, 5, 3, 1e-5)
-    yield s(
-        "native_group_norm_backward",
-        *(f(5, 6, 2).permute(2, 1, 0).contiguous(), group, mean, rstd, f(6), 2, 6, 5, 3),
-        [True, True, True],
-    )
-    yield from batch_norms()
-
-
-def batch_norms() -> Iterator[Sample]:
-    """Yields samples of batch normalization."""
-    x, w, mean, var = f(4, 3, 5), f(3), f(3, low=-1), f(3, low=0.5)
-    yield s("_native_batch_norm_legit_no_training", x, w, w, mean, var, 0.1, 1e-5)
-    yield s("_native_batch_norm_legit_no_training", f(4, 3), None, None, mean, var, 0.1, 1e-5)
-    yield s("native_batch_norm", x, w, w, mean, var, False, 0.1, 1e-5)
-    yield s("native_batch_norm", x, w, w, None, None, True, 0.1, 1e-5)
-    yield s("_native_batch_norm_legit_functional", x, w, w, mean, var, True, 0.1, 1e-5)
-    yield s("batch_norm", x, w, w, mean, var, False, 0.1, 1e-5, False)
-    yield s("_native_batch_norm_legit.no_stats", x, w, w, True, 0.1, 1e-5)
-    _, saved, inverse = torch.native_batch_norm(x, w, w, None, None, True, 0.1, 1e-5)
-    grad = f(5, 3, 4).permute(2, 1, 0).contiguous()
-    yield s(
-        "native_batch_norm_backward",
-        *(grad, x, w, None, None, saved, inverse, True, 1e-5, [True, True, True]),
-    )
 
 
 def attention() -> Iterator[Sample]:

@@ -184,11 +184,13 @@ i0 i1, i0 i1, i0 1, i0 1, i1, i1 -> i0 i1, i1, i1
   whole i1
   reduce i0 in 1: sum, i0 in 2: sum
   linear [0] sum
+  body moments
 
 group norm
 n (g c) x0, (g c), (g c) -> n (g c) x0, n g, n g
   whole c x0
   local N = n * 1, C = g*c * 1, group = g * 1
+  body moments
 
 view, split heads
 v0 v1 (v2 v3) -> v0 v1 v2 v3
