@@ -46,10 +46,22 @@ _LEFT_OUT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 _RENAMED: Mapping[str, str] = {
     "aten._unsafe_view.default": "aten.view.default",
     "aten.reshape.default": "aten.view.default",
+    "aten._reshape_alias.default": "aten.view.default",
+    "aten.empty_strided.default": "aten.empty.memory_format",
+    "aten.empty_permuted.default": "aten.empty.memory_format",
+    "aten.new_empty_strided.default": "aten.new_empty.default",
+    "aten._efficientzerotensor.default": "aten.zeros.default",
 }
-"""Ops that differ in aliasing only, and the ones that stand for them."""
+"""Ops that differ in aliasing or strides only, and the ones that stand for them."""
 
-_RENAMED_ARGUMENTS: Mapping[str, str] = {"aten.reshape.default.shape": "size"}
+_RENAMED_ARGUMENTS: Mapping[str, str | None] = {
+    "aten.reshape.default.shape": "size",
+    "aten._reshape_alias.default.stride": None,
+    "aten.empty_strided.default.stride": None,
+    "aten.empty_permuted.default.physical_layout": None,
+    "aten.new_empty_strided.default.stride": None,
+}
+"""Arguments of these ops that are called otherwise by those, or that they don't have."""
 
 _SIZES: Mapping[str, str] = {"aten.view.default": "size", "aten.expand.default": "size"}
 """Arguments that spell the shape of the result, and may say -1 in it."""
@@ -275,6 +287,8 @@ class _Lowerer:
         args: list[tuple[str, Arg]] = []
         for key, value in _given(node, node.target):
             name = _RENAMED_ARGUMENTS.get(f"{kind}.{key}", key)
+            if name is None:
+                continue
             if name == _SIZES.get(renamed):
                 args.append((name, self.values[names[0]].shape))
             else:

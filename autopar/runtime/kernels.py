@@ -187,6 +187,8 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten.view.dtype": _dense,
     "aten._linalg_det.default": _dense,
     "aten.isin.Tensor_Tensor": _dense,
+    "aten.view_as_complex.default": _dense,
+    "aten.view_as_complex_copy.default": _dense,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _dense_rows,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _dense_rows,
 }

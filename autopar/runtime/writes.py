@@ -121,6 +121,22 @@ def index_put(
     return written.narrow(dim, 0, self.shape[dim])
 
 
+def select_backward(
+    grad_output: Tensor, input_sizes: Sequence[int], dim: int, index: int, *, offset: int
+) -> Tensor:
+    """A shard of `aten.select_backward`: zeros, and the entry on the one process that has it."""
+    return select_scatter(
+        grad_output.new_zeros(input_sizes), grad_output, dim, index, offset=offset
+    )
+
+
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: int, *, offset: int) -> Tensor:
+    """A shard of `aten.select_scatter`: `self` holds the entries of `dim` from `offset` on."""
+    if 0 <= index - offset < self.shape[dim]:
+        return self.select_scatter(src, dim, index - offset)
+    return self
+
+
 WRITES: Mapping[str, Callable[..., Any]] = {
     "autopar.embedding_dense_backward": embedding_dense_backward,
     "autopar.scatter": along_dim(aten.scatter.src),
@@ -135,6 +151,8 @@ WRITES: Mapping[str, Callable[..., Any]] = {
     "autopar.index_fill_tensor": along_dim(aten.index_fill.int_Tensor),
     "autopar.index_reduce": along_dim(aten.index_reduce.default),
     "autopar.put": put,
+    "autopar.select_backward": select_backward,
+    "autopar.select_scatter": select_scatter,
     "autopar.index_put": index_put,
 }
 """The function behind each kind."""

@@ -88,6 +88,8 @@ def calls() -> dict[str, Sample]:
         "split": s("split_with_sizes", f(3, 12), [6, 3, 3], 1),
         "cat": s("cat", [f(3, 2), f(3, 4)], 1),
         "pad": s("constant_pad_nd", f(3, 4), [1, 2]),
+        "diagonal": s("diagonal", f(3, 4), 1),
+        "select": s("select.int", f(3, 4), 0, -1),
         "tril": s("tril", f(3, 4)),
         "embedding": s("embedding", f(4, 5), ids),
         "index_select": s("index_select", f(5, 4), 0, i(3, low=0, high=5)),
@@ -254,9 +256,21 @@ i0 i1 -> i0 r1
   whole i1 r1
   linear [0] all any max min sum
 
+diagonal
+i0 i1 -> i0
+  whole i0 i1
+  linear [0] any
+  body triangles
+
+select
+i0 i1 -> i1
+  reduce i0 in 0: sum
+  indexed i0: autopar.select
+  linear [0] any
+
 tril
 r c -> r c
-  linear [0] sum
+  linear [0] all any max min sum
   local diagonal = 0 + 1 * (start(r) - start(c))
 
 embedding

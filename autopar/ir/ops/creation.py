@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.pointwise import pointwise
-from autopar.ir.ops.table import RuleFunction, Table, factors, row, same
+from autopar.ir.ops.table import RuleFunction, Table, factors, row, same, whole
+from autopar.ir.program import Arg, DType
 from autopar.ir.rule import SAME, Dims, Offset, OpCall, Rule, Sizes, build_rule
 
 
@@ -42,12 +44,41 @@ def arange(call: OpCall) -> Rule | None:
     return build_rule(call, [], [factors("i", 1)], local=local, work=0)
 
 
-def whole(call: OpCall) -> Rule | None:
-    """Returns the rule of a small constant that every process computes by itself."""
-    dims = [factors(f"r{at}_", len(result.shape)) for at, result in enumerate(call.results)]
-    names = [dim[0] for result in dims for dim in result]
-    return build_rule(call, [], dims, whole=names, work=0)
+def arange_to(call: OpCall) -> Rule | None:
+    """aten.arange, from 0 to `end`. Its body is a range whose start is an argument."""
 
+    def make(split: bool) -> Rule:
+        dims = factors("i", 1)
+        return build_rule(call, [], [dims], whole=() if split else ("i0",), work=0)
+
+    def write(w: BodyWriter) -> None:
+        target = w.value(w.op.results[0])
+        args: dict[str, Arg] = {"start": 0, "end": w.op.arg("end"), "dtype": DType(target.dtype)}
+        w.emit("aten.arange.start", args, target.global_shape, target.dtype, target.name)
+
+    if not isinstance(call.args.get("end"), int):
+        return whole(call)
+    return with_bodies(call, make, "start", write)
+
+
+def eye(call: OpCall) -> Rule | None:
+    """aten.eye. Its body keeps the diagonal of a matrix of ones."""
+
+    def make(split: bool) -> Rule:
+        dims = factors("i", 2)
+        return build_rule(call, [], [dims], whole=() if split else ("i0", "i1"), work=0)
+
+    def write(w: BodyWriter) -> None:
+        target = w.value(w.op.results[0])
+        args: dict[str, Arg] = {"size": target.global_shape, "fill_value": 1}
+        args["dtype"] = DType(target.dtype)
+        ones = w.emit("aten.full.default", args, target.global_shape, target.dtype)
+        w.like("aten.tril.default", w.like("aten.triu.default", ones), target.name)
+
+    return with_bodies(call, make, "triangles", write)
+
+
+WINDOWS = ("bartlett", "blackman", "hamming", "hann", "kaiser")
 
 RULES: Table = {
     **same(
@@ -73,19 +104,25 @@ RULES: Table = {
         pointwise(work=0),
     ),
     **same(["aten.arange.start", "aten.arange.start_step"], arange),
-    "aten.arange.default": whole,
+    "aten.arange.default": arange_to,
+    **same(["aten.eye.default", "aten.eye.m"], eye),
     "aten.scalar_tensor.default": row(" -> *i"),
     **same(
         [
-            "aten.eye.default",
-            "aten.eye.m",
             "aten.linspace.default",
             "aten.logspace.default",
             "aten.tril_indices.default",
             "aten.triu_indices.default",
-            "aten.hann_window.default",
-            "aten.hamming_window.default",
-            "aten.blackman_window.default",
+            *(
+                f"aten.{name}space.{start}_{end}"
+                for name in ("lin", "log")
+                for start, end in (("Tensor", "Tensor"), ("Tensor", "Scalar"), ("Scalar", "Tensor"))
+            ),
+            *(f"aten.{name}_window.default" for name in WINDOWS),
+            *(f"aten.{name}_window.periodic" for name in WINDOWS),
+            "aten.hamming_window.periodic_alpha",
+            "aten.hamming_window.periodic_alpha_beta",
+            "aten.kaiser_window.beta",
         ],
         whole,
     ),

@@ -13,6 +13,7 @@ from autopar.ir.ops.table import (
     factors,
     operand_dims,
     row,
+    whole,
 )
 from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule, make_rule
 
@@ -38,7 +39,7 @@ def index_select(call: OpCall) -> Rule | None:
     """aten.index_select: the entries of `dim` at the positions in a vector `index`."""
     rank = len(call.operands[0].shape)
     if rank == 0:
-        return None
+        return whole(call, MOVED)
     at = axis(call, rank)
     dims = factors("i", rank)
     index: Dims = (("j",),) if call.operands[1].shape else ()
@@ -75,15 +76,15 @@ def select(call: OpCall) -> Rule | None:
 def gather(call: OpCall) -> Rule | None:
     """aten.gather: along `dim`, the entries at `index`, whose shape is the result's."""
     shapes = [operand.shape for operand in call.operands]
-    if not shapes[0] or len(shapes[1]) != len(shapes[0]):
-        return None
+    if not all(shapes):
+        return whole(call, MOVED)
     at = axis(call, len(shapes[0]))
-    (source, index), whole = along_index(shapes, at)
+    (source, index), fixed = along_index(shapes, at)
     return build_rule(
         call,
         [source, index],
         [index],
-        whole=whole,
+        whole=fixed,
         reduce={source[at][0]: outside(call)},
         indexed={source[at][0]: "autopar.gather"},
         linear=MOVED,

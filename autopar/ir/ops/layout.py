@@ -15,17 +15,16 @@ from autopar.ir.ops.table import (
     axes,
     axis,
     factors,
-    operand_dims,
     pending,
     row,
     same,
+    whole,
 )
 from autopar.ir.rule import (
     ALL_MONOIDS,
     Dims,
     Linear,
     LocalArg,
-    Offset,
     OpCall,
     Rule,
     RuleError,
@@ -104,7 +103,7 @@ def repeat(call: OpCall) -> Rule | None:
     operand, times = call.operands[0].shape, call.integers("repeats")
     skip = len(times) - len(operand)
     if 0 in times or 0 in operand:
-        return None
+        return whole(call, MOVED)
     dims = factors("i", len(operand), skip)
     sizes = {f"r{at}": count for at, count in enumerate(times)}
     sizes |= {f"i{skip + at}": size for at, size in enumerate(operand)}
@@ -134,10 +133,10 @@ def slice_(call: OpCall) -> Rule | None:
         "start": Size(("e",), start // block),
         "end": Size(("e",), (start + result) // block),
     }
-    return _blocks(call, at, dims, block, local)
+    return blocks(call, at, dims, block, local)
 
 
-def _blocks(call: OpCall, at: int, dims: Dims, block: int, local: Mapping[str, LocalArg]) -> Rule:
+def blocks(call: OpCall, at: int, dims: Dims, block: int, local: Mapping[str, LocalArg]) -> Rule:
     """Returns the rule of an op that takes or puts blocks of this size along a dimension.
 
     Of a dimension `(n e)`, `e` may be split and `n` not. A block of 1 can't be split either.
@@ -230,7 +229,7 @@ def split(call: OpCall) -> Rule | None:
         local["split_size"] = Size(("e",), pieces[0] // block)
     elif len(set(pieces)) > 1:
         block = 1  # aten.chunk of unequal pieces
-    return _blocks(call, at, dims, block, local)
+    return blocks(call, at, dims, block, local)
 
 
 def cat(call: OpCall) -> Rule | None:
@@ -239,7 +238,7 @@ def cat(call: OpCall) -> Rule | None:
     at = axis(call, len(result))
     sizes = [o.shape[at] for o in call.operands if len(o.shape) == len(result)]
     dims = factors("i", len(result))
-    return _blocks(call, at, dims, math.gcd(*sizes) or 1, {})
+    return blocks(call, at, dims, math.gcd(*sizes) or 1, {})
 
 
 def stack(call: OpCall) -> Rule | None:
@@ -261,45 +260,80 @@ def _with(dims: Dims, at: int, name: str) -> Dims:
     return (*dims[:at], (name,), *dims[at + 1 :])
 
 
-def diagonal(call: OpCall) -> Rule | None:
-    """aten.diagonal: a new last dimension instead of `dim1` and `dim2`."""
-    rank = len(call.operands[0].shape)
-    first, second = axis(call, rank, "dim1"), axis(call, rank, "dim2", 1)
-    dims = factors("i", rank)
-    others = tuple(dim for at, dim in enumerate(dims) if at not in (first, second))
-    return moved(call, dims, (*others, ("d",)), (*dims[first], *dims[second], "d"))
-
-
 def unfold(call: OpCall) -> Rule | None:
-    """aten.unfold: windows along `dimension`, their elements in a new last dimension."""
-    rank = len(call.operands[0].shape)
-    if not rank:
-        return None
-    at = axis(call, rank, "dimension")
-    dims = factors("i", rank)
-    return moved(call, dims, (*_with(dims, at, "w"), ("e",)), (f"i{at}", "w", "e"))
+    """aten.unfold: windows along `dimension`, their elements in a new last dimension.
+
+    Windows that lie side by side and cover the dimension may be split.
+    """
+    if not call.operands[0].shape:
+        return whole(call, MOVED)
+    dims, windows, fixed = _windows(call, call.operands[0].shape, "dimension")
+    return moved(call, dims, windows, fixed)
 
 
-def write_slice(call: OpCall) -> Rule | None:
-    """aten.slice_scatter and select_scatter: `src` replaces a part of `self` along `dim`."""
-    shape, source = (operand.shape for operand in call.operands)
-    at = axis(call, len(shape))
+def unfold_backward(call: OpCall) -> Rule | None:
+    """aten.unfold_backward: adds windows up where they lie."""
+    shape = call.results[0].shape
+    if not shape:
+        return whole(call, FIRST)
+    dims, windows, fixed = _windows(call, shape, "dim")
+    local = {"input_sizes": Sizes(dims)}
+    return build_rule(call, [windows], [dims], whole=fixed, linear=FIRST, local=local, work=0)
+
+
+def _windows(call: OpCall, shape: Sequence[int], argument: str) -> tuple[Dims, Dims, list[str]]:
+    """Returns the factors of a tensor, and of its windows, and which must not be split."""
+    at = axis(call, len(shape), argument)
+    size, step = call.integer("size", 1), call.integer("step", 1)
     dims = factors("i", len(shape))
-    part = _with(dims, at, "s") if len(source) == len(shape) else dims[:at] + dims[at + 1 :]
-    return build_rule(
-        call,
-        operand_dims(call, {"self": dims, "src": part}),
-        [dims],
-        whole=(f"i{at}", "s"),
-        linear=(pending(0, 1, monoids=ALL_MONOIDS),),
-        work=0,
-    )
+    windows = (*_with(dims, at, "w"), ("e",))
+    if size == step and shape[at] % size == 0:
+        return (*dims[:at], ("w", "e"), *dims[at + 1 :]), windows, ["e"]
+    return dims, windows, [f"i{at}", "w", "e"]
 
 
-def triangle(call: OpCall) -> Rule | None:
-    """aten.tril and aten.triu: which elements are kept depends on both indices."""
-    local = {"diagonal": Offset("r", base=call.integer("diagonal", 0), minus="c")}
-    return make_rule("*b r c -> *b r c", call, linear=FIRST, local=local, work=0)
+def rotate(call: OpCall) -> Rule | None:
+    """aten.rot90: dimensions change places, and one or both of them their direction."""
+    rank = len(call.operands[0].shape)
+    first, second = (at % rank for at in call.integers("dims", (0, 1)))
+    turns = call.integer("k", 1) % 4
+    dims = list(factors("i", rank))
+    operand = tuple(dims)
+    if turns % 2:
+        dims[first], dims[second] = dims[second], dims[first]
+    return moved(call, operand, tuple(dims), (f"i{first}", f"i{second}") if turns else ())
+
+
+def narrow_copy(call: OpCall) -> Rule | None:
+    """aten.narrow_copy: some of the blocks of which `dim` consists."""
+    shape = call.operands[0].shape
+    at = axis(call, len(shape))
+    length = call.results[0].shape[at]
+    start = call.integer("start", 0)
+    start += shape[at] if start < 0 else 0
+    block = math.gcd(start, length, shape[at])
+    local = {"start": Size(("e",), start // block), "length": Size(("e",), length // block)}
+    return blocks(call, at, factors("i", len(shape)), block, local)
+
+
+def block_diagonal(call: OpCall) -> Rule | None:
+    """aten.block_diag: each matrix is somewhere in the result, and zeros are elsewhere."""
+    every = range(len(call.operands))
+    return whole(call, (pending(*every, monoids=IDEMPOTENT | {"sum"}),))
+
+
+def chunk_cat(call: OpCall) -> Rule | None:
+    """aten._chunk_cat: pieces of `dim` of all tensors, padded with zeros, side by side."""
+    at = axis(call, len(call.operands[0].shape))
+    lead = factors("i", at)
+    operands = [
+        (*lead, *factors(f"s{position}_", len(operand.shape) - at))
+        for position, operand in enumerate(call.operands)
+    ]
+    results = [(*lead, ("n",), ("c",))]
+    fixed = ["n", "c", *(name for operand in operands for (name,) in operand[at:])]
+    every = pending(*range(len(operands)), monoids=IDEMPOTENT | {"sum"})
+    return build_rule(call, operands, results, whole=fixed, linear=(every,), work=0)
 
 
 def pixel_shuffle(call: OpCall) -> Rule | None:
@@ -358,8 +392,17 @@ RULES: Table = {
     **same(_kinds("slice.Tensor"), slice_),
     **same(_kinds("unbind.int"), unbind),
     **same(_kinds("split.Tensor", "split_with_sizes.default"), split),
-    **same(_kinds("diagonal.default"), diagonal),
     **same(_kinds("unfold.default"), unfold),
+    **same(["aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"], split),
+    "aten.unfold_backward.default": unfold_backward,
+    "aten.narrow_copy.default": narrow_copy,
+    "aten.rot90.default": rotate,
+    "aten.block_diag.default": block_diagonal,
+    "aten._chunk_cat.default": chunk_cat,
+    **same(_kinds("view_as_real.default"), row("*b -> *b r", whole=("r",), linear=FIRST, work=0)),
+    **same(
+        _kinds("view_as_complex.default"), row("*b r -> *b", whole=("r",), linear=FIRST, work=0)
+    ),
     "aten.alias_copy.default": row("*b -> *b", linear=MOVED, work=0),
     "aten.chunk.default": split,
     "aten.repeat.default": repeat,
@@ -378,8 +421,6 @@ RULES: Table = {
     **same(
         [f"aten.{kind}_pad3d.default" for kind in ("reflection", "replication")], trailing(3, MOVED)
     ),
-    **same(["aten.slice_scatter.default", "aten.select_scatter.default"], write_slice),
-    **same(["aten.tril.default", "aten.triu.default"], triangle),
     "aten.pixel_shuffle.default": pixel_shuffle,
     "aten.pixel_unshuffle.default": pixel_unshuffle,
 }

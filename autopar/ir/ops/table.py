@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from autopar.ir.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, make_rule
+from autopar.ir.rule import (
+    ALL_MONOIDS,
+    Dims,
+    Linear,
+    OpCall,
+    Rule,
+    RuleError,
+    build_rule,
+    make_rule,
+)
 
 RuleFunction = Callable[[OpCall], Rule | None]
 Table = Mapping[str, RuleFunction]
@@ -24,6 +33,9 @@ FIRST = (pending(0),)
 
 MOVED = (pending(0, monoids=ALL_MONOIDS),)
 """The first operand's elements are moved, and nothing is computed."""
+
+ZERO_FILLED = (pending(0, monoids=IDEMPOTENT | {"sum"}),)
+"""The first operand's elements are moved, and zeros are put around them."""
 
 BILINEAR = (pending(0), pending(1))
 """Linear in either of two operands, the other being complete."""
@@ -44,6 +56,17 @@ def row(text: str, **options: Any) -> RuleFunction:
 def same(kinds: Sequence[str], rule: RuleFunction) -> dict[str, RuleFunction]:
     """Returns the rows of several ops that share a rule function."""
     return dict.fromkeys(kinds, rule)
+
+
+def whole(call: OpCall, linear: Sequence[Linear] = ()) -> Rule:
+    """Returns the rule of an op that every process computes by itself."""
+    tensors = [
+        factors(f"w{at}_", len(tensor.shape))
+        for at, tensor in enumerate((*call.operands, *call.results))
+    ]
+    names = [name for dims in tensors for (name,) in dims]
+    count = len(call.operands)
+    return build_rule(call, tensors[:count], tensors[count:], whole=names, linear=linear, work=0)
 
 
 def operand_dims(call: OpCall, by_name: Mapping[str, Dims]) -> list[Dims]:

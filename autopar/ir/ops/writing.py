@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import (
     IDEMPOTENT,
     RuleFunction,
@@ -19,6 +18,7 @@ from autopar.ir.ops.table import (
     factors,
     operand_dims,
     pending,
+    whole,
 )
 from autopar.ir.rule import (
     ALL_MONOIDS,
@@ -84,10 +84,10 @@ def scatter(own: str, linear: Sequence[Linear] = ()) -> RuleFunction:
 def _scatter(call: OpCall, own: str, linear: Sequence[Linear], monoid: str = "") -> Rule | None:
     """Returns the rule of a write; with a monoid, its repetition on each part does no harm."""
     shapes = [operand.shape for operand in call.operands]
-    if not shapes[0] or any(len(shape) != len(shapes[0]) for shape in shapes):
-        return None
+    if not all(shapes):
+        return whole(call, linear)
     at = axis(call, len(shapes[0]))
-    operands, whole = along_index(shapes, at)
+    operands, fixed = along_index(shapes, at)
     if len(shapes) > 2 and shapes[1][at] == shapes[2][at]:
         operands[2] = (*operands[2][:at], operands[1][at], *operands[2][at + 1 :])
     written = {operand[at][0] for operand in operands[1:]}
@@ -96,7 +96,7 @@ def _scatter(call: OpCall, own: str, linear: Sequence[Linear], monoid: str = "")
         call,
         operands,
         [operands[0]],
-        whole=whole if repeats else [*whole, *written],
+        whole=fixed if repeats else [*fixed, *written],
         reduce=dict.fromkeys(written, monoid) if repeats else None,
         indexed={operands[0][at][0]: own},
         linear=linear,
@@ -148,7 +148,7 @@ def _along_vector(
 ) -> Rule | None:
     rank = len(call.operands[0].shape)
     if rank == 0:
-        return None
+        return whole(call, linear)
     at = axis(call, rank)
     dims = factors("i", rank)
     index: Dims = (("j",),) if call.operands[1].shape else ()
@@ -188,29 +188,23 @@ def index_reduce(call: OpCall) -> Rule | None:
 
 def put(call: OpCall) -> Rule | None:
     """aten.put: elements at `index` of all in a row, of which a shard has some rows."""
-    shape, written = call.operands[0].shape, call.operands[1].shape
-    if not shape or call.operands[2].shape != written:
-        return None
+    shape, index, source = (operand.shape for operand in call.operands)
+    linear = ADDED if call.flag("accumulate") else MOVED_TOGETHER
+    if not shape or index != source:
+        return whole(call, linear)
     return make_rule(
         "*v, *j, *j -> *v",
         call,
         whole=["*j", *(f"v{at}" for at in range(1, len(shape)))],
         indexed={"v0": Shard("autopar.put", {"extent": math.prod(shape)})},
-        linear=ADDED if call.flag("accumulate") else MOVED_TOGETHER,
+        linear=linear,
         work=0,
     )
 
 
 def masked_scatter(call: OpCall) -> Rule | None:
     """aten.masked_scatter: where an element comes from depends on the whole mask."""
-    shape = call.results[0].shape
-    taken = factors("s", len(call.operands[2].shape))
-    own, mask = (broadcast_dims(operand.shape, shape) for operand in call.operands[:2])
-    result = broadcast_dims(shape, shape)
-    whole = [name for (name,) in (*result, *taken)]
-    return build_rule(
-        call, [own, mask, taken], [result], whole=whole, linear=MOVED_TOGETHER, work=0
-    )
+    return whole(call, MOVED_TOGETHER)
 
 
 RULES: Table = {
