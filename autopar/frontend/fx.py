@@ -142,6 +142,7 @@ class _Lowerer:
         self.same: dict[fx.Node, fx.Node] = {}
         self.names = dict(lowering.names)
         self.inputs: dict[fx.Node, GraphInput] = {}
+        self.absent: set[fx.Node] = set()
 
     def run(self) -> Program:
         self._find_copies()
@@ -227,6 +228,11 @@ class _Lowerer:
         names = []
         for position, part in enumerate(parts):
             pick = picks.get(position)
+            if part is None:
+                # The kernel leaves out what its caller didn't ask for.
+                if pick is not None:
+                    self.absent.add(pick)
+                continue
             wanted = self._wanted(pick) if pick is not None else f"{node.name}.{position}"
             name = self._unique(wanted)
             names.append(name)
@@ -297,6 +303,8 @@ class _Lowerer:
 
     def _arg(self, value: Any, where: str) -> Arg:
         if isinstance(value, fx.Node):
+            if value in self.absent:
+                return None
             return Ref(self._one(self._origin(value)))
         if isinstance(value, (list, tuple)):
             return tuple(self._arg(item, where) for item in value)

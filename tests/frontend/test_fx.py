@@ -129,3 +129,16 @@ def test_ops_that_write_to_their_operands_are_refused() -> None:
     outputs = [GraphOutput(graph.output_node().args[0], "y")]  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"add_.Tensor writes to its operand; functional"):
         lower(graph, Lowering({placeholder: GraphInput("x", "input")}, outputs))
+
+
+def test_results_that_nobody_asked_for_are_no_results() -> None:
+    def gradient(x: Tensor, grad: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.ops.aten.convolution_backward(
+            grad, x, weight, [2], [1], [0], [1], False, [0], 1, [True, False, True]
+        )
+        return found[0], found[2]
+
+    tensors = (torch.ones(1, 3, 5), torch.ones(1, 2, 5), torch.ones(2, 3, 1))
+    (op,) = lowered(gradient, *tensors).main.ops
+    assert op.kind == "aten.convolution_backward.default"
+    assert len(op.results) == 2

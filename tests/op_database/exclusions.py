@@ -1,0 +1,84 @@
+"""Which OpInfos are not judged, by category, and which are judged without their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EXCLUDED: Mapping[str, tuple[str, ...]] = {
+    "the shape of the result depends on values": (
+        "argwhere",
+        "bincount",
+        "masked_select",
+        "nonzero",
+        "unique",
+        "unique_consecutive",
+    ),
+    "the result is no dense tensor": (
+        "allclose",
+        "broadcast_shapes",
+        "equal",
+        "item",
+        "sparse.mm.reduce",
+        "sparse.sampled_addmm",
+        "to_sparse",
+    ),
+    "it doesn't run on the CPU": (
+        "jiterator_2inputs_2outputs",
+        "jiterator_4inputs_with_extra_args",
+        "jiterator_binary",
+        "jiterator_binary_return_by_ref",
+        "jiterator_unary",
+        "nn.functional.batch_norm.without_cudnn",
+        "torch.ops.aten._efficient_attention_forward",
+        "torch.ops.aten._flash_attention_forward",
+    ),
+}
+"""Why OpInfos are left out, and which."""
+
+UNDEFINED = frozenset(
+    (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+    )
+)
+"""OpInfos whose results hold whatever was in memory: shapes and dtypes are judged."""
+
+RANDOM = frozenset(
+    (
+        "bernoulli",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "nn.functional.alpha_dropout",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.feature_alpha_dropout.with_train",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.rrelu",
+        "normal",
+        "normal.in_place",
+        "normal.number_mean",
+        "pca_lowrank",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "svd_lowrank",
+        "uniform",
+    )
+)
+"""OpInfos whose results are random: shapes and dtypes are judged, and whether ranks agree."""
+
+
+def excluded(name: str) -> str:
+    """Returns why an OpInfo is not judged; empty if it is."""
+    return next((reason for reason, names in EXCLUDED.items() if name in names), "")

@@ -1,0 +1,213 @@
+"""Distributes a captured call over a mesh at random, runs all ranks and compares."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from autopar.annotate import Pin
+from autopar.cost import Cluster
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Function, Program, Value
+from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.runtime.boxes import Box
+from autopar.runtime.ports import port_box
+from autopar.runtime.serial import run_serial
+from autopar.runtime.stepper import Scope
+from autopar.runtime.verification import FORCED_TOLERANCE, FREE_TOLERANCE, compare_outputs
+from autopar.runtime.virtual import VirtualMesh
+from autopar.runtime.weights import WeightFile
+from tests.op_database.capture import Captured
+
+MESHES = ((2,), (3,), (2, 2), (2, 3))
+
+REDUCING = frozenset(("comm.all_reduce", "comm.reduce_scatter"))
+"""Collectives that finish a reduction."""
+
+Values = Literal["defined", "random", "undefined"]
+Outcome = Literal["whole", "split", "reduced", "moved", "fell back", "wrong", "error"]
+OUTCOMES: tuple[Outcome, ...] = (
+    "whole",
+    "split",
+    "reduced",
+    "moved",
+    "fell back",
+    "wrong",
+    "error",
+)
+"""How a call went, from best to worst.
+
+whole: nothing could be split. split: without communication. reduced: nothing but unfinished
+reductions was communicated. moved: elements were gathered or exchanged. fell back: an op without a
+rule had an operand that was split. wrong: the ranks computed something else. error: no result.
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a call went on a mesh.
+
+    Attributes:
+        outcome: One of `OUTCOMES`.
+        detail: What is wrong.
+        missing: Kinds of ops without a rule that had an operand that was split.
+    """
+
+    outcome: Outcome
+    detail: str = ""
+    missing: tuple[str, ...] = ()
+
+
+def random_pins(program: Program, mesh: ProcessMesh, seed: str) -> tuple[Pin, ...]:
+    """Returns pins of inputs, or of outputs if there are no inputs.
+
+    At least one dimension is split, if any has more than one element. Sizes need not divide, and
+    may be smaller than the axis.
+    """
+    dice = random.Random(seed)
+    signature = program.signature
+    ports = [
+        port for port in signature.inputs or signature.outputs if max(port.shape, default=0) > 1
+    ]
+    if not ports:
+        return ()
+    certain = dice.choice(ports)
+    pins = []
+    for port in ports:
+        if port is not certain and dice.random() < 0.3:
+            continue
+        entries: list[list[str]] = [[] for _ in port.shape]
+        least = 1 if port is certain else 0
+        for axis in dice.sample(mesh.dim_names, dice.randint(least, mesh.ndim)):
+            wide = [at for at, size in enumerate(port.shape) if size > 1]
+            entries[dice.choice(wide)].append(axis)
+        mapping = tuple(tuple(entry) if entry else -1 for entry in entries)
+        pins.append(Pin(port.name, mapping, "a random pin"))
+    return tuple(pins)
+
+
+def compile_case(captured: Captured, mesh: ProcessMesh, pins: tuple[Pin, ...]) -> Compiled:
+    """Compiles a captured call, verifying the program between all passes."""
+    options = CompileOptions(mesh, Cluster.load("cpu"), None, pins)
+    return compile_program(captured.program, options)
+
+
+def judge_serial(captured: Captured, values: Values = "defined") -> str:
+    """Returns how the serial program differs from eager PyTorch; empty if it doesn't."""
+    found = run_serial(captured.program, {}, captured.inputs)
+    return differences(found, captured.expected, FORCED_TOLERANCE, values == "defined")
+
+
+def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "defined") -> Verdict:
+    """Returns how a captured call goes on a mesh.
+
+    Args:
+        captured: The call.
+        mesh: The ranks.
+        seed: Of the pins.
+        values: What the values of the results are. Shapes and dtypes are always judged; of random
+            values, whether ranks that hold the same elements agree.
+    """
+    pins = random_pins(captured.program, mesh, seed)
+    compiled = compile_case(captured, mesh, pins)
+    ranks = VirtualMesh(compiled.deployment, WeightFile(None))
+    seen = OutputsByRank(ranks)
+    found = ranks.run(captured.inputs, seen.trace)
+    expected = run_serial(captured.program, {}, captured.inputs)
+    wrong = differences(found, expected, FREE_TOLERANCE, values == "defined")
+    if not wrong and values == "random":
+        wrong = seen.disagreements()
+    missing = fallbacks(compiled.serial.main)
+    if wrong:
+        return Verdict("wrong", f"{wrong} ({_pins_text(pins)})", missing)
+    if not pins:
+        return Verdict("whole")
+    return Verdict("fell back" if missing else _communication(compiled), missing=missing)
+
+
+class OutputsByRank:
+    """What each rank computes of the outputs."""
+
+    def __init__(self, ranks: VirtualMesh) -> None:
+        self.ranks = ranks.ranks
+        self.found: dict[tuple[int, str], Tensor] = {}
+
+    def trace(self, rank: int, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
+        """Remembers an output."""
+        if not scope and value.name in self.ranks[rank].program.main.outputs:
+            self.found[rank, value.name] = tensor
+        return tensor
+
+    def disagreements(self) -> str:
+        """Returns the outputs of which two ranks hold the same piece with other values."""
+        first: dict[tuple[int, Box], Tensor] = {}
+        for rank, each in enumerate(self.ranks):
+            for at, port in enumerate(each.program.signature.outputs):
+                tensor = self.found.get((rank, each.program.main.outputs[at]))
+                if tensor is None:
+                    continue
+                known = first.setdefault((at, port_box(port, {})), tensor)
+                if not torch.allclose(known, tensor, 0, 0, equal_nan=True):
+                    return f"rank {rank} disagrees about output {port.name}"
+        return ""
+
+
+def _communication(compiled: Compiled) -> Outcome:
+    kinds = {
+        op.kind
+        for program in compiled.deployment.programs
+        for function in program.functions.values()
+        for op in function.ops
+        if op.kind.startswith("comm.")
+    }
+    if not kinds:
+        return "split"
+    return "reduced" if kinds <= REDUCING else "moved"
+
+
+def fallbacks(main: Function) -> tuple[str, ...]:
+    """Returns the kinds of the ops without a rule that had an operand that was split."""
+    found: dict[str, None] = {}
+    for op in main.ops:
+        if op.origin is None or op.origin.kind != "fallback":
+            continue
+        layouts = [main.values[name].dist for name in op.operands]
+        if any(layout is not None and not layout.is_replicated for layout in layouts):
+            found[op.kind] = None
+    return tuple(found)
+
+
+def differences(
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    tolerance: float,
+    values: bool,
+) -> str:
+    """Returns how outputs differ, as text; empty if they don't."""
+    if not values:
+        return "; ".join(
+            f"{label} is {_type(found[label])} instead of {_type(tensor)}"
+            for label, tensor in expected.items()
+            if _type(found[label]) != _type(tensor)
+        )
+    compared = compare_outputs(found, expected, tolerance)
+    return "; ".join(
+        f"{each}, {_type(found[label])} instead of {_type(expected[label])}"
+        if _type(found[label]) != _type(expected[label])
+        else str(each)
+        for label, each in compared.items()
+        if not each.ok
+    )
+
+
+def _type(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _pins_text(pins: tuple[Pin, ...]) -> str:
+    return ", ".join(f"{pin.pattern}={list(pin.dims_mapping)}" for pin in pins)
