@@ -140,15 +140,18 @@ def _with_rule(rule: Rule, op: Op, dist: OpDist) -> Interface:
 
 
 def _identity(rule: Rule, dist: OpDist) -> tuple[tuple[str, str], ...]:
-    """What a rank with no part of a split reduction contributes: the monoid's identity."""
+    """What a rank with no part of a split reduction contributes: each result's identity.
+
+    Nothing if it contributes to a result that isn't pending, for which the op must run.
+    """
+    empty = [factor for factor, dim in dist.factors if _may_be_empty(dim, dist.mesh)]
     monoids = [
-        rule.reduce[factor, result]
-        for factor, dim in dist.factors
-        if _may_be_empty(dim, dist.mesh)
-        for result in range(len(rule.results))
-        if rule.reduce.get((factor, result), SAME) != SAME
+        {rule.reduce[factor, at] for factor in empty if (factor, at) in rule.reduce}
+        for at in range(len(rule.results))
     ]
-    return (("identity", monoids[0]),) if monoids else ()
+    if not any(monoids) or any(SAME in found for found in monoids):
+        return ()
+    return (("identity", ",".join(min(found, default="-") for found in monoids)),)
 
 
 def _may_be_empty(dim: DimLayout, mesh: ProcessMesh) -> bool:

@@ -155,10 +155,19 @@ def _without_empties(op: Op, values: Mapping[str, Value]) -> Iterable[Op]:
         return (_to_partial(op, values),)
     if all(_is_empty(values[name]) for name in op.results):
         return tuple(_constant(op, values[name], 0) for name in op.results)
-    monoid = dict(op.plan).get("identity")
-    if monoid and any(_is_empty(values[name]) for name in op.operands):
-        return tuple(_identity(op, values[name], monoid) for name in op.results)
+    monoids = dict(op.plan).get("identity", "").split(",")
+    if any(monoids) and any(_is_empty(values[name]) for name in op.operands):
+        results = zip(op.results, monoids, strict=True)
+        return tuple(_nothing(op, values[name], monoid) for name, monoid in results)
     return (op,)
+
+
+def _nothing(op: Op, value: Value, monoid: str) -> Op:
+    """Returns the op that contributes nothing to a reduction, or makes a result without elements.
+
+    The latter has no reduction, which is written `-`.
+    """
+    return _constant(op, value, 0) if monoid == "-" else _identity(op, value, monoid)
 
 
 def _to_partial(op: Op, values: Mapping[str, Value]) -> Op:

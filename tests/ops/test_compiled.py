@@ -19,7 +19,7 @@ from autopar.ir.program import Function, Port, Program, Signature
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, write_weights
-from tests.ops.sample import Sample
+from tests.ops.sample import Sample, f, s
 from tests.ops.samples import NOT_RUN, samples_by_kind
 from tests.ops.split_run_combine import assert_equal, tolerance_of
 
@@ -87,6 +87,12 @@ def test_common_ops(kind: str, no_weights: WeightFile) -> None:
     dice = random.Random(kind)
     for sample in samples_by_kind()[kind][:4]:
         check_compiled(sample, random_options(sample, dice), no_weights)
+
+
+def test_a_process_without_rows_adds_to_no_result(no_weights: WeightFile) -> None:
+    """9 rows leave the last of 8 processes none; least and greatest have other identities."""
+    options = CompileOptions.from_text(mesh="8", shards=["x0=[d0,-1]"])
+    check_compiled(s("aminmax", f(9, 20000), dim=0), options, no_weights)
 
 
 @pytest.mark.slow

@@ -47,6 +47,22 @@ def test_a_rank_without_elements_gets_constants() -> None:
     ]
 
 
+def test_each_result_gets_the_identity_of_its_own_reduction() -> None:
+    text = """
+program "extrema" executable
+func main {
+  input %x: f32[max(0, min(2, 3 - tp * 2)), 4] box [3[min(3, tp * 2); max(0, min(2, 3 - tp * 2))], 4]
+  %a: f32[4], %b: f32[4] = aten.aminmax.default(self=%x, dim=0) plan(identity="min,max")
+  return %a, %b
+}
+"""  # noqa: E501
+    lines = print_program(specialize(parse_program(text), {"tp": 2})).splitlines()
+    assert [" ".join(line.split()) for line in lines if " = " in line] == [
+        "%a: f32[4] = aten.full.default(size=[4], fill_value=inf, dtype=f32)",
+        "%b: f32[4] = aten.full.default(size=[4], fill_value=-inf, dtype=f32)",
+    ]
+
+
 def test_the_first_of_an_axis_keeps_what_becomes_partial() -> None:
     assert ops(0)[-1] == "%c: f32[4] = aten.alias.default(self=%m)"
 
