@@ -9,6 +9,7 @@ from tests.ops import (
     samples_indexing,
     samples_layout,
     samples_linalg,
+    samples_lists,
     samples_normalization,
     samples_pointwise,
     samples_random,
@@ -19,6 +20,7 @@ from tests.ops.sample import Sample
 MODULES = (
     samples_pointwise,
     samples_linalg,
+    samples_lists,
     samples_normalization,
     samples_reduction,
     samples_layout,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.ao.quantization.fx._decomposed
 
 from tests.ops.sample import Sample, f, i, s
 
@@ -19,7 +18,6 @@ def samples() -> Iterator[Sample]:
     yield from gradients()
     yield from transforms()
     yield from losses()
-    yield from quantized()
 
 
 def _conv(x: Any, w: Any, bias: Any, transposed: bool = False, groups: int = 1) -> Sample:
@@ -154,25 +152,3 @@ def losses() -> Iterator[Sample]:
         chance = f(3, 4, low=0.1, high=0.9)
         yield s("binary_cross_entropy", chance, chance.flip(0), None, reduction)
     yield s("nll_loss_forward", f(4), i(low=0, high=4), None, 2, -100)
-
-
-def quantized() -> Iterator[Sample]:
-    """Yields samples of quantization."""
-    x, single = f(3, 4, dtype=torch.float32), torch.float32
-    codes = i(3, 4, dtype=torch.int8)
-    scale, zero = torch.tensor(0.1), torch.tensor(2)
-    scales, zeros = f(4, low=0.1, dtype=single), i(4, low=0, high=3)
-    yield s("fake_quantize_per_tensor_affine", x, 0.1, 2, -128, 127)
-    points = zero.to(torch.int32)
-    yield s("fake_quantize_per_tensor_affine.tensor_qparams", x, scale, points, -128, 127)
-    points = zeros.to(torch.int32)
-    yield s("fake_quantize_per_channel_affine", x, scales, points, 1, -128, 127)
-    names = [f"quantized_decomposed.{way}quantize_per_" for way in ("", "de")]
-    limits = (-128, 127, torch.int8)
-    for name, value in zip(names, (x, codes), strict=True):
-        yield s(f"{name}tensor.default", value, 0.1, 2, *limits)
-        yield s(f"{name}tensor.tensor", value, scale, zero, *limits)
-        yield s(f"{name}channel.default", value, scales, zeros, 1, *limits)
-    half = torch.bfloat16
-    weights = i(16, 32, dtype=torch.int8)
-    yield s("_weight_int8pack_mm", f(4, 32, dtype=half), weights, f(16, dtype=half))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autopar.ir.ops.pointwise import broadcast_dims, pointwise
-from autopar.ir.ops.table import Table, pending, same
+from autopar.ir.ops.table import FIRST, Table, pending, row, same
 from autopar.ir.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
 
 SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
@@ -35,5 +35,13 @@ RULES: Table = {
     **same(
         ["aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"], to_copy
     ),
-    "aten.view.dtype": reinterpret,
+    **same(["aten.view.dtype", "aten.view_copy.dtype"], reinterpret),
+    **same(
+        ["aten.view_as_real.default", "aten.view_as_real_copy.default"],
+        row("*i -> *i r", whole=("r",), linear=FIRST, work=0),
+    ),
+    **same(
+        ["aten.view_as_complex.default", "aten.view_as_complex_copy.default"],
+        row("*i r -> *i", whole=("r",), linear=FIRST, work=0),
+    ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autopar.ir.ops.pointwise import broadcast_dims
-from autopar.ir.ops.reduction import along, last_dim
+from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
     FIRST,
     MOVED,
@@ -134,23 +134,6 @@ def prelu(call: OpCall) -> Rule | None:
     return build_rule(call, [dims, per_channel], [dims])
 
 
-def distances(call: OpCall) -> Rule | None:
-    """aten._cdist_forward: distances of rows [*b, p, m] and [*b, r, m]."""
-    shape = call.results[0].shape
-    lead = broadcast_dims(shape[:-2], shape[:-2])
-    left, right = (operand.shape for operand in call.operands)
-    return build_rule(
-        call,
-        [
-            (*broadcast_dims(left[:-2], shape[:-2]), ("p",), ("m",)),
-            (*broadcast_dims(right[:-2], shape[:-2]), ("r",), ("m",)),
-        ],
-        [(*lead, ("p",), ("r",))],
-        whole=("m",),
-        work=3,
-    )
-
-
 RULES: Table = {
     "aten.im2col.default": im2col,
     "aten.col2im.default": col2im,
@@ -163,7 +146,6 @@ RULES: Table = {
         "n c x y z, n t h w d -> n c t h w", whole=("x", "y", "z", "d"), linear=FIRST, work=0
     ),
     **same(["aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"], fourier),
-    "aten.glu.default": along(last_dim, work=3),
     "aten.histc.default": histogram,
     "aten.linalg_cross.default": cross,
     "aten.prelu.default": prelu,
@@ -171,7 +153,6 @@ RULES: Table = {
         ["aten.outer.default", "aten.ger.default"],
         row("m, n -> m n", linear=(pending(0), pending(1))),
     ),
-    "aten._cdist_forward.default": distances,
     "aten.max_pool2d_with_indices_backward.default": images_backward(2),
     "aten.max_pool3d_with_indices_backward.default": images_backward(3),
     "aten.avg_pool2d_backward.default": images_backward(2),
