@@ -9,10 +9,12 @@ from functools import cached_property
 from autopar.completion.space import Form, Space
 from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
+from autopar.cost.halo import halo_seconds
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normalize_dim
 from autopar.ir.ops import rule_of
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
 from autopar.ir.rule import SAME, Dims, Linear, Rule, TensorType
+from autopar.ir.window import Window
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,6 +75,11 @@ class Call:
         return frozenset().union(*(factors for _, _, factors in self._variants))
 
     @cached_property
+    def windows(self) -> Mapping[Key, Window]:
+        """The windows through which the op, or a body of it, reads factors."""
+        return {factor: w for _, rule, _ in self._variants for factor, w in rule.windows.items()}
+
+    @cached_property
     def contracted(self) -> frozenset[str]:
         """Factors that the op, or a body of it, sums over and doesn't address by values."""
         return frozenset(
@@ -113,7 +120,10 @@ class Call:
             for factor, layout in self._along(self.tensors[at][int(number)], dim).items():
                 if factor in self.splittable:
                     items.setdefault(factor, normalize_dim(layout, self.space.mesh))
-        return table.of(items)
+                elif factor in self.windows and (axes := dim_axes(layout)):
+                    read = self.windows[factor].of
+                    items.setdefault(read, (SubDim(self.rule.sizes[read], axes),))
+        return table.of({factor: dim for factor, dim in items.items() if factor in self.splittable})
 
     def _along(self, factors: tuple[str, ...], dim: DimLayout) -> Mapping[Key, DimLayout]:
         """Returns the layouts of a dimension's factors, axis by axis where all don't fit."""
@@ -163,8 +173,9 @@ class Call:
         """
         rule = self.rule.under(dist.body)
         flowing = [(pending.axis, pending.monoid, pending.operands) for pending in dist.pending]
+        read = self._read(rule, splits)
         taken = [
-            self._form(dims, tensor, splits, [(a, m) for a, m, at in flowing if position in at])
+            self._form(dims, tensor, read, [(a, m) for a, m, at in flowing if position in at])
             for position, (dims, tensor) in enumerate(
                 zip(rule.operands, self.operands, strict=True)
             )
@@ -182,6 +193,15 @@ class Call:
             made.append(self._form(dims, tensor, splits, partial))
         seconds = self._seconds(dist)
         return Choice(dist, splits, tuple(taken), tuple(made), seconds)
+
+    def _read(self, rule: Rule, splits: Splits) -> Splits:
+        """Returns the splits together with those of the factors read through windows."""
+        windowed: dict[Key, DimLayout] = {
+            factor: (SubDim(rule.sizes[factor], dim_axes(splits.items[window.of])),)
+            for factor, window in rule.windows.items()
+            if window.of in splits.items
+        }
+        return Splits({**splits.items, **windowed}, splits.places) if windowed else splits
 
     def _form(
         self, dims: Dims, tensor: TensorType, splits: Splits, partial: Sequence[tuple[str, str]]
@@ -206,7 +226,9 @@ class Call:
             # What flows through changes no size.
             dist = replace(dist, pending=())
         if not dist.body:
-            return op_seconds(self.rule if self.has_rule else None, dist, types, self.space.cluster)
+            rule = self.rule if self.has_rule else None
+            halo = halo_seconds(self.rule, dist, self.operands, self.space.planner.model)
+            return op_seconds(rule, dist, types, self.space.cluster) + halo
         from autopar.completion.body import body_seconds
 
         return body_seconds(self.calls, self, dist)

@@ -47,7 +47,12 @@ def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) ->
         factor: math.prod(-(-sub.size // dist.mesh.axes_size(sub.axes)) for sub in dim)
         for factor, dim in dist.factors
     }
-    sizes = {**rule.sizes, **split}
+    spans = {
+        factor: window.span(split[window.of])
+        for factor, window in rule.windows.items()
+        if window.of in split
+    }
+    sizes = {**rule.sizes, **split, **spans}
     tensors: tuple[Dims, ...] = (*rule.operands, *rule.results)
     nbytes = [
         math.prod(sizes[factor] for dim in dims for factor in dim) * DTYPE_BYTES[t.dtype]

@@ -7,9 +7,9 @@ and the verifier all derive the layouts around the op with the functions below.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from autopar.ir.expr import IntExpr, multiply
+from autopar.ir.expr import IntExpr, add, maximum, minimum, multiply
 from autopar.ir.layout import (
     DimLayout,
     Layout,
@@ -21,29 +21,98 @@ from autopar.ir.layout import (
 )
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
-from autopar.ir.rule import SAME, Dims, Grid, LocalArg, Rule, Size, Sizes
+from autopar.ir.rule import SAME, Dims, Grid, IfSplit, LocalArg, Rule, Size, Sizes
+from autopar.ir.window import Redistribution
 
 
 def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
-    """Returns the layout of a factor; whole if the choice doesn't name it."""
+    """Returns the layout of a factor; whole if the choice doesn't name it.
+
+    A factor that is read through a window is split like the one it is a window of.
+    """
     chosen = dist.factor(factor)
-    return chosen if chosen is not None else whole(rule.sizes[factor])
+    if chosen is not None:
+        return chosen
+    axes = split_axes(dist, rule.windows[factor].of) if factor in rule.windows else ()
+    return (SubDim(rule.sizes[factor], axes),)
 
 
-def tensor_dims(rule: Rule, dist: OpDist, dims: Dims) -> tuple[DimLayout, ...]:
-    """Returns the dimensions of a tensor that these factors index, not normalized."""
+def split_axes(dist: OpDist, factor: str) -> tuple[str, ...]:
+    """Returns the mesh axes, of more than one process, that split a factor."""
+    axes = dim_axes(dist.factor(factor) or ())
+    return axes if dist.mesh.axes_size(axes) > 1 else ()
+
+
+def tensor_dims(
+    rule: Rule, dist: OpDist, dims: Dims, complete: Collection[str] = ()
+) -> tuple[DimLayout, ...]:
+    """Returns the dimensions of a tensor that these factors index, not normalized.
+
+    The factors in `complete` are whole, whatever the choice says.
+    """
+
+    def layout(factor: str) -> DimLayout:
+        if factor in complete:
+            return whole(rule.sizes[factor])
+        return factor_layout(rule, dist, factor)
+
     return tuple(
-        tuple(sub for factor in dim for sub in factor_layout(rule, dist, factor)) or (SubDim(1),)
-        for dim in dims
+        tuple(sub for factor in dim for sub in layout(factor)) or (SubDim(1),) for dim in dims
     )
 
 
-def consumed(rule: Rule, dist: OpDist, operand: int) -> Layout:
-    """Returns the layout in which the op needs an operand, given by position."""
+def consumed(rule: Rule, dist: OpDist, operand: int, complete: Collection[str] = ()) -> Layout:
+    """Returns the layout in which the op needs an operand, given by position.
+
+    Factors that are read through a window lie in blocks, from which `windows` leads on, or are
+    whole if they are in `complete`.
+    """
     rule = rule.under(dist.body)
     pending = {p.axis: p.monoid for p in dist.pending if operand in p.operands}
-    layout = Layout(dist.mesh, tensor_dims(rule, dist, rule.operands[operand]))
+    layout = Layout(dist.mesh, tensor_dims(rule, dist, rule.operands[operand], complete))
     return layout.with_partial(pending).normalized()
+
+
+def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Redistribution]:
+    """Returns how the blocks of an operand's factors become the windows that the op reads.
+
+    Factors whose blocks are the windows are left out.
+    """
+    rule = rule.under(dist.body)
+    found: dict[str, Redistribution] = {}
+    for factor in (name for dim in rule.operands[operand] for name in dim):
+        window = rule.windows.get(factor)
+        axes = split_axes(dist, window.of) if window else ()
+        if window and axes:
+            sizes = rule.sizes[factor], rule.sizes[window.of]
+            way = Redistribution.over(*sizes, dist.mesh.axes_size(axes), window)
+            if not way.is_identity:
+                found[factor] = way
+    return found
+
+
+def window_extent(rule: Rule, dist: OpDist, factor: str) -> tuple[IntExpr, IntExpr]:
+    """Returns (first index, number of elements) of a rank's window of a factor."""
+    rule = rule.under(dist.body)
+    window = rule.windows[factor]
+    (sub,) = factor_layout(rule, dist, window.of)
+    first, count = local_extent(sub, dist.mesh)
+    edge = first if window.stride > 0 else first + count - 1
+    low = add(multiply(edge, window.stride), window.start)
+    span: IntExpr
+    if isinstance(count, int):
+        span = window.span(count)
+    else:
+        stride = abs(window.stride)
+        # A rank without an index reads nothing.
+        more = multiply(minimum(count, 1), window.length - stride)
+        span = add(multiply(count, stride), more)
+    if window.fill != "none":
+        return low, span
+    size = rule.sizes[factor]
+    ends = (maximum(0, minimum(end, size)) for end in (low, add(low, span)))
+    low, high = ends
+    return low, add(high, multiply(low, -1))
 
 
 def produced(rule: Rule, dist: OpDist, result: int) -> Layout:
@@ -102,8 +171,9 @@ def local_points(rule: Rule, dist: OpDist) -> int:
     """
     rule = rule.under(dist.body)
     points = 1
-    for factor in rule.sizes:
-        for sub in factor_layout(rule, dist, factor):
+    for factor, size in rule.sizes.items():
+        # A window's elements are counted by the factor that it is a window of.
+        for sub in dist.factor(factor) or whole(size):
             points *= max(1, -(-sub.size // dist.mesh.axes_size(sub.axes)))
     return points
 
@@ -113,12 +183,16 @@ def serial_points(rule: Rule) -> int:
     return math.prod(max(1, size) for size in rule.sizes.values())
 
 
-def _local_arg(rule: Rule, dist: OpDist, arg: LocalArg) -> Arg:
+def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) -> Arg:
+    if isinstance(arg, int):
+        return arg
+    if isinstance(arg, tuple):
+        return _product(rule, dist, arg)
     if isinstance(arg, Sizes):
-        return tuple(
-            entry if isinstance(entry, int) else _product(rule, dist, entry)
-            for entry in arg.entries
-        )
+        return tuple(_local_arg(rule, dist, entry) for entry in arg.entries)
+    if isinstance(arg, IfSplit):
+        chosen = arg.then if split_axes(dist, arg.factor) else arg.otherwise
+        return _local_arg(rule, dist, chosen)
     if isinstance(arg, Size):
         return multiply(_product(rule, dist, arg.factors), arg.scale)
     if isinstance(arg, Grid):
@@ -164,6 +238,9 @@ __all__ = [
     "replicated",
     "serial_points",
     "shard_call",
+    "split_axes",
     "split_factors",
     "tensor_dims",
+    "window_extent",
+    "windows",
 ]

@@ -15,24 +15,20 @@ what a split computes locally and leaves pending, what it costs, and how it is t
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from autopar.ir.program import Arg, Op, Value, refs
-
-Dims = tuple[tuple[str, ...], ...]
-"""The factors, major to minor, of each dimension of a tensor. `()` is a dimension of size 1."""
+from autopar.ir.rule_text import Dims as Dims
+from autopar.ir.rule_text import RuleError as RuleError
+from autopar.ir.rule_text import dims_str, parse_rule
+from autopar.ir.window import Window
 
 ALL_MONOIDS = frozenset(("sum", "max", "min", "prod", "any", "all"))
 
 SAME = "same"
 """In `Rule.reduce`: however the factor is split, every part computes the whole result."""
-
-
-class RuleError(ValueError):
-    """A rule contradicts itself or the shapes it is applied to: a defect of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +112,11 @@ class Linear:
 class Sizes:
     """A list argument that becomes, per entry, a product of local factor sizes.
 
-    An entry that is an integer is kept. Used for the sizes of views, expands and creation ops.
+    An entry that is an integer is kept, one that is a rule for an argument is followed. Used for
+    the sizes of views, expands and creation ops.
     """
 
-    entries: tuple[tuple[str, ...] | int, ...]
+    entries: tuple[tuple[str, ...] | int | LocalArg, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +158,30 @@ class Grid:
     dims: Dims
 
 
-LocalArg = Sizes | Size | Offset | Grid
+@dataclass(frozen=True, slots=True)
+class IfSplit:
+    """An argument that is `then` where a factor is split, and `otherwise` where it isn't.
+
+    An operand that is read through a window comes with all that its window covers, so the padding
+    of such a dimension is 0.
+    """
+
+    factor: str
+    then: int | LocalArg
+    otherwise: int | LocalArg
+
+
+LocalArg = Sizes | Size | Offset | Grid | IfSplit
+
+
+def _parts(arg: int | LocalArg | tuple[str, ...]) -> Iterator[LocalArg]:
+    """Yields the rules that an argument's rule consists of."""
+    if isinstance(arg, Sizes):
+        yield from (part for entry in arg.entries for part in _parts(entry))
+    elif isinstance(arg, IfSplit):
+        yield from (*_parts(arg.then), *_parts(arg.otherwise))
+    elif not isinstance(arg, (int, tuple)):
+        yield arg
 
 
 @dataclass(frozen=True)
@@ -210,6 +230,9 @@ class Rule:
         indexed: Factor addressed by the values of an index operand -> the op that computes a
             shard.
         linear: How the op commutes with pending reductions of its operands.
+        windows: Factors that are read through a window of another one, which is in the results
+            or reduced. They are whole themselves: where that other is split, so are they, over the
+            same axes, and what a window covers beyond its own block is fetched.
         local: Arguments that depend on the shard.
         bodies: Alternative bodies.
         work: Floating-point operations per point of the iteration space. A fraction where the
@@ -223,6 +246,7 @@ class Rule:
     reduce: Mapping[tuple[str, int], str] = field(default_factory=dict)
     indexed: Mapping[str, Shard] = field(default_factory=dict)
     linear: tuple[Linear, ...] = ()
+    windows: Mapping[str, Window] = field(default_factory=dict)
     local: Mapping[str, LocalArg] = field(default_factory=dict)
     bodies: tuple[Body, ...] = ()
     work: float = 1
@@ -230,8 +254,10 @@ class Rule:
     @cached_property
     def flat(self) -> frozenset[str]:
         """Factors that a shard must hold as one contiguous block (one sub-dimension)."""
-        offsets = (arg.factors for arg in self.local.values() if isinstance(arg, Offset))
-        return frozenset(self.indexed).union(*offsets)
+        parts = (part for arg in self.local.values() for part in _parts(arg))
+        offsets = (part.factors for part in parts if isinstance(part, Offset))
+        read = (window.of for window in self.windows.values())
+        return frozenset((*self.indexed, *read)).union(*offsets)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
@@ -249,7 +275,7 @@ class Rule:
 
     def __str__(self) -> str:
         sides = (
-            ", ".join(_dims_str(dims) for dims in side) for side in (self.operands, self.results)
+            ", ".join(dims_str(dims) for dims in side) for side in (self.operands, self.results)
         )
         return " -> ".join(sides).strip()
 
@@ -263,6 +289,7 @@ def make_rule(
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
     indexed: Mapping[str, str | Shard] | None = None,
     linear: Sequence[Linear] = (),
+    windows: Mapping[str, Window] | None = None,
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
     work: float = 1,
@@ -284,7 +311,7 @@ def make_rule(
         RuleError: If the text does not fit the shapes, or a splittable factor is absent from a
             result and `reduce` does not say how.
     """
-    operands, results = _parse(
+    operands, results = parse_rule(
         text,
         tuple(len(tensor.shape) for tensor in call.operands),
         tuple(len(tensor.shape) for tensor in call.results),
@@ -298,6 +325,7 @@ def make_rule(
         reduce=reduce,
         indexed=indexed,
         linear=linear,
+        windows=windows,
         local=local,
         bodies=bodies,
         work=work,
@@ -314,13 +342,14 @@ def build_rule(
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
     indexed: Mapping[str, str | Shard] | None = None,
     linear: Sequence[Linear] = (),
+    windows: Mapping[str, Window] | None = None,
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
     work: float = 1,
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
-    closed = _close_whole(whole, known)
+    closed = _close_whole((*whole, *(windows or ())), known)
     full_reduce = _full_reduce(call, results, known, closed, reduce or {})
     return Rule(
         sizes=known,
@@ -333,56 +362,11 @@ def build_rule(
             for factor, shard in (indexed or {}).items()
         },
         linear=tuple(row for row in linear if _survives(call, row)),
+        windows=dict(windows or {}),
         local=dict(local or {}),
         bodies=tuple(bodies),
         work=work,
     )
-
-
-_TOKEN = re.compile(r"\(([^()]*)\)|(\*?[A-Za-z_]\w*)|(1)|(\S)")
-
-
-@lru_cache(maxsize=4096)
-def _parse(
-    text: str, operand_ranks: tuple[int, ...], result_ranks: tuple[int, ...]
-) -> tuple[tuple[Dims, ...], tuple[Dims, ...]]:
-    left, arrow, right = text.partition("->")
-    if not arrow:
-        raise RuleError(f"rule {text!r} has no '->'")
-    return _parse_side(left, operand_ranks, text), _parse_side(right, result_ranks, text)
-
-
-def _parse_side(side: str, ranks: tuple[int, ...], rule: str) -> tuple[Dims, ...]:
-    tensors = [part.strip() for part in side.split(",")] if side.strip() or ranks else []
-    if len(tensors) != len(ranks):
-        raise RuleError(f"rule {rule!r} is for {len(tensors)} tensors, there are {len(ranks)}")
-    return tuple(
-        _expand(_parse_tensor(tensor, rule), rank, rule)
-        for tensor, rank in zip(tensors, ranks, strict=True)
-    )
-
-
-def _parse_tensor(text: str, rule: str) -> Dims:
-    dims: list[tuple[str, ...]] = []
-    for match in _TOKEN.finditer(text):
-        compound, name, _, stray = match.groups()
-        if stray:
-            raise RuleError(f"rule {rule!r}: unexpected {stray!r} in {text!r}")
-        dims.append(tuple(compound.split()) if compound is not None else (name,) if name else ())
-    return tuple(dims)
-
-
-def _expand(dims: Dims, rank: int, rule: str) -> Dims:
-    """Replaces `*b` by `b0 b1 ...`, as many as the tensor's rank leaves."""
-    stars = [at for at, dim in enumerate(dims) if len(dim) == 1 and dim[0].startswith("*")]
-    count = rank - len(dims) + len(stars)
-    if len(stars) > 1 or count < 0 or (count > 0 and not stars):
-        raise RuleError(f"rule {rule!r}: {_dims_str(dims)!r} doesn't fit {rank} dimensions")
-    if not stars:
-        return dims
-    at = stars[0]
-    name = dims[at][0][1:]
-    return (*dims[:at], *((f"{name}{i}",) for i in range(count)), *dims[at + 1 :])
 
 
 def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -> dict[str, int]:
@@ -390,7 +374,7 @@ def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -
     compound: list[tuple[tuple[str, ...], int]] = []
     for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True):
         if len(dims) != len(tensor.shape):
-            raise RuleError(f"{call.kind}: {_dims_str(dims)!r} doesn't fit {list(tensor.shape)}")
+            raise RuleError(f"{call.kind}: {dims_str(dims)!r} doesn't fit {list(tensor.shape)}")
         for dim, size in zip(dims, tensor.shape, strict=True):
             if len(dim) != 1:
                 order.update(dict.fromkeys(dim))
@@ -466,9 +450,3 @@ def _survives(call: OpCall, row: Linear) -> bool:
 
 
 _FLOATS = frozenset(("f64", "f32", "f16", "bf16", "c64", "c128"))
-
-
-def _dims_str(dims: Dims) -> str:
-    return " ".join(
-        dim[0] if len(dim) == 1 else f"({' '.join(dim)})" if dim else "1" for dim in dims
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autopar.ir.distribution import (
     consumed,
@@ -19,6 +19,7 @@ from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
 from autopar.ir.rule import SAME, Rule
 from autopar.ir.text import print_op
+from autopar.partition.windows import WindowWay, window_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Interface:
         kind: The op that a rank runs.
         args: Arguments that differ from the serial op's.
         plan: Plan entries to add.
+        windows: Ways to the windows through which operands are read, by position.
     """
 
     needs: tuple[Layout, ...]
@@ -38,6 +40,7 @@ class Interface:
     kind: str
     args: Mapping[str, Arg]
     plan: tuple[tuple[str, str], ...] = ()
+    windows: Mapping[int, tuple[WindowWay, ...]] = field(default_factory=dict)
 
 
 class Interfaces:
@@ -136,6 +139,7 @@ def _with_rule(rule: Rule, op: Op, dist: OpDist) -> Interface:
         kind,
         args,
         _identity(rule, dist),
+        {at: ways for at in range(len(rule.operands)) if (ways := window_ways(rule, dist, at))},
     )
 
 

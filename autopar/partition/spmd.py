@@ -16,12 +16,13 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard import ReshardError, ReshardPlanner
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.program import Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
 from autopar.partition.forms import Forms
 from autopar.partition.interface import Interface, Interfaces, is_distributed
 from autopar.partition.lower_reshard import LocalStep, lower_reshard
+from autopar.partition.windows import WindowWay
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class _FunctionPartitioner:
         self.ops: list[Op] = []
         self.values: dict[str, Value] = {}
         self.forms: dict[str, Forms] = {}
+        self.windows: dict[tuple[str, tuple[WindowWay, ...]], str] = {}
         self.counts: dict[str, int] = {}
         self.stored = self._stored_layouts()
 
@@ -119,8 +121,10 @@ class _FunctionPartitioner:
 
     def _add_op(self, op: Op, interface: Interface) -> None:
         operands = [
-            self._demand(name, layout, op)
-            for name, layout in zip(op.operands, interface.needs, strict=True)
+            self._demand_window(name, interface.windows[at], op)
+            if at in interface.windows
+            else self._demand(name, layout, op)
+            for at, (name, layout) in enumerate(zip(op.operands, interface.needs, strict=True))
         ]
         results = []
         for name, layout in zip(op.results, interface.gives, strict=True):
@@ -150,6 +154,31 @@ class _FunctionPartitioner:
                 raise VerificationError("can't partition", problems) from error
         return names[layout]
 
+    def _demand_window(self, name: str, ways: tuple[WindowWay, ...], reader: Op) -> str:
+        """Returns the name of the windows of a value, made the fastest way if not there yet."""
+        known = self.windows.get((name, ways))
+        if known is None:
+            way = min(ways, key=lambda way: self._window_seconds(name, way))
+            origin = Origin("implied", f"windows of %{name}")
+            known = self._demand(name, way.layout, reader)
+            value = self.function.values[name]
+            for step in way.steps:
+                result = self._fresh(name)
+                self._append(step.kind, known, step.args, result, origin, reader)
+                # No layout describes pieces that overlap.
+                role = value.role if value.role == "gradient" else "activation"
+                local = replace(value, name=result, shape=step.shape, role=role)
+                self.values[result] = replace(local, dist=None, origin=origin)
+                known = result
+            self.windows[name, ways] = known
+        return known
+
+    def _window_seconds(self, name: str, way: WindowWay) -> float:
+        forms = self.forms[name]
+        nearest = forms.nearest(way.layout, self.planner)
+        seconds = self.planner.plan(nearest, way.layout, forms.itemsize).seconds
+        return seconds + way.seconds(forms.itemsize, self.planner.model)
+
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
         """Makes a form from the nearest one that is there, or should be there before."""
         forms = self.forms[name]
@@ -173,12 +202,25 @@ class _FunctionPartitioner:
             result = self._add_form(value, step.layout, origin)
         else:
             result = self._add_value(value, self._fresh(value.name), step.layout, origin)
+        self._append(step.kind, operand, step.args, result, origin, reader)
+        return result
+
+    def _append(
+        self,
+        kind: str,
+        operand: str,
+        args: tuple[tuple[str, Arg], ...],
+        result: str,
+        origin: Origin,
+        reader: Op,
+    ) -> None:
+        """Adds an op of a reshard."""
         self.ops.append(
             Op(
-                step.kind,
-                (("self", Ref(operand)), *step.args),
+                kind,
+                (("self", Ref(operand)), *args),
                 (result,),
-                dist=OpDist(step.layout.mesh),
+                dist=OpDist(self.planner.model.mesh),
                 origin=origin,
                 loc=reader.loc,
                 stage=reader.stage,
@@ -186,7 +228,6 @@ class _FunctionPartitioner:
                 phase=reader.phase,
             )
         )
-        return result
 
     def _add_form(self, value: Value, layout: Layout, origin: Origin | None) -> str:
         """Adds a form of a value; the one it is stored in keeps the value's name."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autopar.runtime.lookups import LOOKUPS
 from autopar.runtime.reduction import identity
-from autopar.runtime.windows import window
+from autopar.runtime.windows import max_pool_with_indices, window
 from autopar.runtime.writes import WRITES
 
 
@@ -28,6 +28,7 @@ def to_partial(self: Tensor, monoid: str, index: int) -> Tensor:
 OWN_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.to_partial": to_partial,
     "autopar.window": window,
+    "autopar.max_pool_with_indices": max_pool_with_indices,
     **LOOKUPS,
     **WRITES,
 }

@@ -49,3 +49,33 @@ def fill_value(fill: Fill, dtype: torch.dtype) -> bool | int | float:
     if isinstance(fill, str):
         return identity("max", dtype)
     return fill
+
+
+def max_pool_with_indices(
+    self: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    starts: Sequence[int],
+    plane: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Max pooling of a part of a plane, with indices that count the elements of the whole.
+
+    Args:
+        self: The part; its last dimensions are those of the plane.
+        kernel_size, stride, padding, dilation, ceil_mode: As of aten.max_pool2d_with_indices.
+        starts: Where the part begins, per dimension.
+        plane: Sizes of the whole plane.
+    """
+    pool = getattr(torch.ops.aten, f"max_pool{len(plane)}d_with_indices")
+    values, rest = pool(self, kernel_size, stride, padding, dilation, ceil_mode)
+    whole, scale = torch.zeros_like(rest), 1
+    for dim in reversed(range(len(plane))):
+        local = self.shape[dim - len(plane)]
+        # Where all of a window is as low as the padding, the padding may have been taken.
+        at = (rest % local + starts[dim]).clamp(0, plane[dim] - 1)
+        rest, whole = rest // local, whole + at * scale
+        scale *= plane[dim]
+    return values, whole

@@ -39,6 +39,16 @@ def convolutions() -> Iterator[Sample]:
     yield _conv(x, f(4, 3, 3, 3), f(3), transposed=True)
     yield _conv(x, f(4, 3, 3, 3), f(6), transposed=True, groups=2)
     yield s("conv1d", f(2, 4, 5), f(3, 4, 3), f(3))
+    # Kernels wider than a part, strides, dilation, uneven sizes.
+    yield s("conv1d", f(2, 4, 7), f(3, 4, 5), None, [1], [4])
+    yield s("conv1d", f(2, 2, 11), f(3, 2, 3), f(3), [2], [1], [2])
+    yield s("conv1d", f(1, 2, 11), f(3, 2, 2), None, [4])
+    yield s("conv2d", f(1, 2, 7, 6), f(3, 2, 3, 2), None, [2, 3], [1, 2])
+    yield s("conv1d.padding", f(2, 4, 7), f(3, 4, 4), f(3), [1], "same", [2])
+    for stride, padding, more in ((1, 1, 0), (1, 3, 0), (2, 1, 1), (2, 0, 0), (3, 2, 2), (3, 0, 0)):
+        x1, w1 = f(2, 4, 5), f(4, 3, 4)
+        yield s("conv_transpose1d", x1, w1, f(3), [stride], [padding], [more])
+        yield s("conv_transpose1d", x1, w1, None, [stride], [padding], [more], 1, [2])
     yield s("conv2d", x, f(3, 4, 1, 1))
     yield s("conv2d", x, f(3, 4, 1, 1), f(3), [2, 1], [0, 1])
     yield s("conv2d", f(2, 4, 6, 8), f(3, 4, 3, 2), f(3), [3, 2])
@@ -56,13 +66,36 @@ def convolutions() -> Iterator[Sample]:
     yield s("conv_transpose1d", f(2, 4, 5), f(4, 3, 3), f(3))
     yield s("conv_transpose2d.input", x, f(4, 3, 2, 2), None, [2, 2])
     yield s("conv_transpose3d.input", f(1, 2, 3, 3, 3), f(2, 3, 2, 2, 2))
+    yield from convolution_gradients()
+
+
+def convolution_gradients() -> Iterator[Sample]:
+    """Yields samples of gradients of convolutions."""
+    x = f(2, 4, 5, 6)
     plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     grad, w = f(2, 3, 5, 6), f(3, 4, 3, 3)
-    yield s("convolution_backward", grad, x, w, [3], *plain, [True, True, True])
+    everything, weights = [True, True, True], [False, True, False]
+    yield s("convolution_backward", grad, x, w, [3], *plain, everything)
     yield s("convolution_backward", grad, x, w, None, *plain, [True, True, False])
+    yield s("convolution_backward", grad, x, w, [3], *plain, [False, True, True])
+    yield s("convolution_backward", grad, x, f(3, 4, 1, 1), [3], *_gradient_of([1, 1]), everything)
+    strided = _gradient_of([2, 2], [1, 1], [1, 2])
+    yield s("convolution_backward", f(2, 3, 3, 2), x, w, [3], *strided, everything)
+    yield s("convolution_backward", f(2, 3, 3, 2), x, w, None, *strided, weights)
+    grouped = ([2, 2], [1, 1], [1, 1], False, [0, 0], 2)
+    yield s("convolution_backward", f(2, 6, 3, 3), x, f(6, 2, 3, 3), [6], *grouped, everything)
     swapped = ([1, 1], [1, 1], [1, 1], True, [0, 0], 1)
     w = f(4, 3, 3, 3)
-    yield s("convolution_backward", grad, x, w, [3], *swapped, [True, True, True])
+    yield s("convolution_backward", grad, x, w, [3], *swapped, everything)
+    yield s("convolution_backward", grad, x, w, None, *swapped, weights)
+    swapped = ([2, 2], [1, 1], [1, 1], True, [1, 0], 1)
+    grad = f(2, 3, 10, 11)
+    yield s("convolution_backward", grad, x, w, [3], *swapped, everything)
+    yield s("convolution_backward", grad, x, w, None, *swapped, weights)
+
+
+def _gradient_of(stride: Any, padding: Any = (0, 0), dilation: Any = (1, 1)) -> tuple[Any, ...]:
+    return (stride, list(padding), list(dilation), False, [0, 0], 1)
 
 
 def pooling() -> Iterator[Sample]:
@@ -77,7 +110,18 @@ def pooling() -> Iterator[Sample]:
         yield s(f"adaptive_max_pool{n}d", x, [2] * n)
         if n > 1:
             yield s(f"_adaptive_avg_pool{n}d", x, [1] * n)
+        part = {"kernel_size": [3] * n, "stride": [2] * n, "padding": [1] * n, "dilation": [1] * n}
+        whole = {"ceil_mode": True, "starts": [0] * n, "plane": list(x.shape[-n:])}
+        yield Sample("autopar.max_pool_with_indices", {"self": x, **part, **whole})
+        # Wider than a part, and with a stride that no part is a multiple of.
+        yield s(f"max_pool{n}d", x, [4] * n, [1] * n, [2] * n)
+        yield s(f"max_pool{n}d", x, [2] * n, [3] * n, [1] * n, [2] * n, True)
+        yield s(f"avg_pool{n}d", x, [3] * n, [2] * n, [1] * n, True)
+        yield s(f"avg_pool{n}d", x, [3] * n, [2] * n, [1] * n, False, False)
+        yield s(f"adaptive_avg_pool{n}d", x, [*x.shape[2:-1], 3])
+    yield s("avg_pool2d", images[2], [3, 2], [2, 2], [1, 1], False, False, 5)
     yield s("max_pool2d_with_indices", f(3, 6, 8), [2, 2])
+    yield s("max_pool2d", i(2, 3, 6, 8), [3, 3], [1, 1], [1, 1])
 
 
 def resizing() -> Iterator[Sample]:

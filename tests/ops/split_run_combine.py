@@ -7,6 +7,7 @@ This is what partition and the runtime make of a rule, in the smallest form. Eac
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -14,18 +15,23 @@ from torch import Tensor
 
 from autopar.ir.distribution import (
     consumed,
+    factor_layout,
     local_args,
     produced,
     shard_call,
+    split_axes,
+    window_extent,
+    windows,
 )
 from autopar.ir.expr import Expr, evaluate
-from autopar.ir.layout import DimLayout, Layout, SubDim, local_dim_size
+from autopar.ir.layout import DimLayout, Layout, SubDim, block_index, local_dim_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES, call_of
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rule import SAME, Linear, Rule
 from autopar.runtime.boxes import layout_box, place, take
 from autopar.runtime.reduction import identity, reduce_tensors
+from autopar.runtime.reference import window_of
 from tests.ops.sample import Sample, compute
 
 PARTS = (2, 3)
@@ -82,8 +88,7 @@ def run_part(
 ) -> list[Tensor]:
     """Returns what one process computes."""
     operands = [
-        take(tensor, layout_box(consumed(rule, dist, at), coords))
-        for at, tensor in enumerate(sample.tensors)
+        take_operand(tensor, rule, dist, at, coords) for at, tensor in enumerate(sample.tensors)
     ]
     shapes = [tuple(evaluate(size, coords) for size in lay.local_shape) for lay in layouts]
     known = [
@@ -98,6 +103,30 @@ def run_part(
     for result, shape in zip(results, shapes, strict=True):
         assert tuple(result.shape) == shape, f"{sample} {dist}: {result.shape} is not {shape}"
     return results
+
+
+def take_operand(
+    tensor: Tensor, rule: Rule, dist: OpDist, at: int, coords: Mapping[str, int]
+) -> Tensor:
+    """Returns what one process reads of an operand: its box, and windows of what it is read by."""
+    found = windows(rule, dist, at)
+    piece = take(tensor, layout_box(consumed(rule, dist, at, complete=found), coords))
+    under = rule.under(dist.body)
+    sizes = {
+        factor: evaluate(local_dim_size(factor_layout(under, dist, factor), dist.mesh), coords)
+        for dim in under.operands[at]
+        for factor in dim
+    }
+    sizes |= {factor: under.sizes[factor] for factor in found}
+    names = [factor for dim in under.operands[at] for factor in dim]
+    piece = piece.reshape([sizes[name] for name in names])
+    for factor, way in found.items():
+        axes = split_axes(dist, under.windows[factor].of)
+        dim, member = names.index(factor), evaluate(block_index(axes, dist.mesh), coords)
+        piece = window_of(piece, dim, way, member)
+        sizes[factor] = evaluate(window_extent(rule, dist, factor)[1], coords)
+        assert piece.shape[dim] == sizes[factor], f"{rule} {factor}: {piece.shape}"
+    return piece.reshape([math.prod(sizes[name] for name in dim) for dim in under.operands[at]])
 
 
 def _without_running(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.ir.rule import ALL_MONOIDS, Grid, LocalArg, Rule, Size, Sizes
+from autopar.ir.rule import ALL_MONOIDS, Grid, IfSplit, LocalArg, Rule, Size, Sizes
+from autopar.ir.window import Window
 from tests.ops.sample import Sample, b, f, i, s
 
 
@@ -18,6 +19,7 @@ def printed(rule: Rule) -> str:
         "reduce": ", ".join(reduced),
         "indexed": ", ".join(f"{factor}: {shard.kind}" for factor, shard in rule.indexed.items()),
         "linear": ", ".join(rows),
+        "window": ", ".join(f"{name}: {_window(w)}" for name, w in rule.windows.items()),
         "local": ", ".join(f"{name} = {_local(arg)}" for name, arg in rule.local.items()),
         "body": ", ".join(body.name for body in rule.bodies),
     }
@@ -29,9 +31,17 @@ def _monoids(monoids: frozenset[str]) -> str:
     return "any" if monoids == ALL_MONOIDS else " ".join(sorted(monoids))
 
 
-def _local(arg: LocalArg) -> str:
+def _window(window: Window) -> str:
+    return f"{window.length} of {window.stride} * {window.of} + {window.start} or {window.fill}"
+
+
+def _local(arg: LocalArg | tuple[str, ...] | int) -> str:
+    if isinstance(arg, (tuple, int)):
+        return _product(arg)
     if isinstance(arg, Sizes):
-        return f"[{', '.join(_product(entry) for entry in arg.entries)}]"
+        return f"[{', '.join(map(_local, arg.entries))}]"
+    if isinstance(arg, IfSplit):
+        return f"{_local(arg.then)} if {arg.factor} else {_local(arg.otherwise)}"
     if isinstance(arg, Size):
         return f"{_product(arg.factors)} * {arg.scale}"
     if isinstance(arg, Grid):
@@ -307,32 +317,39 @@ arange
 
 convolution
 n i x0 x1, o i k0 k1 -> n o y0 y1
-  whole x0 x1 k0 k1 y0 y1
+  whole x0 x1 k0 k1
   reduce i in 0: sum
   linear [0] sum, [1] sum
+  window x0: 3 of 1 * y0 + -1 or 0, x1: 3 of 1 * y1 + -1 or 0
+  local padding = [0 if y0 else 1, 0 if y1 else 1]
 
 convolution with bias
 n i x0 x1, o i k0 k1, o -> n o y0 y1
-  whole i x0 x1 k0 k1 y0 y1
+  whole i x0 x1 k0 k1
   linear [0, 2] sum, [1, 2] sum
+  window x0: 3 of 1 * y0 + -1 or 0, x1: 3 of 1 * y1 + -1 or 0
+  local padding = [0 if y0 else 1, 0 if y1 else 1]
   body product
 
 convolution in groups
 n (g i) x0 x1, (g o) i k0 k1 -> n (g o) y0 y1
-  whole x0 x1 k0 k1 y0 y1
+  whole x0 x1 k0 k1
   reduce i in 0: sum
   linear [0] sum, [1] sum
-  local groups = g * 1
+  window x0: 3 of 1 * y0 + -1 or 0, x1: 3 of 1 * y1 + -1 or 0
+  local groups = g * 1, padding = [0 if y0 else 1, 0 if y1 else 1]
 
 convolution of patches
-n i (y0 k0) y1, o i k0 1 -> n o y0 y1
-  whole k0
+n i x0 y1, o i k0 1 -> n o y0 y1
+  whole x0 k0
   reduce i in 0: sum
   linear [0] sum, [1] sum
+  window x0: 4 of 4 * y0 + 0 or 0
 
 max pool
-i0 i1 i2 i3 -> i0 i1 r2 r3, i0 i1 r2 r3
-  whole i2 i3 r2 r3
+i0 i1 x0 x1 -> i0 i1 y0 y1, i0 i1 y0 y1
+  whole x0 x1 y0 y1
+  body placed
 
 pixel shuffle
 n0 (c a b) h w -> n0 c (h a) (w b)

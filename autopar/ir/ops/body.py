@@ -75,6 +75,12 @@ class BodyWriter:
         )
         return result
 
+    def emit_all(self, kind: str, args: Mapping[str, Arg]) -> None:
+        """Adds an op that produces all results of the replaced one."""
+        self.ops.append(
+            replace(self.op, kind=kind, args=tuple(args.items()), dist=None, origin=None)
+        )
+
     def like(self, kind: str, x: str, result: str | None = None, **args: Arg) -> str:
         """Adds an op whose first argument, `self`, and result have one shape and dtype."""
         value = self.value(x)

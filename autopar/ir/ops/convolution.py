@@ -1,20 +1,93 @@
-"""Convolutions and pooling. Spatial dimensions must not be split, as windows overlap.
+"""Convolutions. Along a spatial dimension, each part of the output reads a window of the input.
 
-Except where a convolution goes patch by patch: a kernel of size 1, or as large as its stride.
+So a part needs its own block and a halo, which covers what padding would: the part itself pads
+nothing. A transposed convolution with stride s is split into runs of s outputs, which are the
+positions that one input element begins.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autopar.ir.ops.body import BodyWriter, with_bodies
-from autopar.ir.ops.layout import trailing
-from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, factors, pending, same
-from autopar.ir.program import Arg
-from autopar.ir.rule import Dims, Linear, OpCall, Rule, Size, Sizes, build_rule
+from autopar.ir.ops.body import BodyWriter, Write, body, with_bodies
+from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, pending, per_dim, same
+from autopar.ir.program import Arg, Ref
+from autopar.ir.rule import SAME, Dims, IfSplit, LocalArg, OpCall, Rule, Size, Sizes, build_rule
+from autopar.ir.window import Window
 
 BIASED = (pending(0, 2), pending(1, 2))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial dimension of a convolution.
+
+    Attributes:
+        coarse, fine: Sizes on the side with fewer positions (a convolution's output, a transposed
+            one's input) and on the other.
+        kernel, stride, padding, dilation: As in the arguments.
+    """
+
+    coarse: int
+    fine: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def reach(self) -> int:
+        """From the first to the last element of the fine side that a position is joined with."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def missing(self) -> int:
+        """The output padding with which a transposed convolution gives the fine side."""
+        return self.fine - (self.coarse - 1) * self.stride + 2 * self.padding - self.reach
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether both sides have the same positions."""
+        return self.kernel == self.stride == 1 and self.padding == 0
+
+    def gathered(self, of: str) -> Window:
+        """Returns the window of the fine side that the coarse side reads."""
+        return Window(of, self.stride, -self.padding, self.reach)
+
+    def scattered(self, of: str) -> tuple[Window, int, int]:
+        """Returns the window of the coarse side that runs of `stride` fine positions read.
+
+        With it, the padding and the output padding with which a part is computed. The window is
+        made wider until both are possible.
+        """
+        start = -((self.reach - 1 - self.padding) // self.stride)
+        stop = (self.stride - 1 + self.padding) // self.stride + 1
+        while True:
+            padding = self.padding - start * self.stride
+            more = 2 * padding - self.reach - (stop - start - 2) * self.stride
+            if padding >= 0 and more >= 0:
+                break
+            start -= 1
+        stop += more // self.stride
+        return Window(of, 1, start, stop - start), padding, more % self.stride
+
+
+def axes_of(
+    call: OpCall, weight_at: int, coarse: tuple[int, ...], fine: tuple[int, ...]
+) -> list[Axis]:
+    """Returns the spatial dimensions, the weight being operand `weight_at`.
+
+    `same` padding counts as none.
+    """
+    weight = call.operands[weight_at].shape[2:]
+    count = len(weight)
+    text = isinstance(call.args.get("padding"), str)
+    padding = (0,) * count if text else per_dim(call, "padding", count, 0)
+    strides = per_dim(call, "stride", count, 1)
+    dilations = per_dim(call, "dilation", count, 1)
+    sizes = zip(coarse, fine, weight, strides, padding, dilations, strict=True)
+    return [Axis(*each) for each in sizes]
 
 
 @dataclass
@@ -25,6 +98,8 @@ class Space:
         inside, kernel, outside: Those of input, weight and output.
         whole: Those that must not be split.
         sizes: Sizes that don't follow from the shapes.
+        windows: How the input is read.
+        padding, output_padding: What a part passes.
         excess: Of the points (input x kernel x output), one in so many is computed.
     """
 
@@ -33,41 +108,64 @@ class Space:
     outside: list[tuple[str, ...]] = field(default_factory=list)
     whole: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
+    padding: list[int | LocalArg] = field(default_factory=list)
+    output_padding: list[int | LocalArg] = field(default_factory=list)
     excess: int = 1
+
+    def add(self, at: int, axis: Axis, more: int, transposed: bool) -> None:
+        """Adds a dimension with its kernel and the output padding of a transposed convolution."""
+        kernel = () if axis.kernel == 1 else (f"k{at}",)
+        self.kernel.append(kernel)
+        self.whole.extend(kernel)
+        self.sizes.update(dict.fromkeys(kernel, axis.kernel))
+        if axis.is_pointwise and axis.coarse == axis.fine:
+            self._append(at, (f"y{at}",), (f"y{at}",), 0, 0)
+        elif transposed:
+            self._add_transposed(at, axis, more)
+        else:
+            self.windows[f"x{at}"] = axis.gathered(f"y{at}")
+            self.excess *= axis.fine
+            inside, outside = (f"x{at}",), (f"y{at}",)
+            self._append(at, inside, outside, IfSplit(f"y{at}", 0, axis.padding), 0)
+
+    def _add_transposed(self, at: int, axis: Axis, more: int) -> None:
+        self.excess *= axis.fine
+        if axis.fine % axis.stride:
+            self.whole.extend((f"x{at}", f"y{at}"))
+            self._append(at, (f"x{at}",), (f"y{at}",), axis.padding, more)
+            return
+        run = (f"r{at}",) if axis.stride > 1 else ()
+        self.whole.extend(run)
+        self.sizes.update(dict.fromkeys(run, axis.stride))
+        window, padding, rest = axis.scattered(f"y{at}")
+        self.windows[f"x{at}"] = window
+        padded = IfSplit(f"y{at}", padding, axis.padding)
+        self._append(at, (f"x{at}",), (f"y{at}", *run), padded, IfSplit(f"y{at}", rest, more))
+
+    def _append(
+        self,
+        at: int,
+        inside: tuple[str, ...],
+        outside: tuple[str, ...],
+        padding: int | LocalArg,
+        more: int | LocalArg,
+    ) -> None:
+        self.inside.append(inside)
+        self.outside.append(outside)
+        self.padding.append(padding)
+        self.output_padding.append(more)
 
 
 def spatial(call: OpCall, transposed: bool) -> Space:
-    """Returns the spatial factors of a convolution.
-
-    A dimension that is convolved patch by patch, with a kernel as large as its stride, is `(y k)`
-    on the side of the patches and `y` on the other; any other is `x`, `k` and `y`.
-    """
-    ends = [call.operands[0].shape[2:], call.results[0].shape[2:]]
-    many, few = reversed(ends) if transposed else ends
+    """Returns the spatial factors of a convolution."""
+    inside, outside = call.operands[0].shape[2:], call.results[0].shape[2:]
+    ends = (inside, outside) if transposed else (outside, inside)
     found = Space()
-    for at, size in enumerate(call.operands[1].shape[2:]):
-        patches = _by_patches(call, at, size) and many[at] == few[at] * size
-        kernel = () if size == 1 else (f"k{at}",)
-        fine = (f"y{at}", *kernel) if patches else (f"x{at}",)
-        coarse = (f"y{at}",)
-        found.kernel.append(kernel)
-        found.inside.append(coarse if transposed else fine)
-        found.outside.append(fine if transposed else coarse)
-        found.whole.extend(kernel if patches else (*fine, *kernel, *coarse))
-        found.sizes.update(dict.fromkeys(kernel, size))
-        found.excess *= 1 if patches else many[at]
+    more = per_dim(call, "output_padding", len(inside), 0)
+    for at, each in enumerate(axes_of(call, 1, *ends)):
+        found.add(at, each, more[at], transposed)
     return found
-
-
-def _by_patches(call: OpCall, at: int, kernel: int) -> bool:
-    def entry(name: str, default: int) -> object:
-        given = call.args.get(name)
-        items = given if isinstance(given, tuple) else (given,)
-        found = items[at if len(items) > 1 else 0] if items else None
-        return default if found is None else found
-
-    tight = entry("padding", 0) == 0 and entry("output_padding", 0) == 0
-    return tight and entry("stride", 1) == kernel and (kernel == 1 or entry("dilation", 1) == 1)
 
 
 def convolution(transposed: bool | None = None) -> RuleFunction:
@@ -82,88 +180,221 @@ def convolution(transposed: bool | None = None) -> RuleFunction:
 
     def rule(call: OpCall) -> Rule | None:
         swap = call.flag("transposed") if transposed is None else transposed
-        data, weight = call.operands[0].shape, call.operands[1].shape
-        if len(data) != len(weight):
+        if len(call.operands[0].shape) != len(call.operands[1].shape):
             return None
-        groups = call.integer("groups", 1)
-        space = spatial(call, swap)
-        group = ("g",) if groups > 1 else ()
-        channels, features = (*group, "i"), (*group, "o")
-        weight_dims: Dims = (channels, ("o",)) if swap else (features, ("i",))
-        operands: list[Dims] = [(("n",), channels, *space.inside), (*weight_dims, *space.kernel)]
-        if biased := len(call.operands) == 3:
-            operands.append((features,))
-
-        def make(split: bool) -> Rule:
-            return build_rule(
-                call,
-                operands,
-                [(("n",), features, *space.outside)],
-                sizes={**space.sizes, "g": groups} if group else space.sizes,
-                reduce={"i": "sum"},
-                whole=space.whole if split or not biased else [*space.whole, "i"],
-                linear=BIASED if biased else BILINEAR,
-                local={"groups": Size(("g",))} if group else None,
-                work=2 / max(1, space.excess),
-            )
-
-        return with_bodies(call, make, "product", _add_bias) if biased else make(False)
+        if call.args.get("padding") == "same":
+            return _same_padding(call)
+        return _convolution(call, swap)
 
     return rule
 
 
+def _convolution(call: OpCall, swap: bool) -> Rule:
+    groups = call.integer("groups", 1)
+    space = spatial(call, swap)
+    group = ("g",) if groups > 1 else ()
+    channels, features = (*group, "i"), (*group, "o")
+    weight_dims: Dims = (channels, ("o",)) if swap else (features, ("i",))
+    operands: list[Dims] = [(("n",), channels, *space.inside), (*weight_dims, *space.kernel)]
+    if biased := len(call.operands) == 3:
+        operands.append((features,))
+    local: dict[str, LocalArg] = {"groups": Size(("g",))} if group else {}
+    local |= _padding_args(call, space)
+
+    def make(split: bool) -> Rule:
+        return build_rule(
+            call,
+            operands,
+            [(("n",), features, *space.outside)],
+            sizes={**space.sizes, "g": groups} if group else space.sizes,
+            reduce={"i": "sum"},
+            whole=space.whole if split or not biased else [*space.whole, "i"],
+            linear=BIASED if biased else BILINEAR,
+            windows=space.windows,
+            local=local,
+            work=2 / max(1, space.excess),
+        )
+
+    return with_bodies(call, make, "product", _add_bias) if biased else make(False)
+
+
+def _padding_args(call: OpCall, space: Space) -> dict[str, LocalArg]:
+    """Returns the paddings of a part, where they differ from the whole's."""
+    found: dict[str, LocalArg] = {}
+    named = (("padding", space.padding), ("output_padding", space.output_padding))
+    for name, entries in named:
+        changes = any(isinstance(each, IfSplit) and each.then != each.otherwise for each in entries)
+        if changes and not isinstance(call.args.get(name), str):
+            found[name] = Sizes(tuple(entries))
+    return found
+
+
 def _add_bias(w: BodyWriter) -> None:
-    target = w.value(w.op.results[0])
-    shape = target.global_shape
     args: dict[str, Arg] = dict(w.op.args)
     if w.op.kind == "aten.convolution.default":
         args["bias"] = None
     else:
         del args["bias"]
-    product = w.emit(w.op.kind, args, shape, target.dtype)
-    bias = w.reshape(w.required("bias"), (shape[1], *(1,) * (len(shape) - 2)))
-    w.combine("aten.add.Tensor", product, bias, target.name)
+    _product_and_bias(w, w.op.kind, args)
+
+
+def _product_and_bias(w: BodyWriter, kind: str, args: dict[str, Arg]) -> None:
+    """Writes a convolution without bias, and adds the bias if there is one."""
+    target = w.value(w.op.results[0])
+    shape, bias = target.global_shape, w.name("bias")
+    if bias is None:
+        w.emit(kind, args, shape, target.dtype, target.name)
+        return
+    product = w.emit(kind, args, shape, target.dtype)
+    column = w.reshape(bias, (shape[1], *(1,) * (len(shape) - 2)))
+    w.combine("aten.add.Tensor", product, column, target.name)
+
+
+def _same_padding(call: OpCall) -> Rule:
+    """A convolution that pads `same`. A part pads nothing, so that its body spells the padding."""
+    weight = call.operands[1].shape[2:]
+    dilations = per_dim(call, "dilation", len(weight), 1)
+    both = tuple((size - 1) * d for size, d in zip(weight, dilations, strict=True))
+    before = tuple(each // 2 for each in both)
+    split = _convolution(replace(call, args={**call.args, "padding": before}), False)
+    if not split.windows:
+        return split
+    split = replace(split, bodies=(), whole=split.under("product").whole)
+    spatial = {name for read, window in split.windows.items() for name in (read, window.of)}
+    whole = split.whole | spatial | ({"i"} if len(call.operands) == 3 else set())
+    local = {name: arg for name, arg in split.local.items() if name != "padding"}
+    own = replace(split, whole=whole, windows={}, local=local)
+
+    def write(w: BodyWriter) -> None:
+        args: dict[str, Arg] = dict(w.op.args)
+        args.pop("bias", None)
+        x = w.value(w.required("input"))
+        more = [after - 2 * each for after, each in zip(both, before, strict=True)]
+        if any(more):
+            shape = [*x.global_shape[:2], *map(sum, zip(x.global_shape[2:], more, strict=True))]
+            pad: list[Arg] = [n for each in reversed(more) for n in (0, each)]
+            padding: dict[str, Arg] = {"self": Ref(x.name), "pad": tuple(pad)}
+            padded = w.emit("aten.constant_pad_nd.default", padding, shape, x.dtype)
+            args["input"] = Ref(padded)
+        args["padding"] = before
+        _product_and_bias(w, call.kind.replace(".padding", ".default"), args)
+
+    return replace(own, bodies=(body("padded", split, write),))
 
 
 def convolution_backward(call: OpCall) -> Rule | None:
-    """aten.convolution_backward: gradients of input, weight and bias, those in `output_mask`."""
+    """aten.convolution_backward: gradients of input, weight and bias, those in `output_mask`.
+
+    Where all are wanted, they are read through different windows, so that each is computed alone.
+    """
     data, weight = call.operands[1].shape, call.operands[2].shape
-    if call.integer("groups", 1) != 1 or len(data) != len(weight):
-        return None
-    inside, kernel, outside = (factors(name, len(data) - 2) for name in ("x", "k", "y"))
-    weights: Dims = (("i",), ("o",)) if call.flag("transposed") else (("o",), ("i",))
-    results: list[Dims] = [(("n",), ("i",), *inside), (*weights, *kernel), (("o",),)]
     mask = call.args.get("output_mask")
     kept = mask if isinstance(mask, tuple) else (True, True, True)
     chosen = [at for at in range(3) if kept[at]]
-    if len(call.results) != len(chosen):
+    if len(call.results) != len(chosen) or len(data) != len(weight):
         return None
+    swap, groups = call.flag("transposed"), call.integer("groups", 1)
+    space = _gradient_space(call, swap, bool(kept[0]))
+    reads_input = not kept[0] and not swap
+    inside, outside = (
+        (space.outside, space.inside) if reads_input else (space.inside, space.outside)
+    )
+    group = ("g",) if groups > 1 else ()
+    channels, features = (*group, "i"), (*group, "o")
+    weights: Dims = (channels, ("o",)) if swap else (features, ("i",))
+    tensors: list[Dims] = [(("n",), channels, *outside), (*weights, *space.kernel), (features,)]
+    spatial = [name for read, window in space.windows.items() for name in (read, window.of)]
+    alone = not kept[0] and not (swap and kept[2])
+    local: dict[str, LocalArg] = {"groups": Size(("g",))} if group else {}
+    if call.args.get("bias_sizes"):
+        local["bias_sizes"] = Sizes((features,))
+
+    def make(split: bool) -> Rule:
+        windowed = split or alone
+        # Every part would compute the bias's gradient, and kernels don't without input channels.
+        whole = [*space.whole, *(("i",) if kept[2] and not split else ())]
+        return build_rule(
+            call,
+            [(("n",), features, *inside), *tensors[:2]],
+            [tensors[at] for at in chosen],
+            sizes={**space.sizes, "g": groups} if group else space.sizes,
+            reduce=_gradient_sums(chosen, space),
+            whole=whole if windowed else [*whole, *spatial],
+            linear=(pending(0),),
+            windows=space.windows if windowed else None,
+            local=local | (_padding_args(call, space) if windowed else {}),
+            work=4 / max(1, math.prod(data[2:])),
+        )
+
+    return with_bodies(call, make, "parts", _gradients(call, swap, kept))
+
+
+def _gradient_space(call: OpCall, swap: bool, of_input: bool) -> Space:
+    """Returns the factors of the spatial dimensions of a gradient.
+
+    The gradient of the input is the other kind of convolution of the output's gradient. That of
+    the weight joins each position of the coarse side with a window of the fine one.
+    """
+    grad, data = call.operands[0].shape[2:], call.operands[1].shape[2:]
+    ends = (data, grad) if swap else (grad, data)
+    found = Space()
+    for at, each in enumerate(axes_of(call, 2, *ends)):
+        found.add(at, each, 0, transposed=of_input and not swap)
+    if swap and not of_input:
+        more = per_dim(call, "output_padding", len(data), 0)
+        found.output_padding = [IfSplit(f"y{at}", 0, each) for at, each in enumerate(more)]
+    return found
+
+
+def _gradient_sums(chosen: list[int], space: Space) -> dict[tuple[str, int], str]:
+    spatial = [name for dim in space.outside for name in dim]
     reduce: dict[tuple[str, int], str] = {}
     for position, at in enumerate(chosen):
-        summed = {0: "o", 1: "n", 2: "n"}[at]
-        reduce[summed, position] = "sum"
-    whole = [name for (name,) in (*inside, *kernel, *outside)]
-    if kept[2]:
-        # Every part would compute the bias's gradient, and kernels don't without input channels.
-        whole.append("i")
-    return build_rule(
-        call,
-        [(("n",), ("o",), *outside), (("n",), ("i",), *inside), (*weights, *kernel)],
-        [results[at] for at in chosen],
-        reduce=reduce,
-        whole=whole,
-        linear=(pending(0),),
-        local={"bias_sizes": Sizes((("o",),))} if call.args.get("bias_sizes") else None,
-        work=4 / max(1, math.prod(data[2:])),
-    )
+        summed = ("o",) if at == 0 else ("n", *spatial)
+        reduce |= {(name, position): "sum" for name in summed}
+        if at == 2:
+            reduce["i", position] = SAME
+    return reduce
 
 
-def pooling(spatial: int, *linear: Linear) -> RuleFunction:
-    """Returns the rule function of a pooling or resizing over the last `spatial` dimensions."""
-    return trailing(spatial, linear, work=0)
+def _gradients(call: OpCall, swap: bool, kept: tuple[Arg, ...]) -> Write:
+    """Returns what writes each gradient as an op of its own."""
+    grad, data, weight = (operand.shape for operand in call.operands)
+    count = len(data) - 2
 
+    def write(w: BodyWriter) -> None:
+        results = iter(w.op.results)
+        args: dict[str, Arg] = dict(w.op.args)
+        y, kernel = args["grad_output"], args["weight"]
+        if kept[0]:
+            ends = (data[2:], grad[2:]) if swap else (grad[2:], data[2:])
+            more = [0 if swap else each.missing for each in axes_of(call, 2, *ends)]
+            settings = {name: args[name] for name in ("stride", "padding", "dilation")}
+            w.emit(
+                "aten.convolution.default",
+                {
+                    "input": y,
+                    "weight": kernel,
+                    "bias": None,
+                    **settings,
+                    "transposed": not swap,
+                    "output_padding": tuple(more),
+                    "groups": args["groups"],
+                },
+                data,
+                call.results[0].dtype,
+                next(results),
+            )
+        if kept[1]:
+            only = {**args, "bias_sizes": None, "output_mask": (False, True, False)}
+            w.emit(w.op.kind, only, weight, call.operands[2].dtype, next(results))
+        if kept[2]:
+            dims = (0, *range(2, count + 2))
+            summed: dict[str, Arg] = {"self": y, "dim": dims}
+            w.emit("aten.sum.dim_IntList", summed, grad[1:2], call.operands[0].dtype, next(results))
 
-SUM, MAX = pending(0), pending(0, monoids=("max",))
+    return write
+
 
 RULES: Table = {
     "aten.convolution.default": convolution(),
@@ -180,33 +411,4 @@ RULES: Table = {
         convolution(True),
     ),
     "aten.convolution_backward.default": convolution_backward,
-}
-POOLING: Table = {
-    **{f"aten.max_pool{n}d.default": pooling(n, MAX) for n in (1, 2, 3)},
-    **{f"aten.max_pool{n}d_with_indices.default": pooling(n) for n in (2, 3)},
-    "aten.max_pool1d_with_indices.default": pooling(1),
-    **{f"aten.avg_pool{n}d.default": pooling(n, SUM) for n in (1, 2, 3)},
-    **{f"aten._adaptive_avg_pool{n}d.default": pooling(n, SUM) for n in (2, 3)},
-    **{f"aten.adaptive_avg_pool{n}d.default": pooling(n, SUM) for n in (1, 2, 3)},
-    **{f"aten.adaptive_max_pool{n}d.default": pooling(n) for n in (1, 2, 3)},
-}
-RESIZING: Table = {
-    **{
-        f"aten.{name}{n}d.{overload}": pooling(n, SUM)
-        for name in ("upsample_nearest", "_upsample_nearest_exact")
-        for n in (1, 2, 3)
-        for overload in ("default", "vec")
-    },
-    **{
-        f"aten.{name}.{overload}": pooling(n, SUM)
-        for name, n in (
-            ("upsample_linear1d", 1),
-            ("upsample_bilinear2d", 2),
-            ("upsample_bicubic2d", 2),
-            ("upsample_trilinear3d", 3),
-            ("_upsample_bilinear2d_aa", 2),
-            ("_upsample_bicubic2d_aa", 2),
-        )
-        for overload in ("default", "vec")
-    },
 }

@@ -134,3 +134,15 @@ def along_index(shapes: Sequence[Sequence[int]], at: int) -> tuple[list[Dims], l
             if not alike and dim != at:
                 whole.append(name)
     return [tuple(tensor) for tensor in tensors], whole
+
+
+def per_dim(call: OpCall, name: str, count: int, default: int) -> tuple[int, ...]:
+    """Returns an argument with one integer per spatial dimension, or one for all of them.
+
+    Raises:
+        RuleError: If it has another number of entries.
+    """
+    given = call.integers(name) or (default,)
+    if len(given) not in (1, count):
+        raise RuleError(f"{call.kind}: argument {name} has {len(given)} entries, not {count}")
+    return given * (count // len(given))

@@ -1,0 +1,261 @@
+"""Pooling and resizing: like convolutions, each part of the output reads a window of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.ir.ops.body import BodyWriter, body
+from autopar.ir.ops.layout import trailing
+from autopar.ir.ops.table import RuleFunction, Table, factors, pending, per_dim
+from autopar.ir.program import Arg, Ref
+from autopar.ir.rule import (
+    Dims,
+    IfSplit,
+    Linear,
+    LocalArg,
+    Offset,
+    OpCall,
+    Rule,
+    Sizes,
+    build_rule,
+)
+from autopar.ir.window import Fill, Window
+
+SUM, MAX = pending(0), pending(0, monoids=("max",))
+
+
+def windowed(
+    call: OpCall,
+    windows: Sequence[Window | None],
+    linear: Sequence[Linear] = (),
+    local: Mapping[str, LocalArg] | None = None,
+) -> Rule:
+    """Returns the rule of an op whose last dimensions are read through windows.
+
+    Args:
+        call: The call.
+        windows: Per dimension of the last ones; None where it must be whole. `of` is filled in.
+        linear, local: As in `Rule`.
+    """
+    rank, count = len(call.operands[0].shape), len(windows)
+    lead = factors("i", rank - count)
+    inside, outside = factors("x", count), factors("y", count)
+    found = {
+        f"x{at}": Window(f"y{at}", each.stride, each.start, each.length, each.fill)
+        for at, each in enumerate(windows)
+        if each is not None
+    }
+    whole = [f"{side}{at}" for at, each in enumerate(windows) if each is None for side in "xy"]
+    result: Dims = (*lead, *outside)
+    return build_rule(
+        call,
+        [(*lead, *inside)],
+        [result] * len(call.results),
+        whole=whole,
+        linear=linear,
+        windows=found,
+        local=local,
+        work=0,
+    )
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One dimension of a pooling.
+
+    Attributes:
+        size, outputs: Sizes of the dimension before and after.
+        kernel, stride, padding, dilation: As in the arguments.
+    """
+
+    size: int
+    outputs: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    def window(self, fill: Fill) -> Window:
+        """Returns the window of each output."""
+        return Window("", self.stride, -self.padding, (self.kernel - 1) * self.dilation + 1, fill)
+
+    @property
+    def overhangs(self) -> bool:
+        """Whether the last window, rounded up, goes beyond the padding."""
+        return self.window(0).span(self.outputs) > self.size + 2 * self.padding
+
+
+def pools(call: OpCall, spatial: int) -> list[Pool]:
+    """Returns the dimensions of a pooling of the last `spatial` ones."""
+    kernel = per_dim(call, "kernel_size", spatial, 1)
+    stride = per_dim(call, "stride", spatial, 0)
+    sizes, outputs = (tensor.shape[-spatial:] for tensor in (call.operands[0], call.results[0]))
+    each = zip(
+        sizes,
+        outputs,
+        kernel,
+        (step or size for step, size in zip(stride, kernel, strict=True)),
+        per_dim(call, "padding", spatial, 0),
+        per_dim(call, "dilation", spatial, 1),
+        strict=True,
+    )
+    return [Pool(*numbers) for numbers in each]
+
+
+def _padding(dims: Sequence[Pool], windows: Sequence[Window | None]) -> dict[str, LocalArg]:
+    """Returns the padding of a part: none where its window covers it."""
+    if not any(each.padding for each in dims):
+        return {}
+    entries = (
+        each.padding if window is None else IfSplit(f"y{at}", 0, each.padding)
+        for at, (each, window) in enumerate(zip(dims, windows, strict=True))
+    )
+    return {"padding": Sizes(tuple(entries))}
+
+
+def max_pool(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.max_pool1d, 2d or 3d."""
+
+    def rule(call: OpCall) -> Rule | None:
+        dims = pools(call, spatial)
+        windows = [each.window("least") for each in dims]
+        return windowed(call, windows, (MAX,), _padding(dims, windows))
+
+    return rule
+
+
+def avg_pool(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.avg_pool1d, 2d or 3d.
+
+    A dimension is whole where the number to divide by depends on the position: if padding isn't
+    counted, or the last window goes beyond it.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        dims = pools(call, spatial)
+        fixed = call.args.get("divisor_override") is not None
+        counted = call.flag("count_include_pad", True)
+        windows = [
+            each.window(0)
+            if fixed or (not each.overhangs and (counted or not each.padding))
+            else None
+            for each in dims
+        ]
+        return windowed(call, windows, (SUM,), _padding(dims, windows))
+
+    return rule
+
+
+def max_pool_with_indices(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.max_pool2d_with_indices and its kin."""
+
+    def rule(call: OpCall) -> Rule | None:
+        return _placed(call, pools(call, spatial), call.flag("ceil_mode"))
+
+    return rule
+
+
+def adaptive_max_pool(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.adaptive_max_pool1d, 2d or 3d.
+
+    Where all windows are alike, it is a pooling with a kernel as large as its stride.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        dims = _adaptive(call, spatial)
+        if None in dims:
+            return windowed(call, [None] * spatial)
+        return _placed(call, [each for each in dims if each], False)
+
+    return rule
+
+
+def adaptive_avg_pool(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.adaptive_avg_pool1d, 2d or 3d."""
+
+    def rule(call: OpCall) -> Rule | None:
+        windows = [each.window(0) if each else None for each in _adaptive(call, spatial)]
+        local = {"output_size": Sizes(tuple((f"y{at}",) for at in range(spatial)))}
+        return windowed(call, windows, (SUM,), local)
+
+    return rule
+
+
+def _adaptive(call: OpCall, spatial: int) -> list[Pool | None]:
+    """Returns the pooling along each dimension; None where its windows differ."""
+    sizes, outputs = (tensor.shape[-spatial:] for tensor in (call.operands[0], call.results[0]))
+    return [
+        Pool(size, count, size // count, size // count, 0, 1)
+        if count and size % count == 0
+        else None
+        for size, count in zip(sizes, outputs, strict=True)
+    ]
+
+
+def _placed(call: OpCall, dims: Sequence[Pool], ceil_mode: bool) -> Rule:
+    """Returns the rule of a pooling with indices, which count the elements of the whole plane.
+
+    A part has to know where it begins: the body is an op that is told.
+    """
+    own, split = windowed(call, [None] * len(dims)), _parts(call, dims)
+    args: dict[str, Arg] = {
+        name: tuple(getattr(each, name) for each in dims)
+        for name in ("kernel", "stride", "padding", "dilation")
+    }
+    args["kernel_size"] = args.pop("kernel")
+    plane = tuple(each.size for each in dims)
+    more: dict[str, Arg] = {"ceil_mode": ceil_mode, "starts": (0,) * len(dims), "plane": plane}
+
+    def write(w: BodyWriter) -> None:
+        own_args: dict[str, Arg] = {"self": Ref(w.required("self")), **args, **more}
+        w.emit_all("autopar.max_pool_with_indices", own_args)
+
+    return replace(own, bodies=(body("placed", split, write),))
+
+
+def _parts(call: OpCall, dims: Sequence[Pool]) -> Rule:
+    windows = [each.window("least") for each in dims]
+    return windowed(call, windows, (), _padding(dims, windows))
+
+
+def placed_max_pool(call: OpCall) -> Rule | None:
+    """autopar.max_pool_with_indices: a part begins at `starts` of the plane."""
+    dims = pools(call, len(call.integers("plane")))
+    rule = _parts(call, dims)
+    starts = tuple(
+        IfSplit(f"y{at}", Offset(f"y{at}", -each.padding, each.stride), 0)
+        for at, each in enumerate(dims)
+    )
+    return replace(rule, local={**rule.local, "starts": Sizes(starts)})
+
+
+RULES: Table = {
+    **{f"aten.max_pool{n}d.default": max_pool(n) for n in (1, 2, 3)},
+    **{f"aten.max_pool{n}d_with_indices.default": max_pool_with_indices(n) for n in (1, 2, 3)},
+    "autopar.max_pool_with_indices": placed_max_pool,
+    **{f"aten.avg_pool{n}d.default": avg_pool(n) for n in (1, 2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d.default": adaptive_avg_pool(n) for n in (2, 3)},
+    **{f"aten.adaptive_avg_pool{n}d.default": adaptive_avg_pool(n) for n in (1, 2, 3)},
+    **{f"aten.adaptive_max_pool{n}d.default": adaptive_max_pool(n) for n in (1, 2, 3)},
+}
+RESIZING: Table = {
+    **{
+        f"aten.{name}{n}d.{overload}": trailing(n, (SUM,))
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for n in (1, 2, 3)
+        for overload in ("default", "vec")
+    },
+    **{
+        f"aten.{name}.{overload}": trailing(n, (SUM,))
+        for name, n in (
+            ("upsample_linear1d", 1),
+            ("upsample_bilinear2d", 2),
+            ("upsample_bicubic2d", 2),
+            ("upsample_trilinear3d", 3),
+            ("_upsample_bilinear2d_aa", 2),
+            ("_upsample_bicubic2d_aa", 2),
+        )
+        for overload in ("default", "vec")
+    },
+}
