@@ -137,6 +137,20 @@ def resizing() -> Iterator[Sample]:
     for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
         yield s(name, images[2], [2, 3], False)
         yield s(f"{name}.vec", images[2], [2, 3], False, None)
+        yield s(f"{name}_backward", f(2, 3, 2, 3), [2, 3], [2, 3, 4, 5], False)
+    for name in ("upsample_nearest", "_upsample_nearest_exact"):
+        yield s(f"{name}2d", f(2, 1, 4, 6), [8, 3])
+        yield s(f"{name}2d", f(2, 1, 6, 4), [8, 4], 8 / 6, 1.0)
+        yield s(f"{name}2d", f(2, 1, 4, 6), [8, 3], 2.0, 0.5)
+        yield s(f"{name}1d", f(2, 1, 49), [49 * 3])
+        yield s(f"{name}1d.vec", f(2, 1, 5), None, [1.7])
+        for n in (1, 2, 3):
+            after = [6, 10, 4][:n]
+            before = [2, 3, *[3, 5, 3][:n]]
+            yield s(f"{name}{n}d_backward", f(2, 3, *after), after, before)
+    for name, n in (("linear1d", 1), ("bilinear2d", 2), ("bicubic2d", 2), ("trilinear3d", 3)):
+        after = [6, 10, 4][:n]
+        yield s(f"upsample_{name}_backward", f(2, 3, *after), after, [2, 3, *[3] * n], True)
 
 
 def gradients() -> Iterator[Sample]:
@@ -153,8 +167,33 @@ def gradients() -> Iterator[Sample]:
     cube = ([2] * 3, [2] * 3, [0] * 3, False, True, None)
     yield s("avg_pool3d_backward", f(2, 3, 2, 2, 2), volume, *cube)
     yield s("_adaptive_avg_pool2d_backward", grad, x)
-    yield s("upsample_nearest2d_backward", x, [4, 6], [2, 3, 2, 3])
-    yield s("upsample_bilinear2d_backward", x, [4, 6], [2, 3, 2, 3], False)
+
+
+def grids() -> Iterator[Sample]:
+    """Yields samples of images that are sampled at points of a grid, and of rows' distances."""
+    image, grid = f(2, 3, 4, 5), f(2, 3, 2, 2, low=-1, high=1)
+    cube, points = f(2, 3, 4, 5, 2), f(2, 2, 3, 2, 3, low=-1)
+    for mode in (0, 1, 2):
+        yield s("grid_sampler_2d", image, grid, mode, mode, False)
+        yield s("grid_sampler_2d_backward", f(2, 3, 3, 2), image, grid, mode, 0, True, [True, True])
+    for mode in (0, 1):
+        yield s("grid_sampler_3d", cube, points, mode, 1, True)
+        tail = (cube, points, mode, 1, False)
+        for mask in ([True, True], [True, False], [False, True]):
+            yield s("grid_sampler_3d_backward", f(2, 3, 2, 3, 2), *tail, mask)
+    yield s("affine_grid_generator", f(3, 2, 3), [3, 2, 4, 5], False)
+    yield s("affine_grid_generator", f(3, 3, 4), [3, 2, 4, 5, 2], True)
+    maxima, at = torch.ops.aten.max_pool2d_with_indices(image, [2, 2])
+    yield s("max_unpool2d", maxima, at, [4, 5])
+    yield s("max_unpool2d", maxima[0], at[0], [4, 5])
+    maxima, at = torch.ops.aten.max_pool3d_with_indices(cube, [2, 2, 1])
+    yield s("max_unpool3d", maxima, at, [4, 5, 2], [2, 2, 1], [0, 0, 0])
+    rows, others = f(2, 3, 5), f(2, 4, 5)
+    for p in (0.0, 1.0, 2.0, 3.0, float("inf")):
+        distances = torch.ops.aten._cdist_forward(rows, others, p, None)
+        yield s("_cdist_forward", rows, others, p, None)
+        yield s("_cdist_forward", f(1, 3, 5), others, p, None)
+        yield s("_cdist_backward", f(2, 3, 4), rows, others, p, distances)
 
 
 def transforms() -> Iterator[Sample]:
@@ -163,8 +202,7 @@ def transforms() -> Iterator[Sample]:
     yield s("im2col", f(2, 3, 4, 5), *square)
     yield s("im2col", f(3, 4, 5), *square)
     yield s("col2im", f(2, 12, 12), [4, 5], *square)
-    yield s("grid_sampler_2d", f(2, 3, 4, 5), f(2, 3, 2, 2, low=-1, high=1), 0, 0, False)
-    yield s("grid_sampler_3d", f(2, 3, 4, 5, 2), f(2, 2, 3, 2, 3, low=-1), 0, 1, True)
+    yield from grids()
     yield s("_fft_r2c", f(3, 8), [1], 0, True)
     spectrum = torch.complex(f(3, 5), f(5, 3).T.contiguous())
     yield s("_fft_c2c", spectrum, [0], 0, True)

@@ -56,12 +56,6 @@ def searches() -> Iterator[Sample]:
     yield s("searchsorted.Tensor", f(6), f(2, 4), sorter=f(6).argsort())
     yield s("searchsorted.Scalar", edges, 0.25)
     yield s("bucketize.Scalar", 0.25, edges)
-    numbers = i(3, 4)
-    for invert in (False, True):
-        yield s("isin.Tensor_Tensor", numbers, i(2, 3), invert=invert)
-        yield s("isin.Tensor_Tensor", numbers, i(0), invert=invert)
-        yield s("isin.Tensor_Scalar", numbers, 3, invert=invert)
-        yield s("isin.Scalar_Tensor", 3, numbers, invert=invert)
 
 
 def writes() -> Iterator[Sample]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autopar.ir.errors import Loc
-from autopar.ir.ops import RULES, RuleDefect, rule_of
+from autopar.ir.ops import RULES, TABLES, RuleDefect, rule_of
 from autopar.ir.program import Op, Ref, Value
 
 NO_RULE = {
@@ -40,6 +40,11 @@ def test_core_aten_is_covered() -> None:
     known = {kind for kinds in NO_RULE.values() for kind in kinds.split()}
     assert sorted(set(core_overloads()) - set(RULES) - known) == []
     assert sorted(known & set(RULES)) == []
+
+
+def test_an_op_has_one_row() -> None:
+    kinds = [kind for table in TABLES for kind in table]
+    assert sorted(kinds) == sorted(RULES)
 
 
 def test_no_rule_writes_an_operand() -> None:

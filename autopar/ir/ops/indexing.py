@@ -6,7 +6,6 @@ import math
 
 from autopar.ir.ops.table import (
     MOVED,
-    RuleFunction,
     Table,
     along_index,
     axis,
@@ -117,17 +116,6 @@ def searchsorted(call: OpCall) -> Rule | None:
     return make_rule(f"{rows}, {values} -> {values}", call, reduce={"n": "sum"})
 
 
-def isin(text: str) -> RuleFunction:
-    """Returns the rule function of whether elements `*b` are among `*n`, as the text says."""
-
-    def rule(call: OpCall) -> Rule | None:
-        found = "all" if call.flag("invert") else "any"
-        names = (f"n{at}" for at in range(len(call.operands[-1].shape)))
-        return make_rule(text, call, reduce=dict.fromkeys(names, found))
-
-    return rule
-
-
 RULES: Table = {
     "aten.embedding.default": embedding,
     "aten.index_select.default": index_select,
@@ -139,7 +127,4 @@ RULES: Table = {
     "aten.searchsorted.Scalar": row("n -> ", reduce={"n": "sum"}),
     "aten.bucketize.Tensor": row("*b, n -> *b", reduce={"n": "sum"}),
     "aten.bucketize.Scalar": row("n -> ", reduce={"n": "sum"}),
-    "aten.isin.Tensor_Tensor": isin("*b, *n -> *b"),
-    "aten.isin.Tensor_Scalar": isin("*b -> *b"),
-    "aten.isin.Scalar_Tensor": isin("*n -> "),
 }

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.ir.ops.body import BodyWriter, body
-from autopar.ir.ops.layout import trailing
 from autopar.ir.ops.table import RuleFunction, Table, factors, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import (
@@ -238,24 +237,4 @@ RULES: Table = {
     **{f"aten._adaptive_avg_pool{n}d.default": adaptive_avg_pool(n) for n in (2, 3)},
     **{f"aten.adaptive_avg_pool{n}d.default": adaptive_avg_pool(n) for n in (1, 2, 3)},
     **{f"aten.adaptive_max_pool{n}d.default": adaptive_max_pool(n) for n in (1, 2, 3)},
-}
-RESIZING: Table = {
-    **{
-        f"aten.{name}{n}d.{overload}": trailing(n, (SUM,))
-        for name in ("upsample_nearest", "_upsample_nearest_exact")
-        for n in (1, 2, 3)
-        for overload in ("default", "vec")
-    },
-    **{
-        f"aten.{name}.{overload}": trailing(n, (SUM,))
-        for name, n in (
-            ("upsample_linear1d", 1),
-            ("upsample_bilinear2d", 2),
-            ("upsample_bicubic2d", 2),
-            ("upsample_trilinear3d", 3),
-            ("_upsample_bilinear2d_aa", 2),
-            ("_upsample_bicubic2d_aa", 2),
-        )
-        for overload in ("default", "vec")
-    },
 }

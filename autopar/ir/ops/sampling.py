@@ -22,7 +22,7 @@ from autopar.ir.rule import Dims, OpCall, Rule, Size, Sizes, build_rule, make_ru
 
 
 def images_backward(spatial: int) -> RuleFunction:
-    """Returns the rule function of the gradient of a pooling or resizing of the last dimensions.
+    """Returns the rule function of the gradient of a pooling of the last dimensions.
 
     All operands and the result have the leading dimensions in common.
     """
@@ -35,14 +35,12 @@ def images_backward(spatial: int) -> RuleFunction:
             own = factors(f"s{at}_", len(tensor.shape) - len(lead))
             whole.extend(name for (name,) in own)
             tensors.append((*lead, *own))
-        local = {"input_size": Sizes(tensors[-1])} if "input_size" in call.args else None
         return build_rule(
             call,
             tensors[:-1],
             tensors[-1:],
             whole=whole,
             linear=(pending(0),),
-            local=local,
             work=0,
         )
 
@@ -85,6 +83,52 @@ def channel_shuffle(call: OpCall) -> Rule | None:
         linear=MOVED,
         work=0,
     )
+
+
+def grid_sampler_backward(spatial: int) -> RuleFunction:
+    """Returns the rule function of the gradients of images and of the grid, or of one of them.
+
+    A grid's points add to all images' channels, and each channel adds to the grid's gradient.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        points, pixels = factors("p", spatial), factors("x", spatial)
+        images, grid = (("n",), ("c",), *pixels), (("n",), *points, ("d",))
+        mask = call.args.get("output_mask")
+        kept = mask if isinstance(mask, tuple) and len(call.results) < 2 else (True, True)
+        results = [dims for dims, keep in zip((images, grid), kept, strict=True) if keep]
+        reduce = dict.fromkeys(("c", *(name for (name,) in points)), "sum")
+        return build_rule(
+            call,
+            [(("n",), ("c",), *points), images, grid],
+            results,
+            whole=("d", *(name for (name,) in pixels)),
+            reduce=reduce,
+            linear=FIRST,
+            work=0,
+        )
+
+    return rule
+
+
+def affine_grid(call: OpCall) -> Rule | None:
+    """aten.affine_grid_generator: the points of a grid for images of shape `size`."""
+    size = call.integers("size")
+    return make_rule(
+        "n r c -> n *p r",
+        call,
+        whole=("*p", "r", "c"),
+        linear=FIRST,
+        local={"size": Sizes((("n",), *size[1:]))},
+        work=0,
+    )
+
+
+def unpool(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.max_unpool: pixels return to where their maximum was."""
+    few, many = (" ".join(f"{name}{at}" for at in range(spatial)) for name in "xy")
+    whole = [*few.split(), *many.split()]
+    return row(f"*n {few}, *n {few} -> *n {many}", whole=whole, linear=FIRST, work=0)
 
 
 def fourier(call: OpCall) -> Rule | None:
@@ -142,6 +186,11 @@ RULES: Table = {
     "aten.grid_sampler_2d.default": row(
         "n c x y, n h w d -> n c h w", whole=("x", "y", "d"), linear=FIRST, work=0
     ),
+    "aten.grid_sampler_2d_backward.default": grid_sampler_backward(2),
+    "aten.grid_sampler_3d_backward.default": grid_sampler_backward(3),
+    "aten.affine_grid_generator.default": affine_grid,
+    "aten.max_unpool2d.default": unpool(2),
+    "aten.max_unpool3d.default": unpool(3),
     "aten.grid_sampler_3d.default": row(
         "n c x y z, n t h w d -> n c t h w", whole=("x", "y", "z", "d"), linear=FIRST, work=0
     ),
@@ -158,6 +207,4 @@ RULES: Table = {
     "aten.avg_pool2d_backward.default": images_backward(2),
     "aten.avg_pool3d_backward.default": images_backward(3),
     "aten._adaptive_avg_pool2d_backward.default": images_backward(2),
-    "aten.upsample_nearest2d_backward.default": images_backward(2),
-    "aten.upsample_bilinear2d_backward.default": images_backward(2),
 }
