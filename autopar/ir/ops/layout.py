@@ -399,10 +399,6 @@ RULES: Table = {
     "aten.rot90.default": rotate,
     "aten.block_diag.default": block_diagonal,
     "aten._chunk_cat.default": chunk_cat,
-    **same(_kinds("view_as_real.default"), row("*b -> *b r", whole=("r",), linear=FIRST, work=0)),
-    **same(
-        _kinds("view_as_complex.default"), row("*b r -> *b", whole=("r",), linear=FIRST, work=0)
-    ),
     "aten.alias_copy.default": row("*b -> *b", linear=MOVED, work=0),
     "aten.chunk.default": split,
     "aten.repeat.default": repeat,
