@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.ops import RULES
+from autopar.ir.ops import RULES, rule_of
 from autopar.ir.program import Arg, DType, Op, Ref, Value, refs
 from autopar.ir.rule import OpCall, Rule, TensorType
 from autopar.runtime.kernels import IR_DTYPES, kernel, to_torch
@@ -91,6 +91,11 @@ class Sample:
     def rule(self) -> Rule | None:
         """The rule, with errors raised."""
         return RULES[self.kind](self.call)
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the op has a rule, and it fits this call."""
+        return rule_of(self.op, self.values) is not None
 
     def __str__(self) -> str:
         shapes = [list(tensor.shape) for tensor in self.tensors]

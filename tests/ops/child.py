@@ -1,0 +1,41 @@
+"""Runs a function in a child process, which may die of what it calls."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_child(function: Callable[[], T]) -> T | None:
+    """Returns what a function returns in a forked process; None if the process dies.
+
+    Raises:
+        Exception: What the function raises.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_report, args=(function, there))
+    child.start()
+    there.close()
+    try:
+        found, error = here.recv()
+    except EOFError:
+        return None
+    finally:
+        child.join()
+        here.close()
+    if error is not None:
+        raise error
+    result: T = found
+    return result
+
+
+def _report(function: Callable[[], T], there: Connection) -> None:
+    try:
+        there.send((function(), None))
+    except Exception as error:
+        there.send((None, RuntimeError(repr(error))))
