@@ -16,10 +16,10 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models op-database lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models validate-rules op-database lint format bench bench-ops proto clean
 
 help: ## Show the targets.
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 install: $(INSTALLED) ## Make .venv with the package, the demo and the tests' needs.
 
@@ -55,6 +55,9 @@ test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and s
 
 op-database: $(INSTALLED) ## Judge by PyTorch's operator database, all of it (long).
 	$(ONE_THREAD) $(BIN)/python -m tests.op_database --jobs 2
+
+validate-rules: $(INSTALLED) ## Prove every rule, look for missing ones, write docs/op-coverage.md.
+	$(ONE_THREAD) $(BIN)/python -m tests.ops.validate --write docs/op-coverage.md
 
 lint: $(INSTALLED_DEV) ## Check style, format and types.
 	$(BIN)/ruff check .

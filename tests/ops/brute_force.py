@@ -68,9 +68,27 @@ def valid_strategies(sample: Sample, *, guarded: bool = False) -> list[Strategy]
     """
     trials = list(_operand_placements(sample.tensors))
     if not guarded:
-        return _valid(sample, trials)
+        return _least(_valid(sample, trials))
     each = (in_child(partial(_valid, sample, [trial])) for trial in trials)
-    return [strategy for strategies in each for strategy in strategies or ()]
+    return _least([strategy for strategies in each for strategy in strategies or ()])
+
+
+def _least(found: Sequence[Strategy]) -> list[Strategy]:
+    """Returns the strategies without those that spread an operand for nothing."""
+    by_operands = {strategy.operands: strategy for strategy in found}
+
+    def needless(strategy: Strategy, at: int) -> bool:
+        less = by_operands.get((*strategy.operands[:at], None, *strategy.operands[at + 1 :]))
+        return less is not None and _same_results(less, strategy)
+
+    return [
+        strategy
+        for strategy in found
+        if not any(
+            place is not None and needless(strategy, at)
+            for at, place in enumerate(strategy.operands)
+        )
+    ]
 
 
 def _valid(sample: Sample, trials: Sequence[tuple[Placement, ...]]) -> list[Strategy]:
@@ -102,10 +120,11 @@ def missing_strategies(sample: Sample, valid: Sequence[Strategy]) -> list[Strate
 
 def _alike(one: Strategy, other: Strategy) -> bool:
     operands = zip(one.operands, other.operands, strict=True)
-    results = zip(one.results, other.results, strict=True)
-    return all(a == b or a is None or b is None for a, b in operands) and all(
-        a & b for a, b in results
-    )
+    return all(a == b or a is None or b is None for a, b in operands) and _same_results(one, other)
+
+
+def _same_results(one: Strategy, other: Strategy) -> bool:
+    return all(a & b for a, b in zip(one.results, other.results, strict=True))
 
 
 RuleStrategy = tuple[tuple[Placement, ...], tuple[Placement, ...]]
@@ -285,7 +304,7 @@ def _redrawn(sample: Sample) -> Iterator[list[Tensor]]:
     def negated(tensor: Tensor) -> Tensor:
         return 0.5 - shuffled(tensor) if tensor.is_floating_point() else shuffled(tensor)
 
-    for change in (shuffled, negated):
+    for change in (shuffled, negated, shuffled, shuffled):
         tensors = [change(tensor) for tensor in sample.tensors]
         try:
             results = compute(sample.kind, sample.ir_args, tensors)

@@ -80,9 +80,8 @@ def all_samples() -> dict[str, list[Sample]]:
 def _is_repeatable(kind: str) -> bool:
     if kind in NOT_RUN:
         return False
-    namespace, name, overload = kind.split(".")
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    found = getattr(packet, overload, None)
+    name, _, overload = kind.removeprefix("aten.").partition(".")
+    found = getattr(getattr(torch.ops.aten, name, None), overload, None)
     return found is None or torch.Tag.nondeterministic_seeded not in found.tags
 
 

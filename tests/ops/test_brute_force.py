@@ -1,0 +1,71 @@
+"""Brute force finds the splits of an op, and rules lack none of them but for a stated reason."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.ops.brute_force import missing_strategies, valid_strategies
+from tests.ops.sample import Sample, f, i, s
+from tests.ops.validate import Finding, all_samples, validate
+
+FAST = 12
+"""One op in so many is tried here; `make validate-rules` tries all."""
+
+
+@cache
+def samples() -> dict[str, list[Sample]]:
+    return all_samples()
+
+
+def texts(sample: Sample) -> set[str]:
+    return {str(strategy) for strategy in valid_strategies(sample)}
+
+
+def test_the_splits_of_a_product_are_found() -> None:
+    found = texts(s("mm", f(4, 6), f(6, 5)))
+    splits = {"dim 0, whole -> dim 0", "whole, dim 1 -> dim 1", "dim 1, dim 0 -> sum"}
+    assert found == splits | {"sum, whole -> sum", "whole, sum -> sum"}
+
+
+def test_a_dimension_that_an_op_goes_along_is_not_split() -> None:
+    assert texts(s("flip", f(4, 6), [0])) == {
+        "dim 1 -> dim 1",
+        "sum -> sum",
+        "max -> max",
+        "min -> min",
+    }
+    assert "dim 1 -> dim 1" not in texts(s("cumsum", f(4, 6), 1))
+
+
+def test_a_split_that_a_rule_lacks_is_named() -> None:
+    class Unruled(Sample):
+        has_rule = False
+
+    sample = s("embedding", f(6, 4), i(5, low=0, high=6))
+    valid = valid_strategies(sample)
+    assert missing_strategies(sample, valid) == []
+    bare = Unruled(sample.kind, sample.args)
+    assert {str(one) for one in missing_strategies(bare, valid)} >= {
+        "dim 1, whole -> dim 1",
+        "whole, dim 0 -> dim 0",
+    }
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_rules_lack_no_split(first: int) -> None:
+    chosen = list(samples())[first::FAST]
+    assert [_lack(validate(kind, samples()[kind])) for kind in chosen] == [[] for _ in chosen]
+
+
+def _lack(found: Finding) -> list[str]:
+    if found.reason:
+        return found.wrong
+    return [*found.wrong, *(f"{found.kind}: {text}" for text in found.missing)]
+
+
+@pytest.mark.slow
+def test_no_rule_lacks_a_split() -> None:
+    found = [_lack(validate(kind, given)) for kind, given in samples().items()]
+    assert [text for texts in found for text in texts] == []
