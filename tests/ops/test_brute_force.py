@@ -53,6 +53,7 @@ def test_a_split_that_a_rule_lacks_is_named() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 7])
 def test_rules_lack_no_split(first: int) -> None:
     chosen = list(samples())[first::FAST]
