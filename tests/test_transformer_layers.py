@@ -1,4 +1,4 @@
-"""Tensor parallelism of transformer layers as they are written: two all_reduces and nothing else."""
+"""Transformer layers as they are written: a plan needs no communication but its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from autopar.pipeline import Compiled
 from tests import captured
 from tests.captured import Captured
-from tests.transformer_layers import FUSED, FUSED_GROUPED, Layer
+from tests.transformer_layers import FUSED, Layer
 
 MEGATRON = Counter({"all_reduce": 2})
 SIZE = 96
@@ -92,3 +92,56 @@ def test_heads_of_key_and_value_fewer_than_ranks(kv_heads: int, gqa: str) -> Non
         assert captured.kinds(parallel(program, tp, "tensor:0")) == MEGATRON
         shards = pins(layer, kv=kv_heads % tp == 0)
         assert captured.kinds(parallel(program, tp, "none", *shards)) == MEGATRON
+
+
+def layouts(case: str, layer: Layer) -> tuple[str, list[str], dict[str, int]]:
+    """Returns a mesh, pins, and the collectives that they need."""
+    tensor, attention = {"all_reduce": 2}, {"all_gather": 2}
+    weights = pins(layer)
+    return {
+        "batch": ("dp=2", ["x=[dp,-1,-1]"], {}),
+        "sequence": ("sp=3", ["x=[-1,sp,-1]"], attention),
+        "batch and heads": ("dp=2,tp=3", ["x=[dp,-1,-1]", *weights], tensor),
+        "sequence and heads": ("sp=2,tp=3", ["x=[-1,sp,-1]", *weights], tensor | attention),
+        "sequence parallel": (
+            "tp=4",
+            ["x=[-1,tp,-1]", *weights],
+            {"reduce_scatter": 2, **attention},
+        ),
+        "batch and sequence parallel": (
+            "dp=2,tp=3",
+            ["x=[dp,tp,-1]", *weights],
+            {"reduce_scatter": 2, **attention},
+        ),
+    }[case]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("variant", ["split", "interleaved", "separate"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "batch",
+        "sequence",
+        "batch and heads",
+        "sequence and heads",
+        "sequence parallel",
+        "batch and sequence parallel",
+    ],
+)
+def test_views_that_merge_batch_and_sequence_cost_nothing(
+    case: str, variant: str, explicit: bool
+) -> None:
+    """Below autograd, linear layers are products of matrices whose rows are (batch, sequence).
+
+    A split sequence gathers keys and values, which each query needs, and nothing else; at once
+    where they are one tensor and latency counts.
+    """
+    layer = Layer(variant, SIZE, explicit=explicit, causal=True)
+    mesh, shards, expected = layouts(case, layer)
+    program = captured.forward(layer, x=sample())
+    done = captured.compiled(program, mesh, "none", *shards)
+    captured.check(program, done)
+    found = captured.kinds(done)
+    assert found <= Counter(expected)
+    assert found.keys() == expected.keys()

@@ -9,6 +9,7 @@ from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.place import place_pins
 from autopar.completion.presets import pin_strategy
+from autopar.completion.share import share_moves
 from autopar.completion.solve import solve
 from autopar.completion.space import Space
 from autopar.completion.write import write_replicated, write_solution
@@ -43,7 +44,7 @@ class Complete:
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         space = Space(program.mesh, self.cluster)
-        main = program.main
+        main = share_moves(program.main)
         graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs)
         place_pins(graph)
         if self.strategy is not None:

@@ -71,17 +71,21 @@ def _placed(graph: Graph, axis: str, values: frozenset[int]) -> dict[int, Form]:
 
 
 def _place_followers(graph: Graph, values: frozenset[int]) -> None:
-    """Places the other pinned parameters where they would be split if they weren't pinned."""
-    kept = {value: pin for value in sorted(values) if (pin := graph.pins[value]) is not None}
-    for value in kept:
-        graph.pins[value] = None
+    """Places the other pinned parameters where they would be split if they weren't pinned.
+
+    The weights decide alone, as what changes between calls may want their axis elsewhere.
+    """
+    pins = list(graph.pins)
+    for value, steady in enumerate(graph.steady):
+        if not steady or value in values:
+            graph.pins[value] = None
     free = Spread(graph)
-    for value, pin in kept.items():
-        graph.pins[value] = pin
+    graph.pins = pins
     graph.place(
         {
             value: free.forms[value]
-            for value, pin in kept.items()
-            if free.forms[value].layout.dims_mapping == pin.layout.dims_mapping
+            for value in sorted(values)
+            if (pin := pins[value]) is not None
+            and free.forms[value].layout.dims_mapping == pin.layout.dims_mapping
         }
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tests.ops import (
+    samples_attention,
     samples_image,
     samples_indexing,
     samples_layout,
@@ -27,6 +28,7 @@ MODULES = (
     samples_indexing,
     samples_image,
     samples_random,
+    samples_attention,
 )
 
 NOT_RUN = {

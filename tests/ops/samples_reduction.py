@@ -17,7 +17,6 @@ def samples() -> Iterator[Sample]:
     yield from searches()
     yield from statistics()
     yield from along()
-    yield from attention()
     yield from scalars()
 
 
@@ -159,25 +158,6 @@ def along() -> Iterator[Sample]:
     yield s("mode", i(3, 7))
     yield s("cumsum", f(5), 0, dtype=torch.float32)
     yield s("glu", f(3, 4))
-
-
-def attention() -> Iterator[Sample]:
-    """Yields samples of attention."""
-    q, k, v = f(2, 4, 5, 6), f(2, 4, 7, 6), f(2, 4, 7, 6, low=-1)
-    name = "scaled_dot_product_attention"
-    yield s(name, q, k, v)
-    yield s(name, q, k, v, b(5, 7) | True)
-    yield s(name, q, k, v, f(2, 1, 5, 7))
-    yield s(name, q, k, v, f(2, 4, 1, 7), scale=0.3)
-    yield s(name, f(2, 5, 6), f(2, 5, 6), f(2, 5, 6), is_causal=True)
-    yield s(name, f(2, 6, 5, 4), f(2, 3, 5, 4), f(2, 3, 5, 4), enable_gqa=True)
-    flash = "_scaled_dot_product_flash_attention_for_cpu"
-    yield s(flash, q, k, v)
-    yield s(flash, q, k, v, attn_mask=f(1, 4, 5, 7))
-    yield s(flash, q, q, q, is_causal=True)
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
-    grad = f(2, 4, 5, 6, low=-1)
-    yield s(f"{flash}_backward", grad, q, k, v, out, lse, 0.0, False)
 
 
 def scalars() -> Iterator[Sample]:

@@ -360,6 +360,7 @@ attention, shared heads
 b0 (h r) l e, b0 h s e, b0 h s d -> b0 (h r) l d
   whole e s d
   linear [2] sum
+  body products
 
 nll loss, summed
 b0 c, b0 -> ,

@@ -1,102 +1,262 @@
-"""Scaled dot-product attention. Keys must not be split, nor queries under a causal mask."""
+"""Scaled dot-product attention: batch, heads and queries are split as they are.
+
+A causal mask depends on where the queries begin, so there the body `masked` hands the fused op an
+explicit one, each rank its rows. Where keys or the size of heads are split, the body `products`
+computes scores, their softmax and the weighted sum one after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from autopar.ir.ops.table import Table, operand_dims, pending
-from autopar.ir.rule import Dims, OpCall, Rule, RuleError, build_rule
+from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
+from autopar.ir.ops.table import RuleFunction, Table, operand_dims, pending
+from autopar.ir.program import Arg, DType, Ref
+from autopar.ir.rule import SAME, Body, Dims, OpCall, Rule, RuleError, build_rule
+
+INFINITY = float("inf")
+LOWEST = -3e38
+"""Below every score in f32, and finite: what a row that is masked as a whole is shifted by."""
 
 
-def _heads(query: Sequence[int], key: Sequence[int]) -> tuple[Dims, Dims, dict[str, int]]:
-    """Returns the factors of the leading dimensions of query and key, and sizes among them.
+@dataclass(frozen=True)
+class Heads:
+    """The factors around an attention.
 
-    Several query heads may share a head of the keys: `(h r)` and `h`.
+    Attributes:
+        rows: Of the query's dimensions but the last: `*b (h r) l`.
+        columns: Of the key's dimensions but the last: `*b h s`.
+        sizes: Of those that occur only within compound dimensions.
+    """
+
+    rows: Dims
+    columns: Dims
+    sizes: Mapping[str, int]
+
+
+def heads(query: Sequence[int], key: Sequence[int], value: Sequence[int], shared: bool) -> Heads:
+    """Returns the factors for these shapes; `shared` heads of the key serve several queries.
+
+    Raises:
+        RuleError: If the shapes are broadcast in any other way.
     """
     lead = tuple((f"b{at}",) for at in range(len(query) - 2))
-    if tuple(query[:-2]) == tuple(key[:-2]):
-        return lead, lead, {}
-    shared = len(query) > 2 and tuple(query[:-3]) == tuple(key[:-3])
-    if not shared or key[-3] == 0 or query[-3] % key[-3]:
+    if len(query) < 2 or len(query) != len(key) or key[:-1] != value[:-1]:
         raise RuleError(f"attention of queries {list(query)} to keys {list(key)}")
-    repeats = query[-3] // key[-3]
-    return (*lead[:-1], ("h", "r")), (*lead[:-1], ("h",)), {"h": key[-3], "r": repeats}
-
-
-def _mask(shape: Sequence[int], full: Dims, sizes: Sequence[int]) -> Dims:
-    skip = len(full) - len(shape)
-    return tuple(
-        full[skip + at] if size == sizes[skip + at] else () for at, size in enumerate(shape)
+    if tuple(query[:-2]) == tuple(key[:-2]):
+        return Heads((*lead, ("l",)), (*lead, ("s",)), {})
+    groups = key[-3] if len(key) > 2 else 0
+    if not shared or query[:-3] != key[:-3] or not groups or query[-3] % groups:
+        raise RuleError(f"attention of queries {list(query)} to keys {list(key)}")
+    return Heads(
+        (*lead[:-1], ("h", "r"), ("l",)),
+        (*lead[:-1], ("h",), ("s",)),
+        {"h": groups, "r": query[-3] // groups},
     )
 
 
-def attention(call: OpCall) -> Rule | None:
-    """Attention of `query` [*b, l, e] to `key` [*b, s, e], `value` [*b, s, d] under `attn_mask`.
+def mask_dims(mask: Sequence[int], scores: Sequence[int], dims: Dims) -> Dims:
+    """Returns the factors of a mask that broadcasts to scores with these.
 
-    A second result is the logarithm of the sum of exponentials, [*b, l].
+    Raises:
+        RuleError: If it has more dimensions.
     """
-    query, key, value = (operand.shape for operand in call.operands[:3])
-    if call.args.get("dropout_p", 0.0) != 0.0 or len(query) != len(key) or len(key) < 2:
-        return None
-    if key[:-1] != value[:-1]:
-        return None
-    lead, shared, sizes = _heads(query, key)
-    if sizes and not call.flag("enable_gqa"):
-        return None
-    by_name: dict[str, Dims] = {
-        "query": (*lead, ("l",), ("e",)),
-        "key": (*shared, ("s",), ("e",)),
-        "value": (*shared, ("s",), ("d",)),
-    }
-    mask = call.tensor("attn_mask")
-    if mask is not None:
-        scores = (*query[:-1], key[-2])
-        if len(mask.shape) > len(scores):
+    skip = len(scores) - len(mask)
+    if skip < 0:
+        raise RuleError(f"a mask {list(mask)} of scores {list(scores)}")
+    return tuple(dims[skip + at] if n == scores[skip + at] else () for at, n in enumerate(mask))
+
+
+def attention(mask: str = "attn_mask", second: str = "logsumexp") -> RuleFunction:
+    """Returns the rule function of attention: `query` [*b, l, e], `key` [*b, s, e], `value`.
+
+    Args:
+        mask: Name of the argument that is added to the scores.
+        second: What the second result is, if there is one: the logarithm of the sum of
+            exponentials, [*b, l], or the weights, [*b, l, s].
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        query, key, value = (operand.shape for operand in call.operands[:3])
+        if call.args.get("dropout_p", 0.0) != 0.0:
             return None
-        by_name["attn_mask"] = _mask(mask.shape, (*lead, ("l",), ("s",)), scores)
-    output: Dims = (*lead, ("l",), ("d",))
-    results = [output, (*lead, ("l",))][: len(call.results)]
-    causal = call.flag("is_causal")
-    return build_rule(
-        call,
-        operand_dims(call, by_name),
-        results,
-        sizes=sizes,
-        whole=("s", "e", "d", *(("l",) if causal else ())),
-        linear=(pending(2),) if len(results) == 1 else (),
-        work=2 * (query[-1] + value[-1]) / max(1, query[-1] * value[-1]),
-    )
+        found = heads(query, key, value, _shares_heads(call))
+        scores: Dims = (*found.rows, found.columns[-1])
+        by_name: dict[str, Dims] = {
+            "query": (*found.rows, ("e",)),
+            "key": (*found.columns, ("e",)),
+            "value": (*found.columns, ("d",)),
+        }
+        given = call.tensor(mask)
+        if given is not None:
+            by_name[mask] = mask_dims(given.shape, (*query[:-1], key[-2]), scores)
+        also = found.rows if second == "logsumexp" else scores
+        results: list[Dims] = [(*found.rows, ("d",)), also]
+
+        def make(whole: Sequence[str]) -> Rule:
+            return build_rule(
+                call,
+                operand_dims(call, by_name),
+                results[: len(call.results)],
+                sizes=found.sizes,
+                whole=whole,
+                reduce=_unread(whole),
+                linear=(pending(2),) if len(call.results) == 1 else (),
+                work=2 * (query[-1] + value[-1]) / max(1, query[-1] * value[-1]),
+            )
+
+        causal = call.flag("is_causal")
+        own = make(("s", "e", "d", *(("l",) if causal else ())))
+        bodies = [body("products", make(()), _products(mask, second, found.sizes))]
+        if causal and given is None:
+            bodies.insert(0, body("masked", make(("s", "e", "d")), masked(mask)))
+        return replace(own, bodies=splitting_more(own, bodies))
+
+    return rule
 
 
-def attention_backward(call: OpCall) -> Rule | None:
-    """Gradients of query, key and value: only batch and heads are independent."""
-    query, key = call.operands[1].shape, call.operands[2].shape
-    if call.args.get("dropout_p", 0.0) != 0.0 or query[:-2] != key[:-2]:
-        return None
-    lead = tuple((f"b{at}",) for at in range(len(query) - 2))
-    rows: Dims = (*lead, ("l",), ("e",))
-    columns: Dims = (*lead, ("s",), ("e",))
-    by_name: dict[str, Dims] = {
-        **dict.fromkeys(("grad_out", "query", "out"), rows),
-        **dict.fromkeys(("key", "value"), columns),
-        "logsumexp": (*lead, ("l",)),
+def _unread(whole: Sequence[str]) -> dict[str, str]:
+    """Returns that partial sums over keys and head sizes are finished within the body."""
+    return {name: SAME for name in ("s", "e", "d") if name not in whole}
+
+
+def splitting_more(own: Rule, bodies: Sequence[Body]) -> tuple[Body, ...]:
+    """Returns the bodies that split more factors than the op and the bodies before do."""
+    kept: list[Body] = []
+    known = set(own.splittable)
+    for each in bodies:
+        if known < set(each.rule.splittable):
+            kept.append(each)
+            known = set(each.rule.splittable)
+    return tuple(kept)
+
+
+def _shares_heads(call: OpCall) -> bool:
+    """Whether heads of the key may be fewer: the public op must be told, kernels just do it."""
+    return call.flag("enable_gqa", default="for_cpu" in call.kind)
+
+
+def masked(mask: str = "attn_mask", *, backward: bool = False) -> Write:
+    """Returns what writes the op with an explicit mask instead of a causal one.
+
+    Args:
+        mask: Name of the argument for it.
+        backward: Whether the op is the gradient, which has to be told that it isn't causal.
+    """
+
+    def write(w: BodyWriter) -> None:
+        query, key = (w.value(w.required(name)) for name in ("query", "key"))
+        shape = (query.global_shape[-2], key.global_shape[-2])
+        causal = causal_mask(w, shape, query.dtype)
+        args = {name: arg for name, arg in w.op.args if name != "is_causal"}
+        if backward:
+            args["is_causal"] = False
+        w.emit_all(w.op.kind, {**args, mask: Ref(causal)})
+
+    return write
+
+
+def causal_mask(w: BodyWriter, shape: Sequence[int], dtype: str) -> str:
+    """Adds what forbids a query [l] the keys [s] behind it, to be added to scores."""
+    args: dict[str, Arg] = {
+        "size": tuple(shape),
+        "fill_value": -INFINITY,
+        "dtype": DType(dtype),
     }
-    mask = call.tensor("attn_mask")
-    if mask is not None:
-        scores = (*query[:-1], key[-2])
-        by_name["attn_mask"] = _mask(mask.shape, (*lead, ("l",), ("s",)), scores)
-    return build_rule(
-        call,
-        operand_dims(call, by_name),
-        [rows, columns, columns],
-        whole=("l", "s", "e"),
-        linear=(pending(0),),
-        work=10,
-    )
+    forbidden = w.emit("aten.full.default", args, shape, dtype)
+    return w.like("aten.triu.default", forbidden, diagonal=1)
+
+
+def _products(mask: str, second: str, sizes: Mapping[str, int]) -> Write:
+    """Returns what writes scores, their softmax, and the weighted sum of the values."""
+
+    def write(w: BodyWriter) -> None:
+        target = w.value(w.op.results[0])
+        wide = accumulate_dtype(target.dtype)
+        query, key, value = (w.cast(w.required(n), wide) for n in ("query", "key", "value"))
+        scores = _scores(w, query, shared_heads(w, key, sizes), mask)
+        last = len(w.value(scores).global_shape) - 1
+        top = w.like(
+            "aten.clamp_min.default", w.reduce("aten.amax.default", scores, (last,)), min=LOWEST
+        )
+        powers = w.like("aten.exp.default", w.combine("aten.sub.Tensor", scores, top))
+        # A row without a key has a total of 0, and zeros as its weights.
+        sums = w.reduce("aten.sum.dim_IntList", powers, (last,))
+        total = w.like("aten.clamp_min.default", sums, min=1.0)
+        values = shared_heads(w, value, sizes)
+        if second == "weights" and len(w.op.results) > 1:
+            weights = w.combine("aten.div.Tensor", powers, total)
+            output = matmul(w, weights, values)
+            w.cast(weights, w.value(w.op.results[1]).dtype, w.op.results[1])
+        else:
+            output = w.combine("aten.div.Tensor", matmul(w, powers, values), total)
+            _write_logsumexp(w, total, top, sums)
+        w.cast(output, target.dtype, target.name)
+
+    return write
+
+
+def _write_logsumexp(w: BodyWriter, total: str, top: str, sums: str) -> None:
+    """Writes the second result: 0 for rows without a key, whose sum is 0 and not at least 1."""
+    if len(w.op.results) > 1:
+        target = w.value(w.op.results[1])
+        kept = w.like("aten.clamp_max.default", sums, max=1.0)
+        shift = w.combine("aten.mul.Tensor", top, kept)
+        found = w.combine("aten.add.Tensor", w.like("aten.log.default", total), shift)
+        w.reshape(w.cast(found, target.dtype), target.global_shape, target.name)
+
+
+def _scores(w: BodyWriter, query: str, key: str, mask: str) -> str:
+    """Adds the masked, scaled products of queries and keys."""
+    size = w.value(query).global_shape[-1]
+    scale = w.op.arg("scale")
+    factor = scale if isinstance(scale, float) else max(1, size) ** -0.5
+    scores = w.like("aten.mul.Scalar", matmul(w, query, transposed(w, key)), other=factor)
+    if w.op.arg("is_causal", False):
+        shape = w.value(scores).global_shape[-2:]
+        causal = causal_mask(w, shape, w.value(scores).dtype)
+        scores = w.combine("aten.add.Tensor", scores, causal)
+    given = w.name(mask)
+    if given is None:
+        return scores
+    if w.value(given).dtype != "bool":
+        return w.combine("aten.add.Tensor", scores, w.cast(given, w.value(scores).dtype))
+    args: dict[str, Arg] = {"condition": Ref(given), "self": Ref(scores), "other": -INFINITY}
+    value = w.value(scores)
+    return w.emit("aten.where.ScalarOther", args, value.global_shape, value.dtype)
+
+
+def matmul(w: BodyWriter, left: str, right: str) -> str:
+    """Adds the product of [*b, m, k] and [*b, k, n]."""
+    shape = (*w.value(left).global_shape[:-1], w.value(right).global_shape[-1])
+    args: dict[str, Arg] = {"self": Ref(left), "other": Ref(right)}
+    return w.emit("aten.matmul.default", args, shape, w.value(left).dtype)
+
+
+def transposed(w: BodyWriter, x: str) -> str:
+    """Adds [*b, n, m] for [*b, m, n]."""
+    value = w.value(x)
+    *lead, rows, columns = value.global_shape
+    args: dict[str, Arg] = {"self": Ref(x), "dim0": -2, "dim1": -1}
+    return w.emit("aten.transpose.int", args, (*lead, columns, rows), value.dtype)
+
+
+def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, int]) -> str:
+    """Adds [*b, h r, s, e] for [*b, h, s, e], each head repeated, if heads are shared."""
+    if not sizes:
+        return x
+    value = w.value(x)
+    *lead, count, rows, columns = value.global_shape
+    single = w.reshape(x, (*lead, count, 1, rows, columns))
+    wide = (*lead, count, sizes["r"], rows, columns)
+    args: dict[str, Arg] = {"self": Ref(single), "size": wide}
+    repeated = w.emit("aten.expand.default", args, wide, value.dtype)
+    return w.reshape(repeated, (*lead, count * sizes["r"], rows, columns))
 
 
 RULES: Table = {
-    "aten.scaled_dot_product_attention.default": attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_backward,
+    "aten.scaled_dot_product_attention.default": attention(),
+    "aten._scaled_dot_product_attention_math.default": attention(second="weights"),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention(),
 }
