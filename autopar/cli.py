@@ -242,6 +242,12 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
     "--random-inputs", type=int, metavar="SEED", help="Make up the inputs that are not given."
 )
 @click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="What the program's random numbers depend on, and nothing else.  [default: 0]",
+)
+@click.option(
     "--output", type=PATH, metavar="FILE.npz", help="Save the outputs; also as .safetensors."
 )
 @click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
@@ -265,6 +271,7 @@ def run_command(
     build: Path,
     inputs: tuple[str, ...],
     random_inputs: int | None,
+    seed: int | None,
     output: Path | None,
     virtual: bool,
     backend: str,
@@ -287,7 +294,7 @@ def run_command(
 
     if output is not None:
         files.check_output(output)
-    arrays = _read_inputs(build, inputs, random_inputs)
+    arrays = _with_seed(build, _read_inputs(build, inputs, random_inputs), seed)
     if virtual:
         with status("running all ranks in this process"):
             outputs = api.run_virtual(build, arrays)
@@ -312,7 +319,11 @@ def run_command(
 )
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help=INPUT_HELP)
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Makes up the inputs that are not given."
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Makes up the inputs that are not given, and the program's random numbers.",
 )
 @click.option(
     "--tolerance",
@@ -348,11 +359,15 @@ def verify_command(
     from autopar.ir.build import read_build
     from autopar.oracle import OnnxRuntime
     from autopar.runtime import api
+    from autopar.runtime.ports import seed_input
     from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
 
     found = read_build(build)
     judge = OnnxRuntime(against, found.serial) if against is not None else None
     arrays = _read_inputs(build, inputs, seed)
+    drawing = seed_input(found.serial)
+    if drawing is not None:
+        arrays.setdefault(drawing.label or drawing.name, seed)
     with status("comparing all ranks"):
         found.check_weights()
         result = api.verify(build, arrays, forced=per_op, tolerance=tolerance)
@@ -363,7 +378,7 @@ def verify_command(
             expected = judge.run(arrays)
             found_outputs = api.run_virtual(build, arrays)
         differences = compare_outputs(found_outputs, expected, tolerance or FREE_TOLERANCE)
-        _show_verdicts(report.render_outputs_compared(differences, "ONNX Runtime"))
+        _show_verdicts(report.render_outputs_compared(differences, "ONNX Runtime", judge.random))
         ok = ok and all(difference.ok for difference in differences.values())
     if not ok:
         sys.exit(1)
@@ -372,11 +387,12 @@ def verify_command(
 def _read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[str, Any]:
     """Reads and makes up inputs; says how to give those that are missing."""
     from autopar.ir.build import read_build
+    from autopar.ir.program import SEED
     from autopar.runtime import api, ports
 
     arrays = api.read_inputs(build, specs, seed=seed)
     wanted = {port.label or port.name: port for port in ports.user_inputs(read_build(build).serial)}
-    missing = [label for label in wanted if label not in arrays]
+    missing = [label for label in wanted if label not in arrays and wanted[label].role != SEED]
     # A name that is wrong explains one that is missing, and is reported with it.
     if missing and arrays.keys() <= wanted.keys():
         lines = [
@@ -387,6 +403,13 @@ def _read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[
             "\n".join(["inputs are missing:", *lines, "or --random-inputs SEED makes them up"])
         )
     return arrays
+
+
+def _with_seed(build: Path, arrays: dict[str, Any], seed: int | None) -> dict[str, Any]:
+    from autopar.ir.build import read_build
+    from autopar.runtime import ports
+
+    return ports.with_seed(read_build(build).serial, arrays, seed)
 
 
 def _check_memory(build: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autopar.ir.errors import InvalidInputError
-from autopar.ir.program import Port, Program
+from autopar.ir.program import SEED, Port, Program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +23,11 @@ class OnnxRuntime:
         program: What was compiled from it; its inputs and outputs must be the file's.
 
     Raises:
-        InvalidInputError: If ONNX Runtime isn't installed or refuses the file, or the file is
-            another model than the one that was compiled.
+        InvalidInputError: If ONNX Runtime isn't installed or refuses the file, the file is
+            another model than the one that was compiled, or all of its outputs are random.
+
+    Attributes:
+        random: The outputs that depend on random numbers, which ONNX Runtime draws in its own way.
     """
 
     def __init__(self, model: Path, program: Program) -> None:
@@ -48,16 +51,24 @@ class OnnxRuntime:
         except Exception as error:  # ONNX Runtime raises classes of its own that share no base.
             raise InvalidInputError(f"ONNX Runtime can't load {model}: {error}") from error
         self.outputs = [output.name for output in self.session.get_outputs()]
-        given = [item.name for item in self.session.get_inputs()]
-        self._compare_names("inputs", given, [_label(port) for port in user_inputs(program)])
+        self.inputs = [item.name for item in self.session.get_inputs()]
+        wanted = [_label(port) for port in user_inputs(program) if port.role != SEED]
+        self._compare_names("inputs", self.inputs, wanted)
         expected = [_label(port) for port in program.signature.outputs]
         self._compare_names("outputs", self.outputs, expected)
+        self.random = _random_outputs(program)
+        self.outputs = [name for name in self.outputs if name not in self.random]
+        if not self.outputs:
+            raise InvalidInputError(
+                f"--against {model}: nothing to compare, since all outputs depend on random"
+                " numbers, which ONNX Runtime draws in its own way; leave --against out"
+            )
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Returns the outputs by name.
+        """Returns the outputs by name, but for random ones.
 
         Args:
-            inputs: Arrays or tensors by name.
+            inputs: Arrays or tensors by name. What isn't an input of the model is left out.
 
         Raises:
             InvalidInputError: If ONNX Runtime can't run the model on them.
@@ -66,7 +77,9 @@ class OnnxRuntime:
         import torch
 
         try:
-            feed = {name: np.asarray(array) for name, array in inputs.items()}
+            feed = {
+                name: np.asarray(array) for name, array in inputs.items() if name in self.inputs
+            }
             found = self.session.run(self.outputs, feed)
             return dict(zip(self.outputs, map(torch.as_tensor, found), strict=True))
         except Exception as error:
@@ -78,6 +91,15 @@ class OnnxRuntime:
                 f"--against {self.model}: this is another model than the one that was compiled;"
                 f" its {what} are {', '.join(theirs)}, not {', '.join(ours)}"
             )
+
+
+def _random_outputs(program: Program) -> tuple[str, ...]:
+    """Returns the labels of the outputs that depend on the program's seed."""
+    drawn = {port.name for port in program.signature.inputs if port.role == SEED}
+    for op in program.main.ops:
+        if not drawn.isdisjoint(op.operands):
+            drawn.update(op.results)
+    return tuple(_label(port) for port in program.signature.outputs if port.name in drawn)
 
 
 def _label(port: Port) -> str:

@@ -227,11 +227,20 @@ def render_verification(result: Verification, ranks: int) -> str:
     return "\n".join(lines)
 
 
-def render_outputs_compared(differences: Mapping[str, Difference], against: str) -> str:
-    """Returns a line per output: its error, and whether that is within the tolerance."""
-    width = max((len(label) for label in differences), default=0)
+def render_outputs_compared(
+    differences: Mapping[str, Difference], against: str, random: Sequence[str] = ()
+) -> str:
+    """Returns a line per output: its error, and whether that is within the tolerance.
+
+    Args:
+        differences: By output.
+        against: Who else computed the outputs.
+        random: Outputs that weren't compared because their numbers are drawn at random.
+    """
+    width = max((len(label) for label in (*differences, *random)), default=0)
     lines = [f"outputs against {against}, relative to the largest element:"]
     for label, difference in differences.items():
         verdict = "ok" if difference.ok else "DIFFERENT"
         lines.append(f"  {label:<{width}}  {difference.relative:.1e}  {verdict}")
+    lines.extend(f"  {label:<{width}}  not compared: drawn at random" for label in random)
     return "\n".join(lines)

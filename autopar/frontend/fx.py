@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from autopar.frontend.random import draw_by_counter
 from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
 from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
 
@@ -165,7 +166,8 @@ class _Lowerer:
         inputs = tuple(self._one(node) for node in self.inputs)
         outputs = tuple(self._one(self._origin(out.node)) for out in self.lowering.outputs)
         main = Function("main", inputs, outputs, self.values, ops)
-        return Program({"main": main}, self._signature(main), name=self.lowering.name)
+        program = Program({"main": main}, self._signature(main), name=self.lowering.name)
+        return draw_by_counter(program)
 
     def _raise_if_any(self) -> None:
         if self.problems:

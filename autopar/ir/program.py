@@ -18,7 +18,18 @@ from autopar.ir.expr import Expr, IntExpr
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
-ROLES = ("input", "parameter", "buffer", "optimizer_state", "constant", "activation", "gradient")
+SEED = "seed"
+"""The role of an input that random ops depend on: an integer, 0 unless the user gives it."""
+ROLES = (
+    "input",
+    "parameter",
+    "buffer",
+    "optimizer_state",
+    "constant",
+    "activation",
+    "gradient",
+    SEED,
+)
 STORED_ROLES = ("parameter", "buffer", "optimizer_state", "constant")
 """Roles of inputs that the program owns: the same in every call, read from its weights."""
 PHASES = ("forward", "backward", "update")

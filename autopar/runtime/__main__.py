@@ -13,7 +13,7 @@ from autopar.ir.errors import AutoparError
 from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.files import check_output, read_arrays, save_arrays
-from autopar.runtime.ports import complete_inputs
+from autopar.runtime.ports import complete_inputs, with_seed
 from autopar.runtime.processes import Processes
 
 
@@ -50,6 +50,7 @@ def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]
             check_output(options.output)
         given = read_arrays(options.input)
         inputs = complete_inputs(session.program, given, options.random_inputs)
+        inputs = with_seed(session.program, inputs, options.seed)
         outputs = session.run(inputs)
         if processes.rank == 0 and options.output is not None:
             save_arrays(options.output, outputs)
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="or FILE.npz"
     )
     parser.add_argument("--random-inputs", type=int, metavar="SEED", help="for inputs not given")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the program's random ops")
     parser.add_argument("--output", type=Path, metavar="FILE.npz", help="or FILE.safetensors")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--compile", action="store_true", help="run through torch.compile")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,9 @@ import torch
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
+from autopar.ir.foreign import FUNCTIONAL, SEEDED
 from autopar.ir.program import Arg, DType, Ref
+from autopar.runtime.foreign import functional, seeded
 from autopar.runtime.own_ops import OWN_OPS
 from autopar.runtime.random_ops import RANDOM_OPS
 
@@ -79,6 +81,11 @@ def kernel(kind: str) -> Kernel:
         return _VIEWS[kind]
     if kind in _OWN:
         return _OWN[kind]
+    if kind.startswith(SEEDED):
+        return seeded(kernel(kind.removeprefix(SEEDED)))
+    if kind.startswith(FUNCTIONAL):
+        bare = kind.removeprefix(FUNCTIONAL)
+        return functional(kernel(bare), _overload(bare)._schema)
     found: Kernel = _overload(kind)
     if kind in _STRIDES:
         found = _with_strides(found, _STRIDES[kind])
@@ -92,6 +99,11 @@ def signature(kind: str) -> Signature:
     Raises:
         InvalidInputError: If there is no such kernel.
     """
+    if kind.startswith(SEEDED):
+        bare = signature(kind.removeprefix(SEEDED))
+        return replace(bare, keyword=(*bare.keyword, "seed", "number"))
+    if kind.startswith(FUNCTIONAL):
+        return signature(kind.removeprefix(FUNCTIONAL))
     if kind in _OWN:
         parameters = inspect.signature(_OWN[kind]).parameters.values()
         named = [(p.name, p.kind is inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -138,7 +150,10 @@ def _unknown(kind: str, namespace: str, packet: Any) -> str:
         return f"op {kind}: autopar has no such op{near_misses(kind, _OWN)}"
     if namespace == "aten":
         return f"op {kind}: torch {torch.__version__} has no such op"
-    return f"op {kind} isn't registered with torch; import the library that defines it first"
+    return (
+        f"op {kind} isn't registered with torch; import the module that defines it, with"
+        " --import MODULE on the command line"
+    )
 
 
 def _without_masked(backward: Kernel) -> Kernel:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.ir.program import STORED_ROLES, Port, Program
+from autopar.ir.program import SEED, STORED_ROLES, Port, Program
 from autopar.runtime.boxes import Box, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.weights import WeightFile
@@ -29,8 +29,30 @@ def is_weight(port: Port) -> bool:
 
 
 def user_inputs(program: Program) -> tuple[Port, ...]:
-    """Returns the inputs whose values the user gives."""
+    """Returns the inputs whose values the user gives; the seed may be left out."""
     return tuple(port for port in program.signature.inputs if not is_weight(port))
+
+
+def seed_input(program: Program) -> Port | None:
+    """Returns the input that random numbers depend on, if there are any in the program."""
+    return next((port for port in program.signature.inputs if port.role == SEED), None)
+
+
+def with_seed(program: Program, inputs: Arrays, seed: int | None) -> dict[str, Any]:
+    """Returns inputs by label with this seed; as they are without one.
+
+    Raises:
+        InvalidInputError: If the program has no use for a seed, or `inputs` has one.
+    """
+    port = seed_input(program)
+    if seed is None:
+        return dict(inputs)
+    if port is None:
+        raise InvalidInputError("a seed is given, but the program draws no random numbers")
+    label = port.label or port.name
+    if label in inputs:
+        raise InvalidInputError(f"a seed is given, and another one as input {label!r}; give one")
+    return {**inputs, label: seed}
 
 
 def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
@@ -51,6 +73,9 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
     ]
     tensors: dict[str, Tensor] = {}
     for label, port in ports.items():
+        if label not in inputs and port.role == SEED:
+            tensors[port.name] = torch.tensor(0)
+            continue
         if label not in inputs:
             problems.append(f"input {label!r} is missing; it is {_expected(port)}")
             continue
@@ -120,11 +145,14 @@ def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[s
 def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
     """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
 
-    Integers often index a table, so they stay where every table has an entry.
+    Integers often index a table, so they stay where every table has an entry. The program's own
+    seed is left out.
     """
     generator = torch.Generator().manual_seed(seed)
     inputs: dict[str, Tensor] = {}
     for port in user_inputs(program):
+        if port.role == SEED:
+            continue
         dtype = TORCH_DTYPES[port.dtype]
         if dtype.is_floating_point or dtype.is_complex:
             drawn = torch.randn(port.shape, generator=generator)

@@ -82,6 +82,11 @@ def draw(
     return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).reshape(tuple(size))
 
 
+def stream(seed: int, number: int) -> int:
+    """Returns 64 bits that depend on the program's seed and an op's number: a generator's seed."""
+    return _mix((seed * _SEED ^ _mix(number + 1)) & _MASK)
+
+
 def settle(bits: Tensor) -> Tensor:
     """Returns bits of which all 64 are good."""
     return bits ^ _shifted(bits, 31)

@@ -133,6 +133,19 @@ def cauchy(
     return draw(seed, number, size, grid, finish)
 
 
+def log_normal(
+    seed: Tensor,
+    number: int,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    mean: float = 1.0,
+    std: float = 2.0,
+    grid: Grid | None = None,
+) -> Tensor:
+    """Numbers whose logarithms are normal, with this mean and standard deviation."""
+    return randn(seed, number, size, dtype, mean, std, grid).exp()
+
+
 def geometric(
     seed: Tensor,
     number: int,
@@ -232,6 +245,7 @@ RANDOM_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.dropout": dropout,
     "autopar.exponential": exponential,
     "autopar.cauchy": cauchy,
+    "autopar.log_normal": log_normal,
     "autopar.geometric": geometric,
     "autopar.permutation": permutation,
     "autopar.multinomial": multinomial,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autopar.ir.expr import Coord, add
 from autopar.ir.program import Op
 from tests.cli.command import autopar, process, rebuilt, renamed, two_layers
+from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 RELU_IS_NEG = renamed("aten.relu.default", "aten.neg.default")
 
@@ -95,3 +97,55 @@ def test_in_a_process_of_its_own(here: Path) -> None:
     done = process("verify", "wrong")
     assert (done.returncode, done.stderr) == (1, "")
     assert "first difference: %a = aten.relu.default (model.onnx: relu (Relu))" in done.stdout
+
+
+def drawing(folder: Path) -> None:
+    """Compiles a model with a random output and one that isn't."""
+    nodes = [
+        node("RandomNormalLike", "x", "noise", name="noise"),
+        node("Add", "x noise", "loud"),
+        node("Add", "x x", "y"),
+    ]
+    body = graph(nodes, {"x": (FLOAT, [8, 16])}, ["loud", "y"])
+    (folder / "drawing.onnx").write_bytes(model(body).SerializeToString())
+    done = autopar("compile", "drawing.onnx", "--mesh", "2x2", "-o", "drawing", "-q")
+    assert (done.exit_code, done.output) == (0, ""), done.output
+
+
+def test_random_outputs_are_compared_with_the_serial_program_only(here: Path) -> None:
+    drawing(here)
+    done = autopar("verify", "drawing", "--against", "drawing.onnx", "--input", "x=x.npy")
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["loud", "y"]
+    assert all(line.endswith("  ok") for line in lines[2:4])
+    assert lines[5].split()[0] == "y"
+    assert lines[5].endswith("  ok")
+    assert lines[6] == "  loud  not compared: drawn at random"
+
+
+def test_a_seed_changes_random_outputs_and_no_others(here: Path) -> None:
+    drawing(here)
+    found = []
+    for seed in ([], ["--seed", 0], ["--seed", 1]):
+        done = autopar(
+            "run", "drawing", "--input", "x=x.npy", "--virtual", "--output", "o.npz", *seed
+        )
+        assert done.exit_code == 0, done.output
+        found.append(dict(np.load("o.npz")))
+    default, same, other = found
+    assert np.array_equal(default["loud"], same["loud"])
+    assert not np.array_equal(default["loud"], other["loud"])
+    assert np.array_equal(default["y"], other["y"])
+    done = autopar("run", "build", "--input", "x=x.npy", "--virtual", "--seed", 1)
+    assert done.exit_code == 1
+    assert done.stderr == "error: a seed is given, but the program draws no random numbers\n"
+
+
+def test_nothing_but_random_outputs(here: Path) -> None:
+    body = graph([node("RandomNormalLike", "x", "y")], {"x": (FLOAT, [8, 16])}, ["y"])
+    Path("noise.onnx").write_bytes(model(body).SerializeToString())
+    autopar("compile", "noise.onnx", "--mesh", "2", "-o", "noise", "-q")
+    done = autopar("verify", "noise", "--against", "noise.onnx")
+    assert done.exit_code == 1
+    assert "all outputs depend on random numbers, which ONNX Runtime draws" in done.stderr

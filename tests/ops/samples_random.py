@@ -32,6 +32,7 @@ def samples() -> Iterator[Sample]:
     yield drawn("bernoulli_p", size=(4, 6), p=0.4, dtype=f32)
     yield drawn("exponential", size=(4, 6), dtype=f32, lambd=2.0)
     yield drawn("cauchy", size=(4, 6), dtype=f32)
+    yield drawn("log_normal", size=(4, 6), dtype=f64)
     yield drawn("geometric", size=(4, 6), p=0.3, dtype=f32)
     for shape in ((7,), (4, 6), (2, 3, 5)):
         yield drawn("bernoulli", f(*shape, low=0.0, high=1.0))

@@ -46,7 +46,7 @@ def test_ops_of_other_libraries() -> None:
     [
         ("aten.mm.defualt", r"aten\.mm has the overloads default, "),
         ("aten.matmull.default", r"has no such op"),
-        ("mylib.op.default", r"isn't registered with torch; import the library"),
+        ("mylib.op.default", r"isn't registered with torch; import the module"),
         ("comm.all_reduce", r"by the executor, not by a kernel"),
         ("autopar.to_partail", r"did you mean autopar\.to_partial"),
         ("mm", r"isn't registered"),

@@ -10,6 +10,17 @@ from autopar.frontend.onnx.check import node_label
 from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
 
+_SEEDED = (
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+"""Operators that may have a seed of their own."""
+
 
 def ignored(model: ModelProto, file: str) -> Iterator[ReportEntry]:
     """Yields what the import ignores of a model.
@@ -36,6 +47,11 @@ def ignored(model: ModelProto, file: str) -> Iterator[ReportEntry]:
                 "its sharding is not read",
                 Loc(file, name=label),
             )
+    for index, node in enumerate(model.graph.node):
+        if node.op_type in _SEEDED and any(item.name == "seed" for item in node.attribute):
+            label = node_label(node, index)
+            detail = "its numbers depend on the seed that the program is given"
+            yield ReportEntry("ignored", f"seed of node {label!r}", detail, Loc(file, name=label))
     stored = {tensor.name for tensor in model.graph.initializer}
     if model.ir_version >= 4:
         for value in model.graph.input:

@@ -140,13 +140,15 @@ class Recorder:
         inputs = self._resolve_static(node, translation, inputs)
         read = [value for at, value in enumerate(inputs) if at not in translation.shaped]
         tensors = [leaf for value in read for leaf in leaves(value)]
-        if all(isinstance(leaf, Known) for leaf in tensors):
+        if not translation.draws and all(isinstance(leaf, Known) for leaf in tensors):
             return self._run_known(node, translation, inputs, tensors)
         node = replace(node, known=[self._content_now(value) for value in inputs])
         arguments = self._arguments(translation, inputs, real=False)
         with self._mode:
             tree = translation.run(node, *arguments)
-        constant = all(isinstance(leaf, Known) or _follows(leaf) for leaf in tensors)
+        constant = not translation.draws and all(
+            isinstance(leaf, Known) or _follows(leaf) for leaf in tensors
+        )
         for tensor in flatten(tree):
             self._check_size(tensor, LARGEST_TENSOR)
         return self._record(node, translation, inputs, tree, known=constant)

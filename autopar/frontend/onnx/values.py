@@ -74,12 +74,14 @@ class Translation:
         static: Positions of the inputs whose content it needs, as numpy arrays.
         shaped: Positions of the inputs of which it reads shape and dtype only.
         expands: Whether outputs may be far larger than all inputs: shapes are computed first.
+        draws: Whether it may draw random numbers: then it is never run at import time.
     """
 
     run: Translate
     static: tuple[int, ...] = ()
     shaped: tuple[int, ...] = ()
     expands: bool = False
+    draws: bool = False
 
     def needs(self, position: int) -> bool:
         """Tells whether the content of the input at this position is needed."""

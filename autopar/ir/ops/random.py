@@ -63,6 +63,7 @@ RULES: Table = {
             "autopar.bernoulli_p",
             "autopar.exponential",
             "autopar.cauchy",
+            "autopar.log_normal",
             "autopar.geometric",
         ],
         drawn,

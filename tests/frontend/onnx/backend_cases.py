@@ -46,6 +46,12 @@ class Case:
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
+    @property
+    def draws(self) -> bool:
+        """Whether its outputs are random: nobody else's generator draws the same."""
+        zero = "zero_ratio" in self.name
+        return self.name.startswith(("test_bernoulli", "test_training_dropout")) and not zero
+
 
 def cases() -> Iterator[Case]:
     """Yields the cases of a supported opset whose inputs and outputs are tensors of numbers."""
@@ -151,6 +157,8 @@ def difference(case: Case, results: Mapping[str, torch.Tensor]) -> str:
         got = tensor.to(torch.float64).numpy() if wide else tensor.numpy()
         if got.shape != expected.shape:
             return f"{name} has shape {got.shape} instead of {expected.shape}"
+        if case.draws:
+            continue
         # Results near zero, and of few bits: half a unit in the last place of numbers near one.
         atol = {torch.bfloat16: 1e-2, torch.float16: 1e-3}.get(tensor.dtype, 1e-5)
         number = np.complex128 if expected.dtype.kind == "c" else np.float64

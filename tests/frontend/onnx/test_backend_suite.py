@@ -20,7 +20,6 @@ REASONS = (
     "depends on the program's inputs",
     "has no place in a program",
     "is a sequence",
-    "it draws random numbers",
     "its condition is only known at run time, and it returns no plain tensors",
     "decode images",
     "texts are turned into numbers",

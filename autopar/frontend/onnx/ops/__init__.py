@@ -14,6 +14,7 @@ from autopar.frontend.onnx.ops.linear import TABLE as LINEAR
 from autopar.frontend.onnx.ops.normalization import TABLE as NORMALIZATION
 from autopar.frontend.onnx.ops.pooling import TABLE as POOLING
 from autopar.frontend.onnx.ops.quantization import TABLE as QUANTIZATION
+from autopar.frontend.onnx.ops.random import TABLE as RANDOM
 from autopar.frontend.onnx.ops.recurrent import TABLE as RECURRENT
 from autopar.frontend.onnx.ops.reduction import TABLE as REDUCTION
 from autopar.frontend.onnx.ops.refused import TABLE as REFUSED
@@ -34,6 +35,7 @@ TABLES: tuple[Mapping[str, Translation], ...] = (
     NORMALIZATION,
     POOLING,
     QUANTIZATION,
+    RANDOM,
     RECURRENT,
     REDUCTION,
     RESIZE,

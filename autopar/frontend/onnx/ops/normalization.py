@@ -115,7 +115,7 @@ def _dropout(
 ) -> tuple[torch.Tensor, torch.Tensor] | torch.Tensor:
     share = node.number("ratio", 0.5) if ratio is None else float(ratio.item())
     if training is not None and bool(training) and share:
-        raise Refused("it draws random numbers, in training mode")
+        return torch.native_dropout(x, share, True)
     if not node.wants(1):
         return x
     return x, torch.full(x.shape, True, dtype=torch.bool)
@@ -123,7 +123,7 @@ def _dropout(
 
 TABLE: Mapping[str, Translation] = {
     "BatchNormalization": Translation(_batch_norm),
-    "Dropout": Translation(_dropout, static=(1, 2)),
+    "Dropout": Translation(_dropout, static=(1, 2), draws=True),
     "GroupNormalization": Translation(_group_norm),
     "InstanceNormalization": Translation(_instance_norm),
     "LRN": Translation(_local_response),

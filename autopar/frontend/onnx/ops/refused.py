@@ -7,18 +7,11 @@ from collections.abc import Mapping
 from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.values import TensorTree, Translation
 
-_RANDOM = "it draws random numbers; a program must give the same answer on every run"
 _TEXT = "strings have no place in a program"
 _DYNAMIC = "how many results it has depends on the program's inputs"
 _REASONS: Mapping[str, str] = {
-    "Bernoulli": _RANDOM,
     "ImageDecoder": "decode images before they are given to the program",
-    "Multinomial": _RANDOM,
     "NonMaxSuppression": _DYNAMIC,
-    "RandomNormal": _RANDOM,
-    "RandomNormalLike": _RANDOM,
-    "RandomUniform": _RANDOM,
-    "RandomUniformLike": _RANDOM,
     "RegexFullMatch": _TEXT,
     "StringConcat": _TEXT,
     "StringNormalizer": _TEXT,

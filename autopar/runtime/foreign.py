@@ -1,0 +1,74 @@
+"""Kernels around the ops of others that draw random numbers of their own, or write to operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.runtime.random_bits import stream
+
+Kernel = Callable[..., Any]
+
+
+def seeded(kernel: Kernel) -> Kernel:
+    """Returns a kernel that runs with torch's generator set by `seed` and `number`.
+
+    The generator is afterwards what it was before. So all processes draw the same, as the serial
+    program does, if their devices are of one kind.
+    """
+
+    def run(*args: Any, seed: Tensor, number: int, **kwargs: Any) -> Any:
+        devices = [] if seed.device.type == "cpu" else [seed.device]
+        with torch.random.fork_rng(devices, device_type=_kind_of(seed.device)):
+            torch.manual_seed(stream(int(seed), number))
+            return kernel(*args, **kwargs)
+
+    return run
+
+
+def functional(kernel: Kernel, schema: Any) -> Kernel:
+    """Returns a kernel that writes to copies of its operands.
+
+    Args:
+        kernel: The op.
+        schema: Its schema, which says what it writes to.
+
+    Returns:
+        A function of the same arguments. It returns the op's results, and behind them the new
+        content of each tensor that the op writes to, in the order of the arguments.
+    """
+    names = [argument.name for argument in schema.arguments]
+    written = [argument.name for argument in schema.arguments if argument.is_write]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given.update((name, _copied(given[name])) for name in written if name in given)
+        found = kernel(**given)
+        contents = (tensor for name in written for tensor in _tensors(given.get(name)))
+        results = (*_tensors(found), *contents)
+        return results[0] if len(results) == 1 else results
+
+    return run
+
+
+def _kind_of(device: torch.device) -> str:
+    return "cuda" if device.type == "cpu" else device.type
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    if isinstance(value, Tensor):
+        return value.clone(memory_format=torch.contiguous_format)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
