@@ -168,7 +168,9 @@ class _Cut:
     ) -> None:
         """Adds the cost of bringing pieces into a form, which readers share."""
         seconds = self.graph.space.seconds(made, needed, self.graph.itemsizes[value])
-        capacity = round(seconds / SECONDS_UNIT)
+        # Even where nothing is to be moved, as for empty values, finishing takes an op.
+        finishes = (self.axis, self.monoid) not in needed.layout.partial
+        capacity = max(round(seconds / SECONDS_UNIT), int(finishes))
         if not readers:
             self.flow.edge(start, self.flow.sink, capacity)
             return

@@ -36,6 +36,7 @@ IR_DTYPES: Mapping[torch.dtype, str] = {
     torch.uint32: "u32",
     torch.uint64: "u64",
     torch.bool: "bool",
+    torch.complex32: "c32",
     torch.complex64: "c64",
     torch.complex128: "c128",
 }
@@ -312,7 +313,7 @@ class _Lowerer:
             return tuple(self._arg(item, where) for item in value)
         if isinstance(value, torch.dtype) and value in IR_DTYPES:
             return DType(IR_DTYPES[value])
-        if value is None or isinstance(value, (bool, int, float, str)):
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
             return value
         self.problems.append(f"  - {where} is {value!r}, which has no place in a program")
         return None

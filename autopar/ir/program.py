@@ -50,6 +50,7 @@ DTYPE_BYTES: Mapping[str, int] = {
     "u32": 4,
     "u64": 8,
     "bool": 1,
+    "c32": 4,
     "c64": 8,
     "c128": 16,
 }
@@ -70,7 +71,7 @@ class DType:
     name: str
 
 
-Arg = Ref | DType | None | bool | int | float | str | Expr | tuple["Arg", ...]
+Arg = Ref | DType | None | bool | int | float | complex | str | Expr | tuple["Arg", ...]
 """An argument of an op. Lists are tuples; ints may be rank expressions."""
 
 

@@ -247,7 +247,7 @@ class Op(_message.Message):
     def __init__(self, kind: _Optional[int] = ..., args: _Optional[_Iterable[_Union[Arg, _Mapping]]] = ..., results: _Optional[_Iterable[int]] = ..., dist: _Optional[int] = ..., origin: _Optional[int] = ..., loc: _Optional[int] = ..., stage: _Optional[int] = ..., microbatch: _Optional[int] = ..., phase: _Optional[int] = ..., plan: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Arg(_message.Message):
-    __slots__ = ("name", "ref", "dtype", "boolean", "integer", "big_integer", "number", "text", "expr", "list", "integers", "refs")
+    __slots__ = ("name", "ref", "dtype", "boolean", "integer", "big_integer", "number", "text", "expr", "list", "integers", "refs", "complex")
     class List(_message.Message):
         __slots__ = ("items",)
         ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,13 @@ class Arg(_message.Message):
         ITEMS_FIELD_NUMBER: _ClassVar[int]
         items: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, items: _Optional[_Iterable[int]] = ...) -> None: ...
+    class Complex(_message.Message):
+        __slots__ = ("real", "imag")
+        REAL_FIELD_NUMBER: _ClassVar[int]
+        IMAG_FIELD_NUMBER: _ClassVar[int]
+        real: float
+        imag: float
+        def __init__(self, real: _Optional[float] = ..., imag: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     REF_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +282,7 @@ class Arg(_message.Message):
     LIST_FIELD_NUMBER: _ClassVar[int]
     INTEGERS_FIELD_NUMBER: _ClassVar[int]
     REFS_FIELD_NUMBER: _ClassVar[int]
+    COMPLEX_FIELD_NUMBER: _ClassVar[int]
     name: int
     ref: int
     dtype: int
@@ -287,7 +295,8 @@ class Arg(_message.Message):
     list: Arg.List
     integers: Arg.IntList
     refs: Arg.RefList
-    def __init__(self, name: _Optional[int] = ..., ref: _Optional[int] = ..., dtype: _Optional[int] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., number: _Optional[float] = ..., text: _Optional[int] = ..., expr: _Optional[int] = ..., list: _Optional[_Union[Arg.List, _Mapping]] = ..., integers: _Optional[_Union[Arg.IntList, _Mapping]] = ..., refs: _Optional[_Union[Arg.RefList, _Mapping]] = ...) -> None: ...
+    complex: Arg.Complex
+    def __init__(self, name: _Optional[int] = ..., ref: _Optional[int] = ..., dtype: _Optional[int] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., number: _Optional[float] = ..., text: _Optional[int] = ..., expr: _Optional[int] = ..., list: _Optional[_Union[Arg.List, _Mapping]] = ..., integers: _Optional[_Union[Arg.IntList, _Mapping]] = ..., refs: _Optional[_Union[Arg.RefList, _Mapping]] = ..., complex: _Optional[_Union[Arg.Complex, _Mapping]] = ...) -> None: ...
 
 class Signature(_message.Message):
     __slots__ = ("inputs", "outputs")

@@ -26,10 +26,10 @@ from autopar.ir.serde_read import program_from_proto
 from autopar.ir.serde_tables import Corrupt
 from autopar.ir.serde_write import write_program
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """The version of the format that this code writes, and the newest that it understands."""
 
-MINIMUM_READER_VERSION = 1
+MINIMUM_READER_VERSION = 2
 """The oldest version whose readers understand what this code writes."""
 
 MAX_BYTES = (1 << 31) - 1

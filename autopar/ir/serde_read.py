@@ -236,6 +236,7 @@ _ARG_READERS: Mapping[str, Callable[[pb.Arg], Arg]] = {
     "boolean": lambda arg: arg.boolean,
     "integer": lambda arg: arg.integer,
     "number": _number,
+    "complex": lambda arg: complex(arg.complex.real, arg.complex.imag),
     "integers": lambda arg: tuple(arg.integers.items),
     "big_integer": lambda arg: int.from_bytes(arg.big_integer, "big", signed=True),
 }

@@ -234,6 +234,8 @@ class _ProgramWriter:
             self._tuple(arg, message, name, positions)
         elif isinstance(arg, float):
             message.number = math.nan if math.isnan(arg) else arg
+        elif isinstance(arg, complex):
+            message.complex.real, message.complex.imag = arg.real, arg.imag
         elif isinstance(arg, str):
             message.text = self._string(arg)
         elif isinstance(arg, DType):

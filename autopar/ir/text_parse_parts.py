@@ -201,8 +201,7 @@ class PartsParser:
         if cursor.looking_at(QUOTED):
             return cursor.string()
         if (number := cursor.match(_FLOAT)) is not None:
-            # One NaN object for all: tuples compare by identity first.
-            return math.nan if number == "nan" else float(number)
+            return _float(number)
         return self._word_arg() if cursor.looking_at(_RESERVED_WORD) else cursor.expr()
 
     def _word_arg(self) -> Arg:
@@ -212,9 +211,19 @@ class PartsParser:
         if word in DTYPE_BYTES:
             return DType(word)
         self._cursor.expect("(")
-        name = self._cursor.string()
+        if word == "complex":
+            real = self._float_arg()
+            self._cursor.expect(",")
+            arg: Arg = complex(real, self._float_arg())
+        else:
+            arg = DType(self._cursor.string())
         self._cursor.expect(")")
-        return DType(name)
+        return arg
+
+    def _float_arg(self) -> float:
+        if (number := self._cursor.match(_FLOAT)) is None:
+            self._cursor.fail_expecting("a number with a decimal point")
+        return _float(number)
 
     def op_dist(self) -> OpDist:
         """Reads what follows the `{` of a choice."""
@@ -281,4 +290,11 @@ class PartsParser:
 
 
 _VALUE = re.compile("%")
-_RESERVED_WORD = re.compile(rf"(?:{'|'.join(sorted(RESERVED - {'dtype'}))})\b|dtype\s*\(")
+_RESERVED_WORD = re.compile(
+    rf"(?:{'|'.join(sorted(RESERVED - {'complex', 'dtype'}))})\b|(?:complex|dtype)\s*\("
+)
+
+
+def _float(number: str) -> float:
+    # One NaN object for all: tuples compare by identity first.
+    return math.nan if number == "nan" else float(number)

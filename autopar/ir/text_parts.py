@@ -21,7 +21,7 @@ CONSTANTS: Mapping[str, Arg] = {
 }
 """Arguments that are words."""
 
-RESERVED = frozenset((*CONSTANTS, *DTYPE_BYTES, "dtype"))
+RESERVED = frozenset((*CONSTANTS, *DTYPE_BYTES, "complex", "dtype"))
 """Words that aren't mesh axes where an argument begins."""
 
 
@@ -140,7 +140,7 @@ def loc_clauses(loc: Loc, context: Context) -> Iterator[str]:
 
 
 def arg_str(arg: Arg) -> str:
-    """Returns an argument: `%x`, `[1, 2]`, `"text"`, `f32`, `none`, `1.0`, `tp * 4`."""
+    """Returns an argument: `%x`, `[1, 2]`, `"text"`, `f32`, `none`, `1.0`, `complex(0.0, 1.0)`."""
     if isinstance(arg, Ref):
         return value_name(arg.name)
     if isinstance(arg, tuple):
@@ -149,6 +149,8 @@ def arg_str(arg: Arg) -> str:
         return quote(arg)
     if isinstance(arg, DType):
         return arg.name if arg.name in DTYPE_BYTES else f"dtype({quote(arg.name)})"
+    if isinstance(arg, complex):
+        return f"complex({arg.real!r}, {arg.imag!r})"
     if isinstance(arg, Expr):
         return f"({arg})" if axes_of(arg) & RESERVED else str(arg)
     return "none" if arg is None else repr(arg).lower()

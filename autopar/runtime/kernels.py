@@ -39,6 +39,7 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "u32": torch.uint32,
     "u64": torch.uint64,
     "bool": torch.bool,
+    "c32": torch.complex32,
     "c64": torch.complex64,
     "c128": torch.complex128,
 }

@@ -112,14 +112,21 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
         return float("inf"), float("inf"), False
     if found.numel() == 0:
         return 0.0, 0.0, True
+    eps = torch.finfo(found.dtype).eps if _is_inexact(found) else 0.0
+    if found.dtype == torch.complex32:  # for which torch compares nothing
+        found, expected = found.to(torch.complex64), expected.to(torch.complex64)
     if torch.equal(found, expected):
         return 0.0, 0.0, True
     error, largest = _error(found, expected)
     relative = error / largest if largest else (0.0 if error == 0 else float("inf"))
-    if not (found.is_floating_point() or found.is_complex()):
+    if not _is_inexact(found):
         return error, relative, error <= (found.dtype in QUANTIZED)
-    allowed = max(tolerance, 8 * torch.finfo(found.dtype).eps)
+    allowed = max(tolerance, 8 * eps)
     return error, relative, error <= allowed * largest
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _error(found: Tensor, expected: Tensor) -> tuple[float, float]:

@@ -160,6 +160,7 @@ def args(has_values: bool, axes: tuple[str, ...]) -> st.SearchStrategy[Arg]:
         st.sampled_from((-(1 << 63), 1 << 63, (1 << 64) - 1, -(1 << 70))),
         st.floats(allow_nan=False),
         st.sampled_from((math.nan, math.inf, -math.inf, -0.0, 1e300, 5e-324)),
+        st.complex_numbers(allow_nan=False),
         any_text,
         dtypes.map(DType),
         exprs(axes),

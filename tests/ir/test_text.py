@@ -185,6 +185,7 @@ ARGUMENTS = [
     ("inf", math.inf),
     ("-inf", -math.inf),
     ("nan", math.nan),
+    ("complex(0.0, -1.5)", complex(0, -1.5)),
     ("f32", DType("f32")),
     ('dtype("odd")', DType("odd")),
     ('"text \\"\\\\\\n"', 'text "\\\n'),

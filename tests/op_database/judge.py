@@ -118,8 +118,9 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "de
     ranks = VirtualMesh(compiled.deployment, WeightFile(None))
     seen = OutputsByRank(ranks)
     found = ranks.run(captured.inputs, seen.trace)
-    expected = run_serial(captured.program, {}, captured.inputs)
-    wrong = differences(found, expected, FREE_TOLERANCE, values == "defined")
+    noise = RoundingNoise()
+    expected = run_serial(captured.program, {}, captured.inputs, noise.trace)
+    wrong = differences(found, expected, FREE_TOLERANCE, values == "defined", noise.error)
     if not wrong and values == "random":
         wrong = seen.disagreements()
     missing = fallbacks(compiled.serial.main)
@@ -128,6 +129,25 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "de
     if not pins:
         return Verdict("whole")
     return Verdict("fell back" if missing else _communication(compiled), missing=missing)
+
+
+class RoundingNoise:
+    """How far rounding may move the result of terms that cancel.
+
+    Attributes:
+        error: Eight units of rounding of the largest number that a program computes.
+    """
+
+    def __init__(self) -> None:
+        self.error = 0.0
+
+    def trace(self, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
+        """Takes note of a value."""
+        if tensor.is_floating_point() or tensor.is_complex():
+            finite = tensor[tensor.isfinite()].abs()
+            largest = float(finite.max()) if finite.numel() else 0.0
+            self.error = max(self.error, 8 * torch.finfo(tensor.dtype).eps * largest)
+        return tensor
 
 
 class OutputsByRank:
@@ -187,8 +207,17 @@ def differences(
     expected: Mapping[str, Tensor],
     tolerance: float,
     values: bool,
+    noise: float = 0.0,
 ) -> str:
-    """Returns how outputs differ, as text; empty if they don't."""
+    """Returns how outputs differ, as text; empty if they don't.
+
+    Args:
+        found: The outputs by label.
+        expected: What they should be.
+        tolerance: Error that passes, relative to the largest element of an output.
+        values: Whether values are compared, or shapes and dtypes only.
+        noise: Absolute error that passes too.
+    """
     if not values:
         return "; ".join(
             f"{label} is {_type(found[label])} instead of {_type(tensor)}"
@@ -201,7 +230,7 @@ def differences(
         if _type(found[label]) != _type(expected[label])
         else str(each)
         for label, each in compared.items()
-        if not each.ok
+        if not each.ok and not each.error <= noise
     )
 
 

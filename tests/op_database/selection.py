@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from tests.op_database.exclusions import WITHOUT_IN_PLACE
+
 SAMPLES = 8
 IN_PLACE_SAMPLES = 2
 DTYPES = (
@@ -88,7 +90,7 @@ def calls_of(opinfo: Any) -> Iterator[Call]:
     chosen = _stratified(samples)
     for number in chosen:
         yield _call(opinfo, number, samples[number])
-    if opinfo.inplace_variant is None:
+    if opinfo.inplace_variant is None or name_of(opinfo) in WITHOUT_IN_PLACE:
         return
     fits = [number for number in chosen if not samples[number].broadcasts_input]
     for number in fits[:IN_PLACE_SAMPLES]:

@@ -53,3 +53,25 @@ def test_common_ends_split_where_boundaries_do_not_align(
     splittable = math.prod(n for name, n in found.sizes.items() if name not in found.whole)
     assert splittable % math.gcd(source[0], target[0]) == 0
     assert splittable % math.gcd(source[-1], target[-1]) == 0
+
+
+@settings(max_examples=40)
+@given(shape_pairs(), shape_pairs())
+def test_views_of_nothing_split_around_the_empty_dimension(
+    before: tuple[list[int], list[int]], behind: tuple[list[int], list[int]]
+) -> None:
+    source, target = ([*one, 0, *other] for one, other in zip(before, behind, strict=True))
+    sample = s("view", f(*source), target)
+    assert sample.rule is not None
+    check_splits(sample, sample.rule)
+    assert len(refine(source, target).whole) == len(refine(*before).whole) + len(
+        refine(*behind).whole
+    )
+
+
+def test_views_between_several_empty_dimensions() -> None:
+    assert refine([0, 2, 3], [0, 5]).whole
+    for source, target in (([0, 2, 0], [0]), ([0], [3, 0, 2, 0]), ([2, 0], [0, 0])):
+        found = refine(source, target)
+        assert all(len(found.source[at]) for at, size in enumerate(source) if size != 1)
+        assert all(len(found.target[at]) for at, size in enumerate(target) if size != 1)

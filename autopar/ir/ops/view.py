@@ -48,12 +48,12 @@ def refine(source: Sequence[int], target: Sequence[int]) -> Refinement:
     found = Refinement()
     found.source = [[] for _ in source]
     found.target = [[] for _ in target]
-    if math.prod(source) == 0:
-        found.source = [[found.whole_factor(size)] for size in source]
-        found.target = [[found.whole_factor(size)] for size in target]
-        return found
-    for left, right in _groups(source, target):
-        _refine_group(found, left, right)
+    for left, right in _around_empty(found, list(enumerate(source)), list(enumerate(target))):
+        if _elements(left) == _elements(right):
+            for group in _groups(left, right):
+                _refine_group(found, *group)
+        else:
+            _keep_whole(found, left, right)
     return found
 
 
@@ -61,11 +61,27 @@ Pieces = list[tuple[int, int]]
 """(dimension, what is left of its size), major to minor."""
 
 
-def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[Pieces, Pieces]]:
+def _elements(pieces: Pieces) -> int:
+    return math.prod(size for _, size in pieces)
+
+
+def _around_empty(found: Refinement, source: Pieces, target: Pieces) -> list[tuple[Pieces, Pieces]]:
+    """Takes empty dimensions for one another, and returns what lies around them."""
+    if _elements(source) or _elements(target):
+        return [(source, target)]
+    left, right = ([size for _, size in pieces].index(0) for pieces in (source, target))
+    name = found.factor(0)
+    found.source[source[left][0]].append(name)
+    found.target[target[right][0]].append(name)
+    rest = _around_empty(found, source[left + 1 :], target[right + 1 :])
+    return [(source[:left], target[:right]), *rest]
+
+
+def _groups(source: Pieces, target: Pieces) -> list[tuple[Pieces, Pieces]]:
     """Cuts both shapes wherever as many elements lie behind, that is, into the shortest groups."""
     groups: list[tuple[Pieces, Pieces]] = []
-    left = [(at, size) for at, size in enumerate(source) if size != 1]
-    right = [(at, size) for at, size in enumerate(target) if size != 1]
+    left = [piece for piece in source if piece[1] != 1]
+    right = [piece for piece in target if piece[1] != 1]
     while left:
         taken: tuple[Pieces, Pieces] = ([left.pop(0)], [right.pop(0)])
         sizes = [taken[0][0][1], taken[1][0][1]]
@@ -78,15 +94,19 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[Pieces, 
     return groups
 
 
+def _keep_whole(found: Refinement, left: Pieces, right: Pieces) -> None:
+    for dims, pieces in ((found.source, left), (found.target, right)):
+        for at, size in pieces:
+            dims[at].append(found.whole_factor(size))
+
+
 def _refine_group(found: Refinement, left: Pieces, right: Pieces) -> None:
     head = _common(found, left, right, 0)
     tail = _common(found, left, right, -1)
     for (source_at, target_at), name in head:
         found.source[source_at].append(name)
         found.target[target_at].append(name)
-    for dims, pieces in ((found.source, left), (found.target, right)):
-        for at, size in pieces:
-            dims[at].append(found.whole_factor(size))
+    _keep_whole(found, left, right)
     for (source_at, target_at), name in reversed(tail):
         found.source[source_at].append(name)
         found.target[target_at].append(name)
