@@ -152,9 +152,11 @@ def accumulate_dtype(dtype: str) -> str:
 def with_bodies(call: OpCall, make: Callable[[bool], Rule], name: str, write: Write) -> Rule:
     """Returns `make(False)`, the op's own rule, with a body whose rule is `make(True)`.
 
-    The body is left out where it would split nothing more.
+    The body is left out where it would split nothing more, and where there is nothing to compute:
+    a reshape of no elements keeps no layout.
     """
     own, split = make(False), make(True)
-    if own.splittable == split.splittable:
+    empty = any(size == 0 for name, size in split.sizes.items() if name not in split.whole)
+    if empty or own.splittable == split.splittable:
         return own
     return replace(own, bodies=(*own.bodies, body(name, split, write)))
