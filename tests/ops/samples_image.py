@@ -201,6 +201,7 @@ def transforms() -> Iterator[Sample]:
     square = ([2, 2], [1, 1], [0, 0], [1, 1])
     yield s("im2col", f(2, 3, 4, 5), *square)
     yield s("im2col", f(3, 4, 5), *square)
+    yield s("im2col", f(2, 7, 6), [2, 3], [2, 1], [1, 2], [2, 1])
     yield s("col2im", f(2, 12, 12), [4, 5], *square)
     yield from grids()
     yield s("_fft_r2c", f(3, 8), [1], 0, True)

@@ -73,6 +73,9 @@ def permutations() -> Iterator[Sample]:
     yield s("flip", x, [0, -1])
     yield s("roll", x, [1, 2], [0, -1])
     yield s("roll", x, [2])
+    yield s("flip", f(7), [0])
+    yield s("roll", f(7), [-3])
+    yield s("roll", f(7, 2), [4, 5], [0, 0])
 
 
 def slices() -> Iterator[Sample]:
@@ -87,6 +90,9 @@ def slices() -> Iterator[Sample]:
         yield s(f"slice{suffix}.Tensor", f(3, 12), 1, -3)
         yield s(f"slice{suffix}.Tensor", f(12, 2), 0, None, 8)
         yield s(f"slice{suffix}.Tensor", f(12, 2), 0, 3, 3)
+        yield s(f"slice{suffix}.Tensor", f(11), 0, 2, 10)
+        yield s(f"slice{suffix}.Tensor", f(11, 2), 0, 1, 10, 3)
+        yield s(f"slice{suffix}.Tensor", f(2, 12), 1, 3, 9)
         yield s(f"unbind{suffix}.int", x)
         yield s(f"unbind{suffix}.int", x, -1)
         yield s(f"split{suffix}.Tensor", x, 4, 1)
@@ -180,8 +186,10 @@ def pieces() -> Iterator[Sample]:
     yield s("_chunk_cat", [f(3, 2), f(4)], 0, 2)
     yield s("constant_pad_nd", f(3, 4), [1, 2])
     yield s("constant_pad_nd", f(3, 4), [0, 0, 1, -1], 2.5)
+    yield s("constant_pad_nd", i(7), [9, -2], 3)
     x = f(2, 3, 4, 5, 6)
     for kind in ("reflection", "replication"):
+        yield s(f"{kind}_pad1d", f(2, 7), [5, 6])
         yield s(f"{kind}_pad1d", f(2, 3, 4), [1, 2])
         yield s(f"{kind}_pad2d", f(2, 3, 4, 5), [1, 2, 0, 1])
         yield s(f"{kind}_pad3d", x, [1, 2, 0, 1, 1, 1])

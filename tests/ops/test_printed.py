@@ -241,14 +241,17 @@ squeeze
 
 slice, aligned
 i0 (s0 e) -> i0 (r0 e)
-  whole s0 r0
+  whole s0
   linear [0] any
-  local start = e * 1, end = e * 2
+  window s0: 1 of 1 * r0 + 1 or 0
+  local start = 0 if r0 else e * 1, end = r0*e * 1 if r0 else e * 2
 
 slice
 i0 s0 -> i0 r0
-  whole s0 r0
+  whole s0
   linear [0] any
+  window s0: 1 of 1 * r0 + 1 or 0
+  local start = 0 if r0 else 1, end = r0 * 1 if r0 else 4
 
 split
 i0 (s0 e) -> i0 (r0 e), i0 (r1 e), i0 (r2 e)
@@ -258,13 +261,16 @@ i0 (s0 e) -> i0 (r0 e), i0 (r1 e), i0 (r2 e)
 
 cat
 i0 (s0 e), i0 (s1 e) -> i0 (r0 e)
-  whole s0 s1 r0
+  whole s0 s1
   linear [0, 1] any
+  window s0: 1 of 1 * r0 + 0 or none, s1: 1 of 1 * r0 + -1 or none
 
 pad
-i0 i1 -> i0 r1
-  whole i1 r1
+i0 x1 -> i0 i1
+  whole x1
   linear [0] all any max min sum
+  window x1: 1 of 1 * i1 + -1 or 0
+  local pad = [0 if i1 else 1, 0 if i1 else 2]
 
 diagonal
 i0 i1 -> i0

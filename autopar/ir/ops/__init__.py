@@ -41,6 +41,7 @@ from autopar.ir.ops import (
     sort,
     vector_norm,
     view,
+    window,
     writing,
 )
 from autopar.ir.ops.table import RuleFunction, Table
@@ -70,6 +71,7 @@ TABLES: tuple[Table, ...] = (
     batch_norm.RULES,
     view.RULES,
     layout.RULES,
+    window.RULES,
     diagonal.RULES,
     indexing.RULES,
     advanced.RULES,

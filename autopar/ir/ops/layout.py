@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from autopar.ir.ops.reduction import DimsOf, along, first_dim
+from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
     FIRST,
     IDEMPOTENT,
@@ -14,6 +14,7 @@ from autopar.ir.ops.table import (
     Table,
     axes,
     axis,
+    copies,
     factors,
     pending,
     row,
@@ -33,6 +34,7 @@ from autopar.ir.rule import (
     build_rule,
     make_rule,
 )
+from autopar.ir.window import Window
 
 
 def moved(call: OpCall, operand: Dims, result: Dims, whole: Sequence[str] = ()) -> Rule:
@@ -112,35 +114,29 @@ def repeat(call: OpCall) -> Rule | None:
     return build_rule(call, [dims], [result], sizes=sizes, linear=MOVED, local=local, work=0)
 
 
-def slice_(call: OpCall) -> Rule | None:
-    """aten.slice.Tensor. All of a dimension, or some of the blocks that it consists of.
-
-    Where start, end and size have a common divisor `e`, the dimension is `(n e)`, and `e` may be
-    split: each part of every block goes its own way. So a fused query, key and value are split.
-    """
-    shape = call.operands[0].shape
-    at = axis(call, len(shape))
-    size, result = shape[at], call.results[0].shape[at]
-    dims = factors("i", len(shape))
-    if call.integer("step", 1) != 1 or result == 0:
-        return along(first_dim, MOVED, work=0)(call)
-    if size == result:
-        return moved(call, dims, dims)
-    start = call.integer("start", 0) if call.args.get("start") is not None else 0
-    start = max(0, start + size) if start < 0 else start
-    block = math.gcd(start, result, size)
-    local = {
-        "start": Size(("e",), start // block),
-        "end": Size(("e",), (start + result) // block),
-    }
-    return blocks(call, at, dims, block, local)
-
-
-def blocks(call: OpCall, at: int, dims: Dims, block: int, local: Mapping[str, LocalArg]) -> Rule:
+def blocks(
+    call: OpCall,
+    at: int,
+    dims: Dims,
+    block: int,
+    local: Mapping[str, LocalArg],
+    windows: Mapping[str, Window] | None = None,
+) -> Rule:
     """Returns the rule of an op that takes or puts blocks of this size along a dimension.
 
-    Of a dimension `(n e)`, `e` may be split and `n` not. A block of 1 can't be split either.
+    The dimension is `(s0 e)`, `(s1 e)`, ... in the operands and `(r0 e)`, ... in the results,
+    without `e` if a block is one element. `e` may be split, and what windows are of; the others
+    not.
+
+    Args:
+        call: The call.
+        at: The dimension.
+        dims: The factors of all dimensions.
+        block: Elements of a block.
+        local: As in `Rule`.
+        windows: How the operands' blocks are read.
     """
+    split = {window.of for window in (windows or {}).values()}
     whole: list[str] = []
     sizes = {"e": block} if block > 1 else {}
 
@@ -163,35 +159,12 @@ def blocks(call: OpCall, at: int, dims: Dims, block: int, local: Mapping[str, Lo
         operands,
         results,
         sizes=sizes,
-        whole=whole,
+        whole=[name for name in whole if name not in split],
         linear=(together,),
-        local=local if block > 1 else None,
+        windows=windows,
+        local=local if block > 1 or windows else None,
         work=0,
     )
-
-
-def listed(name: str) -> DimsOf:
-    """Returns the function for the dimensions in argument `name`; all if it is empty."""
-
-    def dims(call: OpCall) -> Collection[int]:
-        rank = len(call.operands[0].shape)
-        return axes(call, rank, name) or range(rank)
-
-    return dims
-
-
-def padded_dims(call: OpCall) -> Collection[int]:
-    """Returns the dimensions that a padding changes. `pad` counts from the last dimension."""
-    rank = len(call.operands[0].shape)
-    pad = call.integers("pad")
-    pairs = zip(pad[::2], pad[1::2], strict=True)
-    return [rank - 1 - at for at, pair in enumerate(pairs) if any(pair)]
-
-
-def constant_pad(call: OpCall) -> Rule | None:
-    """aten.constant_pad_nd: zeros survive a sum, any constant an idempotent reduction."""
-    monoids = IDEMPOTENT | {"sum"} if call.args.get("value", 0) == 0 else IDEMPOTENT
-    return along(padded_dims, (pending(0, monoids=monoids),), work=0)(call)
 
 
 def trailing(count: int, linear: Sequence[Linear] = (), work: float = 0) -> RuleFunction:
@@ -232,15 +205,6 @@ def split(call: OpCall) -> Rule | None:
     return blocks(call, at, dims, block, local)
 
 
-def cat(call: OpCall) -> Rule | None:
-    """aten.cat along `dim`, of blocks of a common size."""
-    result = call.results[0].shape
-    at = axis(call, len(result))
-    sizes = [o.shape[at] for o in call.operands if len(o.shape) == len(result)]
-    dims = factors("i", len(result))
-    return blocks(call, at, dims, math.gcd(*sizes) or 1, {})
-
-
 def stack(call: OpCall) -> Rule | None:
     """aten.stack: a new dimension, one entry per operand."""
     rank = len(call.operands[0].shape)
@@ -258,17 +222,6 @@ def stack(call: OpCall) -> Rule | None:
 
 def _with(dims: Dims, at: int, name: str) -> Dims:
     return (*dims[:at], (name,), *dims[at + 1 :])
-
-
-def unfold(call: OpCall) -> Rule | None:
-    """aten.unfold: windows along `dimension`, their elements in a new last dimension.
-
-    Windows that lie side by side and cover the dimension may be split.
-    """
-    if not call.operands[0].shape:
-        return whole(call, MOVED)
-    dims, windows, fixed = _windows(call, call.operands[0].shape, "dimension")
-    return moved(call, dims, windows, fixed)
 
 
 def unfold_backward(call: OpCall) -> Rule | None:
@@ -290,30 +243,6 @@ def _windows(call: OpCall, shape: Sequence[int], argument: str) -> tuple[Dims, D
     if size == step and shape[at] % size == 0:
         return (*dims[:at], ("w", "e"), *dims[at + 1 :]), windows, ["e"]
     return dims, windows, [f"i{at}", "w", "e"]
-
-
-def rotate(call: OpCall) -> Rule | None:
-    """aten.rot90: dimensions change places, and one or both of them their direction."""
-    rank = len(call.operands[0].shape)
-    first, second = (at % rank for at in call.integers("dims", (0, 1)))
-    turns = call.integer("k", 1) % 4
-    dims = list(factors("i", rank))
-    operand = tuple(dims)
-    if turns % 2:
-        dims[first], dims[second] = dims[second], dims[first]
-    return moved(call, operand, tuple(dims), (f"i{first}", f"i{second}") if turns else ())
-
-
-def narrow_copy(call: OpCall) -> Rule | None:
-    """aten.narrow_copy: some of the blocks of which `dim` consists."""
-    shape = call.operands[0].shape
-    at = axis(call, len(shape))
-    length = call.results[0].shape[at]
-    start = call.integer("start", 0)
-    start += shape[at] if start < 0 else 0
-    block = math.gcd(start, length, shape[at])
-    local = {"start": Size(("e",), start // block), "length": Size(("e",), length // block)}
-    return blocks(call, at, factors("i", len(shape)), block, local)
 
 
 def block_diagonal(call: OpCall) -> Rule | None:
@@ -376,47 +305,24 @@ def repeat_interleave(call: OpCall) -> Rule | None:
     return build_rule(call, [dims], [result], sizes=sizes, whole=("r",), linear=MOVED, work=0)
 
 
-def _kinds(*names: str) -> list[str]:
-    """Returns overloads of `aten`, and for `name.overload` those of `name_copy` too."""
-    copies = [f"{name.partition('.')[0]}_copy.{name.partition('.')[2]}" for name in names]
-    return [f"aten.{name}" for name in (*names, *copies)]
-
-
 RULES: Table = {
-    **same(_kinds("permute.default"), permute),
-    **same(_kinds("transpose.int"), transpose),
-    **same(_kinds("t.default"), t),
-    **same(_kinds("unsqueeze.default"), unsqueeze),
-    **same(_kinds("squeeze.default", "squeeze.dim", "squeeze.dims"), squeeze),
-    **same(_kinds("expand.default"), expand),
-    **same(_kinds("slice.Tensor"), slice_),
-    **same(_kinds("unbind.int"), unbind),
-    **same(_kinds("split.Tensor", "split_with_sizes.default"), split),
-    **same(_kinds("unfold.default"), unfold),
+    **same(copies("permute.default"), permute),
+    **same(copies("transpose.int"), transpose),
+    **same(copies("t.default"), t),
+    **same(copies("unsqueeze.default"), unsqueeze),
+    **same(copies("squeeze.default", "squeeze.dim", "squeeze.dims"), squeeze),
+    **same(copies("expand.default"), expand),
+    **same(copies("unbind.int"), unbind),
+    **same(copies("split.Tensor", "split_with_sizes.default"), split),
     **same(["aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"], split),
     "aten.unfold_backward.default": unfold_backward,
-    "aten.narrow_copy.default": narrow_copy,
-    "aten.rot90.default": rotate,
     "aten.block_diag.default": block_diagonal,
     "aten._chunk_cat.default": chunk_cat,
     "aten.alias_copy.default": row("*b -> *b", linear=MOVED, work=0),
     "aten.chunk.default": split,
     "aten.repeat.default": repeat,
     "aten.repeat_interleave.self_int": repeat_interleave,
-    "aten.cat.default": cat,
     "aten.stack.default": stack,
-    "aten.flip.default": along(listed("dims"), MOVED, work=0),
-    "aten.roll.default": along(listed("dims"), MOVED, work=0),
-    "aten.constant_pad_nd.default": constant_pad,
-    **same(
-        [f"aten.{kind}_pad1d.default" for kind in ("reflection", "replication")], trailing(1, MOVED)
-    ),
-    **same(
-        [f"aten.{kind}_pad2d.default" for kind in ("reflection", "replication")], trailing(2, MOVED)
-    ),
-    **same(
-        [f"aten.{kind}_pad3d.default" for kind in ("reflection", "replication")], trailing(3, MOVED)
-    ),
     "aten.pixel_shuffle.default": pixel_shuffle,
     "aten.pixel_unshuffle.default": pixel_unshuffle,
 }

@@ -47,19 +47,6 @@ def images_backward(spatial: int) -> RuleFunction:
     return rule
 
 
-def im2col(call: OpCall) -> Rule | None:
-    """aten.im2col: channels `c` become `(c k)`, with the positions in the kernel."""
-    kernel = math.prod(call.integers("kernel_size"))
-    return make_rule(
-        "*n c h w -> *n (c k) l",
-        call,
-        sizes={"k": kernel},
-        whole=("h", "w", "k", "l"),
-        linear=FIRST,
-        work=0,
-    )
-
-
 def col2im(call: OpCall) -> Rule | None:
     """aten.col2im, the transpose of aten.im2col."""
     kernel = math.prod(call.integers("kernel_size"))
@@ -179,7 +166,6 @@ def prelu(call: OpCall) -> Rule | None:
 
 
 RULES: Table = {
-    "aten.im2col.default": im2col,
     "aten.col2im.default": col2im,
     "aten.channel_shuffle.default": channel_shuffle,
     "aten.native_channel_shuffle.default": channel_shuffle,

@@ -146,3 +146,9 @@ def per_dim(call: OpCall, name: str, count: int, default: int) -> tuple[int, ...
     if len(given) not in (1, count):
         raise RuleError(f"{call.kind}: argument {name} has {len(given)} entries, not {count}")
     return given * (count // len(given))
+
+
+def copies(*names: str) -> list[str]:
+    """Returns overloads of `aten`, and for `name.overload` those of `name_copy` too."""
+    copies = [f"{name.partition('.')[0]}_copy.{name.partition('.')[2]}" for name in names]
+    return [f"aten.{name}" for name in (*names, *copies)]
