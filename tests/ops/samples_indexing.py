@@ -12,6 +12,7 @@ from tests.ops.sample import Sample, b, f, i, s
 def samples() -> Iterator[Sample]:
     """Yields the samples."""
     yield from lookups()
+    yield from bags()
     yield from searches()
     yield from writes()
     yield from advanced()
@@ -41,6 +42,30 @@ def lookups() -> Iterator[Sample]:
     yield s("take", f(3, 4), i(2, 5, low=-12, high=12))
     yield s("take", f(5), i(7, low=-5, high=5))
     yield s("take", f(), i(2, low=0, high=1))
+
+
+def bags() -> Iterator[Sample]:
+    """Yields samples of bags of an embedding."""
+    indices, offsets = torch.tensor([0, 3, 5, 5, 1, 3]), torch.tensor([0, 2, 2])
+    single = torch.float32
+    grad = f(3, 4)
+    for mode in (0, 1, 2):
+        for padding in (-1, 3):
+            common = (indices, offsets, False, mode, False)
+            weigh = f(6) if mode == 0 else None
+            for name in ("_embedding_bag", "_embedding_bag_forward_only"):
+                yield s(name, f(7, 4), *common, weigh, False, padding)
+                yield s(name, f(7, 4), *common, None, True, padding)
+                yield s(name, f(7, 4, dtype=single), *common, None, False, padding)
+            found = torch.ops.aten._embedding_bag(f(7, 4), *common, weigh, False, padding)
+            tail = (False, mode, False, weigh, padding)
+            yield s("_embedding_bag_backward", grad, indices, offsets, *found[1:], 7, *tail)
+            tail = (False, mode, weigh, padding)
+            yield s("_embedding_bag_dense_backward", grad, indices, *found[1:], 7, *tail)
+    none = torch.empty(0, dtype=torch.int64)
+    for placed in (none, torch.tensor([0, 0, 2, 2, 2, 2])):
+        name = "_embedding_bag_per_sample_weights_backward"
+        yield s(name, grad, f(7, 4), indices, offsets, placed, 0, 5)
 
 
 def searches() -> Iterator[Sample]:

@@ -18,7 +18,6 @@ NO_RULE = {
     ),
     "shape depends on the data": "aten.nonzero.default aten._local_scalar_dense.default",
     "depends on strides": "aten.as_strided.default aten.empty_strided.default",
-    "ragged bags": "aten._embedding_bag.default",
 }
 
 
