@@ -36,16 +36,24 @@ def embedding_bag(
     table without values.
     """
     nothing = weight.new_zeros((extent, 1))
-    tail = (False, mode, False, per_sample_weights, include_last_offset, padding_idx)
-    _, *counts = aten._embedding_bag.default(nothing, indices, offsets, *tail)
+    _, *counts = aten._embedding_bag.default(
+        nothing,
+        indices,
+        offsets,
+        mode=mode,
+        per_sample_weights=per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=padding_idx,
+    )
     rows, inside = _rows(indices, offset, len(weight), padding_idx)
     weigh = inside.to(weight.dtype)
     if per_sample_weights is not None:
         weigh = weigh * per_sample_weights
     # A shard without rows adds nothing of a row that it makes up.
     table = weight if len(weight) else weight.new_zeros((1, weight.shape[1]))
-    tail = (False, 0, False, weigh, include_last_offset)
-    total = aten._embedding_bag.default(table, rows, offsets, *tail)[0]
+    total, *_ = aten._embedding_bag.default(
+        table, rows, offsets, per_sample_weights=weigh, include_last_offset=include_last_offset
+    )
     if mode == MEAN:
         total = total / counts[1].clamp(min=1).unsqueeze(-1)
     return (total, *counts)
