@@ -16,7 +16,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models validate-rules op-database lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models validate-rules op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -58,6 +58,9 @@ op-database: $(INSTALLED) ## Judge by PyTorch's operator database, all of it (lo
 
 validate-rules: $(INSTALLED) ## Prove every rule, look for missing ones, write docs/op-coverage.md.
 	$(ONE_THREAD) $(BIN)/python -m tests.ops.validate --write docs/op-coverage.md
+
+onnx-suite: $(INSTALLED) ## Run onnx's backend suite on 2x2, and print what became of each case (long).
+	$(ONE_THREAD) $(BIN)/python -m tests.onnx_suite --mesh 2x2
 
 lint: $(INSTALLED_DEV) ## Check style, format and types.
 	$(BIN)/ruff check .

@@ -47,7 +47,7 @@ def import_onnx(
     dims: Mapping[str, int] | None = None,
     allow_external: Sequence[str | os.PathLike[str]] = (),
 ) -> ImportedModel:
-    """Imports an ONNX model of opset 11 or newer.
+    """Imports an ONNX model of any opset.
 
     Args:
         path: The model's file.

@@ -131,6 +131,32 @@ def run_scan(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) 
     """Unrolls a scan over the slices of its last inputs."""
     if any(isinstance(leaf, Failed) for value in inputs for leaf in leaves(value)):
         return [Failed()] * len(node.proto.output)
+    if node.opset < 9:
+        return _scan_batches(walker, scope, node, inputs)
+    return _scan(walker, scope, node, inputs, node.name)
+
+
+def _scan_batches(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
+    """Unrolls a scan of opset 8, which does the same for every element of a batch."""
+    if inputs[0] is not None:
+        raise Refused("its sequence_lens isn't supported; opset 9 has no such input")
+    sizes = {_length(value, 0) for value in inputs[1:]}
+    if len(sizes) != 1:
+        raise Refused(f"its inputs have different batch sizes: {sorted(sizes)}")
+    results = []
+    for at in range(sizes.pop()):
+        elements = [_slice(walker, node, value, 0, at) for value in inputs[1:]]
+        results.append(_scan(walker, scope, node, elements, f"{node.name}.{at}"))
+    body = node.graph("body")
+    return [
+        _stack(walker, node, list(items), body, at, 0)
+        for at, items in enumerate(zip(*results, strict=True))
+    ]
+
+
+def _scan(
+    walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value], label: str
+) -> list[Value]:
     body = node.graph("body")
     scans = node.integer("num_scan_inputs")
     states = len(inputs) - scans
@@ -140,7 +166,7 @@ def run_scan(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) 
         raise Refused("its body returns fewer values than it carries")
     outputs = len(body.output) - states
     axes = _listed(node, "scan_input_axes", scans)
-    backward = _listed(node, "scan_input_directions", scans)
+    backward = _listed(node, "directions" if node.opset < 9 else "scan_input_directions", scans)
     out_axes = _listed(node, "scan_output_axes", outputs)
     out_backward = _listed(node, "scan_output_directions", outputs)
     carried, sequences = list(inputs[:states]), inputs[states:]
@@ -156,7 +182,7 @@ def run_scan(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) 
             _slice(walker, node, value, axis, length - 1 - step if back else step)
             for value, axis, back in zip(sequences, axes, backward, strict=True)
         ]
-        results = walker.run_subgraph(body, scope, [*carried, *slices], f"{node.name}.{step}")
+        results = walker.run_subgraph(body, scope, [*carried, *slices], f"{label}.{step}")
         carried = results[:states]
         for items, value in zip(collected, results[states:], strict=True):
             items.append(value)

@@ -56,7 +56,8 @@ class ExternalData:
             return
         path, reason, advice = self._resolve(place.location)
         if reason:
-            problems.add(where, f"external data {place.location!r} {reason}", advice)
+            # About the file, which may hold hundreds of tensors: said once.
+            problems.add("", f"external data {place.location!r} {reason}", advice)
             return
         if place.length is not None and place.length != need:
             problems.add(where, f"external data say {place.length} bytes, its dims need {need}")
@@ -65,7 +66,7 @@ class ExternalData:
             size = len(self._map(path))
         except OSError as error:
             reason = f"can't be read: {error.strerror}"
-            problems.add(where, f"external data {place.location!r} {reason}")
+            problems.add("", f"external data {place.location!r} {reason}")
             return
         if place.offset + need > size:
             what = f"needs bytes {place.offset} to {place.offset + need}"

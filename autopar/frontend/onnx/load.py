@@ -21,7 +21,7 @@ from autopar.frontend.onnx.check import check_model
 from autopar.frontend.onnx.external import ExternalData
 from autopar.frontend.onnx.problems import Problems
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 1
 PROTOBUF_LIMIT = 2**31
 """Bytes that protobuf parses at most; larger models keep their weights in external data."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 from autopar.frontend.onnx.check import node_label
@@ -22,12 +23,15 @@ from autopar.frontend.onnx.schema import (
     schema_function,
 )
 from autopar.frontend.onnx.tensors import read_sparse, read_tensor
-from autopar.frontend.onnx.values import Failed, Known, Traced, Value
+from autopar.frontend.onnx.values import Failed, Known, Traced, Translation, Value
 from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
 
 NODE_BUDGET = 50_000
 """Nodes that one import runs at most, iterations of unrolled loops included."""
+WIDENED = frozenset(("Attention",))
+"""Operators whose definition runs in float32 on halves, as fused kernels keep what is inside."""
+_HALVES = frozenset((torch.float16, torch.bfloat16))
 
 
 @dataclass
@@ -204,16 +208,43 @@ class Walker:
             except Refused as refusal:
                 self.recorder.problems.add(node.label, str(refusal))
                 return failed
-        translation = find_translation(node.domain, node.op_type)
+        translation = find_translation(node.domain, node.op_type, node.opset)
         if translation is not None:
             return self.recorder.run(node, translation, inputs, len(node.proto.output))
-        function = schema_function(node, inputs)
-        if function is not None:
-            defaults = schema_defaults(node)
-            node = replace(node, attributes={**defaults, **node.attributes})
-            return self.call(function, scope, node, inputs)
+        defined = self._run_definition(node, scope, inputs)
+        if defined is not None:
+            return defined
         self.recorder.problems.add(node.label, "the operator isn't supported")
         return failed
+
+    def _run_definition(
+        self, node: Node, scope: Scope, inputs: Sequence[Value]
+    ) -> list[Value] | None:
+        """Inlines what onnx defines an operator by, if it is defined in terms of others."""
+        narrow = {v.kind.carrier for v in inputs if isinstance(v, (Known, Traced))} & _HALVES
+        wide = node.op_type in WIDENED and len(narrow) == 1
+        if wide:
+            inputs = [self._cast(node, value, narrow, torch.float32) for value in inputs]
+        function = schema_function(node, inputs)
+        if function is None:
+            return None
+        node = replace(node, attributes={**schema_defaults(node), **node.attributes})
+        results = self.call(function, scope, node, inputs)
+        if wide:
+            return [self._cast(node, value, {torch.float32}, *narrow) for value in results]
+        return results
+
+    def _cast(
+        self, node: Node, value: Value, dtypes: Collection[torch.dtype], dtype: torch.dtype
+    ) -> Value:
+        """Casts a value if its dtype is one of `dtypes`."""
+
+        def cast(_: Node, x: torch.Tensor) -> torch.Tensor:
+            return x.to(dtype)
+
+        if not isinstance(value, (Known, Traced)) or value.kind.carrier not in dtypes:
+            return value
+        return self.recorder.run(node, Translation(cast), [value], 1)[0]
 
     def note(self, node: Node, detail: str) -> None:
         """Notes that a node is done in another way than the model says."""

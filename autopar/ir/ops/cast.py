@@ -7,13 +7,19 @@ from autopar.ir.ops.table import FIRST, Table, pending, row, same
 from autopar.ir.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
 
 SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
+_HALVES = ("f16", "bf16")
 
 
 def to_copy(call: OpCall) -> Rule | None:
-    """aten._to_copy: rounding is monotone; between equal dtypes nothing happens at all."""
-    if call.operands[0].dtype == call.results[0].dtype:
+    """aten._to_copy: rounding is monotone; between equal dtypes nothing happens at all.
+
+    A sum is finished before it is rounded to a half: what was computed in float32 for the sake of
+    precision isn't added up in float16.
+    """
+    operand, result = call.operands[0].dtype, call.results[0].dtype
+    if operand == result:
         return pointwise(pending(0, monoids=ALL_MONOIDS), work=0)(call)
-    return pointwise(SUM, EXTREMA)(call)
+    return pointwise(EXTREMA)(call) if result in _HALVES else pointwise(SUM, EXTREMA)(call)
 
 
 def reinterpret(call: OpCall) -> Rule | None:

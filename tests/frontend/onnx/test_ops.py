@@ -263,6 +263,39 @@ GRAPHS: Mapping[str, Graph] = {
         {"some": np.array([0, 1, 2, 0, 0, 1]), "v": number(-1.5)},
         "a b c",
     ),
+    "opset 10": Graph(
+        [
+            node("Clip", "x", "c", min=-0.5, max=0.25),
+            node("Pad", "x", "p", pads=[0, 1, 0, 2], value=1.5),
+            node("Resize", "x scales", "r", mode="linear"),
+            node("Resize", "x scales", "n"),
+        ],
+        {"x": floats(3, 4)},
+        {"scales": np.array([1.5, 2.0], np.float32)},
+        "c p r n",
+        opset=10,
+    ),
+    "opset 9": Graph(
+        [
+            node("Slice", "x", "s", starts=[1, -3], ends=[9, -1], axes=[2, 0]),
+            node("TopK", "x", "v i", k=2, axis=1),
+            node("Upsample", "x scales", "u"),
+            node("Dropout", "x", "d"),
+        ],
+        {"x": X},
+        {"scales": np.array([1.0, 2.0, 1.5], np.float32)},
+        "s v i u d",
+        opset=9,
+    ),
+    "opset 8": Graph(
+        [
+            node("Upsample", "x", "u", scales=[1.0, 1.0, 2.0, 2.0], mode="linear"),
+            node("BatchNormalization", "u one zero zero one", "y"),
+        ],
+        {"x": IMAGE},
+        {"one": floats(4) ** 2, "zero": floats(4)},
+        opset=8,
+    ),
     "one hot and where": Graph(
         [
             node("OneHot", "i depth values", "h", axis=1),

@@ -10,7 +10,9 @@ from autopar.frontend.onnx.ops.create import TABLE as CREATE
 from autopar.frontend.onnx.ops.elementwise import TABLE as ELEMENTWISE
 from autopar.frontend.onnx.ops.indexing import TABLE as INDEXING
 from autopar.frontend.onnx.ops.layout import TABLE as LAYOUT
+from autopar.frontend.onnx.ops.legacy import find_legacy
 from autopar.frontend.onnx.ops.linear import TABLE as LINEAR
+from autopar.frontend.onnx.ops.ngram import TABLE as NGRAM
 from autopar.frontend.onnx.ops.normalization import TABLE as NORMALIZATION
 from autopar.frontend.onnx.ops.pooling import TABLE as POOLING
 from autopar.frontend.onnx.ops.quantization import TABLE as QUANTIZATION
@@ -32,6 +34,7 @@ TABLES: tuple[Mapping[str, Translation], ...] = (
     INDEXING,
     LAYOUT,
     LINEAR,
+    NGRAM,
     NORMALIZATION,
     POOLING,
     QUANTIZATION,
@@ -51,9 +54,10 @@ DOMAINS: Mapping[str, Mapping[str, Translation]] = {"": DEFAULT_DOMAIN}
 _STANDARD = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
 
 
-def find_translation(domain: str, op_type: str) -> Translation | None:
-    """Returns the translation of an operator, or None if it has none."""
-    return DOMAINS.get(domain, {}).get(op_type)
+def find_translation(domain: str, op_type: str, opset: int) -> Translation | None:
+    """Returns the translation of an operator as an opset defines it, or None if it has none."""
+    legacy = None if domain else find_legacy(op_type, opset)
+    return legacy if legacy is not None else DOMAINS.get(domain, {}).get(op_type)
 
 
 def is_known_domain(domain: str) -> bool:

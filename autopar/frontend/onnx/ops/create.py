@@ -78,12 +78,12 @@ def _size(node: Node, x: torch.Tensor) -> torch.Tensor:
     return torch.tensor(x.numel(), dtype=torch.int64)
 
 
-def _one_hot(node: Node, indices: torch.Tensor, depth: Array, values: Array) -> torch.Tensor:
+def _one_hot(node: Node, indices: torch.Tensor, depth: Array, values: torch.Tensor) -> torch.Tensor:
     size = int(depth.reshape(-1)[0])
-    off, on = values.reshape(-1)[0].item(), values.reshape(-1)[1].item()
-    kind = node.types[2]
-    if kind is None or size < 0:
-        raise Refused(f"a depth of {size}")
+    if size < 0 or values.numel() != 2:
+        raise Refused(f"a depth of {size} and {values.numel()} values")
+    known = node.content(2)
+    pair = values.reshape(-1) if known is None else known.reshape(-1).tolist()
     axis = node.integer("axis", -1)
     axis = axis + indices.ndim + 1 if axis < 0 else axis
     index = indices.to(torch.int64).unsqueeze(axis)
@@ -91,7 +91,7 @@ def _one_hot(node: Node, indices: torch.Tensor, depth: Array, values: Array) -> 
     shape = [1] * (indices.ndim + 1)
     shape[axis] = size
     hot = index == torch.arange(size).reshape(shape)
-    return torch.where(hot, on, off).to(kind.carrier)
+    return torch.where(hot, pair[1], pair[0]).to(values.dtype)
 
 
 def _cast(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -172,7 +172,7 @@ TABLE: Mapping[str, Translation] = {
     "Constant": Translation(_constant),
     "ConstantOfShape": Translation(_constant_of_shape, static=(0,), expands=True),
     "EyeLike": Translation(_eye_like, shaped=(0,), expands=True),
-    "OneHot": Translation(_one_hot, static=(1, 2), expands=True),
+    "OneHot": Translation(_one_hot, static=(1,), expands=True),
     "Range": Translation(_range, static=(0, 1, 2), expands=True),
     "Shape": Translation(_shape, shaped=(0,)),
     "Size": Translation(_size, shaped=(0,)),

@@ -154,7 +154,7 @@ def _pad(
     node: Node,
     x: torch.Tensor,
     pads: Array | None = None,
-    value: Array | None = None,
+    value: torch.Tensor | None = None,
     axes: Array | None = None,
 ) -> torch.Tensor:
     amounts = as_ints(pads) if pads is not None else node.integers("pads") or []
@@ -165,13 +165,25 @@ def _pad(
     before, after = amounts[: len(along)], amounts[len(along) :]
     per_axis = dict(zip(along, zip(before, after, strict=True), strict=True))
     if mode == "constant":
-        fill = value.item() if value is not None and value.size else node.number("value", 0.0)
         flat = [n for axis in reversed(range(x.ndim)) for n in per_axis.get(axis, (0, 0))]
-        return _pad_constant(x, flat, fill)
+        return _pad_value(node, x, flat, value)
     for axis, (left, right) in per_axis.items():
         if left or right:
             x = _pad_axis(x, axis, left, right, mode)
     return x
+
+
+def _pad_value(
+    node: Node, x: torch.Tensor, flat: list[int], value: torch.Tensor | None
+) -> torch.Tensor:
+    """Pads with the value that the node names: a known number, or one that is computed."""
+    if value is None or not value.numel():
+        return _pad_constant(x, flat, node.number("value", 0.0))
+    known = node.content(2)
+    if known is not None:
+        return _pad_constant(x, flat, known.item())
+    inside = F.pad(torch.ones(x.shape, dtype=torch.bool), flat, value=False)
+    return torch.where(inside, _pad_constant(x, flat, 0), value.reshape(()))
 
 
 def _pad_constant(x: torch.Tensor, flat: list[int], fill: object) -> torch.Tensor:
@@ -248,7 +260,7 @@ TABLE: Mapping[str, Translation] = {
     "Expand": Translation(_expand, static=(1,), expands=True),
     "Flatten": Translation(_flatten),
     "Identity": Translation(_identity),
-    "Pad": Translation(_pad, static=(1, 2, 3), expands=True),
+    "Pad": Translation(_pad, static=(1, 3), expands=True),
     "Reshape": Translation(_reshape, static=(1,)),
     "ReverseSequence": Translation(_reverse_sequence),
     "Slice": Translation(_slice, static=(1, 2, 3, 4)),

@@ -6,7 +6,7 @@ Equations and gate orders are those of the ONNX operator definitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,8 @@ _LENGTHS = 4
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 State = tuple[torch.Tensor, ...]
+Step = Callable[[torch.Tensor, State], State]
+"""Computes a state from the projected input of a time step, and the state before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def _unroll(
     backward: bool,
     projected: torch.Tensor,
     state: State,
-    step: Callable[[torch.Tensor, State], State],
+    step: Step,
 ) -> tuple[torch.Tensor, State]:
     """Runs all time steps of one direction; returns the outputs in time order, and the end."""
     steps = projected.shape[0]
@@ -145,6 +147,42 @@ def _assemble(
     return y, *finals
 
 
+def _run(
+    layer: _Layer,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    initial: Sequence[torch.Tensor | None],
+    step_of: Callable[[int], Step],
+) -> tuple[torch.Tensor, ...]:
+    """Runs all directions.
+
+    Args:
+        layer: The layer.
+        w: The weights of the input: [directions, gates x hidden, features].
+        bias: What is added to the projected input: [directions, gates x hidden].
+        initial: The initial states.
+        step_of: Returns the time step of a direction.
+    """
+    sequences, ends = [], []
+    for at, backward in enumerate(layer.directions):
+        projected = times_matrix(layer.x, w[at].t())
+        if bias is not None:
+            projected = projected + bias[at]
+        start = tuple(_initial(layer, given, at) for given in initial)
+        y, end = _unroll(layer, backward, projected, start, step_of(at))
+        sequences.append(y)
+        ends.append(end)
+    return _assemble(layer, sequences, ends)
+
+
+def _both(b: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns the sum of the biases of the input and of the state."""
+    if b is None:
+        return None
+    half = b.shape[1] // 2
+    return b[:, :half] + b[:, half:]
+
+
 def _rnn(
     node: Node,
     x: torch.Tensor,
@@ -155,25 +193,12 @@ def _rnn(
     initial: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     layer = _layer(node, x, r, lengths, ["Tanh"])
-    sequences, ends = [], []
-    for at, backward in enumerate(layer.directions):
-        activation, recurrent = layer.activations[at], r[at].t()
-        projected = times_matrix(layer.x, w[at].t())
-        if b is not None:
-            projected = projected + (b[at, : layer.hidden] + b[at, layer.hidden :])
 
-        def step(
-            part: torch.Tensor,
-            state: State,
-            f: Activation = activation,
-            weight: torch.Tensor = recurrent,
-        ) -> State:
-            return (f(_clipped(node, part + torch.mm(state[0], weight))),)
+    def step_of(direction: int) -> Step:
+        f, recurrent = layer.activations[direction], r[direction].t()
+        return lambda part, state: (f(_clipped(node, part + torch.mm(state[0], recurrent))),)
 
-        y, end = _unroll(layer, backward, projected, (_initial(layer, initial, at),), step)
-        sequences.append(y)
-        ends.append(end)
-    return _assemble(layer, sequences, ends)
+    return _run(layer, w, _both(b), (initial,), step_of)
 
 
 def _gru(
@@ -186,22 +211,15 @@ def _gru(
     initial: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh"])
-    sequences, ends = [], []
-    for at, backward in enumerate(layer.directions):
-        bias = b[at] if b is not None else None
-        step = _gru_step(layer, at, r[at], bias)
-        projected = times_matrix(layer.x, w[at].t())
-        if bias is not None:
-            projected = projected + bias[: 3 * layer.hidden]
-        y, end = _unroll(layer, backward, projected, (_initial(layer, initial, at),), step)
-        sequences.append(y)
-        ends.append(end)
-    return _assemble(layer, sequences, ends)
+
+    def step_of(direction: int) -> Step:
+        return _gru_step(layer, direction, r[direction], None if b is None else b[direction])
+
+    bias = None if b is None else b[:, : 3 * layer.hidden]
+    return _run(layer, w, bias, (initial,), step_of)
 
 
-def _gru_step(
-    layer: _Layer, direction: int, r: torch.Tensor, bias: torch.Tensor | None
-) -> Callable[[torch.Tensor, State], State]:
+def _gru_step(layer: _Layer, direction: int, r: torch.Tensor, bias: torch.Tensor | None) -> Step:
     node, hidden = layer.node, layer.hidden
     f, g = layer.activations[2 * direction : 2 * direction + 2]
     gates, candidate = r[: 2 * hidden].t(), r[2 * hidden :].t()
@@ -234,22 +252,17 @@ def _lstm(
     peephole: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh", "Tanh"])
-    sequences, ends = [], []
-    for at, backward in enumerate(layer.directions):
-        step = _lstm_step(layer, at, r[at], None if peephole is None else peephole[at])
-        projected = times_matrix(layer.x, w[at].t())
-        if b is not None:
-            projected = projected + (b[at, : 4 * layer.hidden] + b[at, 4 * layer.hidden :])
-        start = (_initial(layer, initial_h, at), _initial(layer, initial_c, at))
-        y, end = _unroll(layer, backward, projected, start, step)
-        sequences.append(y)
-        ends.append(end)
-    return _assemble(layer, sequences, ends)
+
+    def step_of(direction: int) -> Step:
+        looks = None if peephole is None else peephole[direction]
+        return _lstm_step(layer, direction, r[direction], looks)
+
+    return _run(layer, w, _both(b), (initial_h, initial_c), step_of)
 
 
 def _lstm_step(
     layer: _Layer, direction: int, r: torch.Tensor, peephole: torch.Tensor | None
-) -> Callable[[torch.Tensor, State], State]:
+) -> Step:
     node, hidden = layer.node, layer.hidden
     f, g, h_function = layer.activations[3 * direction : 3 * direction + 3]
     recurrent = r.t()

@@ -16,7 +16,6 @@ _REASONS: Mapping[str, str] = {
     "StringConcat": _TEXT,
     "StringNormalizer": _TEXT,
     "StringSplit": _TEXT,
-    "TfIdfVectorizer": "texts are turned into numbers before they are given to the program",
 }
 
 

@@ -1,0 +1,203 @@
+"""Judges a case: imported, compiled for a mesh with all inputs split, run by all ranks, compared.
+
+A verdict is one of
+
+    pass      all outputs are what onnx expects, in the tolerance of the case, from the serial
+              program and from all ranks together, and both agree
+    finer     an output isn't, but where it differs it is nearer to what float64 gives than what
+              onnx expects
+    refused   the import says which nodes can't be expressed, and why
+    wrong     an output differs, in values, shape or type
+    error     anything else was raised
+"""
+
+from __future__ import annotations
+
+import glob
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from onnx import ModelProto
+
+from autopar.annotate import Pin, parse_mesh
+from autopar.annotate.mapping_text import Entry
+from autopar.cost import Cluster
+from autopar.frontend.onnx import ImportedModel, import_onnx
+from autopar.frontend.onnx.problems import ModelError
+from autopar.ir.distribution import split_factors
+from autopar.ir.mesh import ProcessMesh
+from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.runtime.serial import run_serial
+from autopar.runtime.virtual import VirtualMesh
+from autopar.runtime.weights import WeightFile, write_weights
+from tests.onnx_suite.cases import Array, Case, as_tensor
+from tests.onnx_suite.exact import exact_outputs
+from tests.onnx_suite.profile import freeze
+
+VERDICTS = ("pass", "finer", "refused", "wrong", "error")
+Tensors = Mapping[str, torch.Tensor]
+_ROUNDING = 4.0
+"""How often the tolerance of a case may fit into the rounding errors of what it expects."""
+_NODE = re.compile(r"node '.*' \(\S+, opset \d+\)")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case.
+
+    Attributes:
+        kind: One of `VERDICTS`.
+        detail: What is refused, wrong or raised.
+        frozen: Whether nothing of it is computed when the program runs: all inputs are constants.
+        split: How many ops ran split.
+        replicated: The kinds of ops that every rank computed as a whole, for lack of a rule.
+    """
+
+    kind: str
+    detail: str = ""
+    frozen: bool = False
+    split: int = 0
+    replicated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges cases on one mesh.
+
+    Attributes:
+        mesh: The mesh.
+        operators: The models of all cases by name.
+        folder: Where models and weights are written.
+    """
+
+    mesh: str
+    operators: Mapping[str, ModelProto]
+    folder: Path
+
+    def judge(self, case: Case) -> Verdict:
+        """Runs a case and says what became of it."""
+        try:
+            return self._judge(case)
+        except ModelError as error:
+            unnamed = [p for p in error.problems if not _NODE.fullmatch(p.where) or not p.what]
+            detail = "; ".join(map(str, error.problems))
+            return Verdict("error" if unnamed else "refused", detail)
+        except Exception as error:  # whatever it is, it belongs to this case
+            return Verdict("error", f"{type(error).__name__}: {error}")
+
+    def _judge(self, case: Case) -> Verdict:
+        proto, left = freeze(case, self.operators)
+        path = self.folder / "model.onnx"
+        path.write_bytes(proto.SerializeToString())
+        imported = import_onnx(path, input_shapes={n: a.shape for n, a in left.items()})
+        inputs = {name: as_tensor(array) for name, array in left.items()}
+        serial = run_serial(imported.program, imported.weights, inputs)
+        compiled = compile_program(imported.program, self._options(case.name, left))
+        ranks = self._run(imported, compiled, inputs)
+        found = disagreement(case, ranks, serial)
+        if found:
+            return Verdict("wrong", found)
+        found = difference(case, case.outputs, serial) or difference(case, case.outputs, ranks)
+        if found:
+            kind = "finer" if _finer(case, proto, left, ranks) else "wrong"
+            return Verdict(kind, found)
+        entries = [e.subject for e in compiled.report if e.category == "replicated"]
+        split = sum(bool(op.dist and split_factors(op.dist)) for op in compiled.serial.main.ops)
+        return Verdict("pass", "", not left, split, tuple(sorted(set(entries))))
+
+    def _options(self, name: str, inputs: Mapping[str, Array]) -> CompileOptions:
+        mesh = parse_mesh(self.mesh)
+        dice = random.Random(name)
+        pins = tuple(
+            Pin(glob.escape(label), random_mapping(array.ndim, mesh, dice), f"pin of {label!r}")
+            for label, array in inputs.items()
+            if array.ndim
+        )
+        return CompileOptions(mesh, Cluster.load("cpu"), strategy=None, pins=pins)
+
+    def _run(self, imported: ImportedModel, compiled: Compiled, inputs: Tensors) -> Tensors:
+        path = self.folder / "weights.safetensors"
+        write_weights(path, dict(imported.weights))
+        with WeightFile(path) as weights:
+            return VirtualMesh(compiled.deployment, weights).run(inputs)
+
+
+def random_mapping(rank: int, mesh: ProcessMesh, dice: random.Random) -> tuple[Entry, ...]:
+    """Returns a dims_mapping that puts at least one mesh axis on a dimension.
+
+    Args:
+        rank: How many dimensions the tensor has: at least one.
+        mesh: The mesh.
+        dice: What decides.
+    """
+    count = dice.randint(1, mesh.ndim)
+    axes: list[list[str]] = [[] for _ in range(rank)]
+    for axis in dice.sample(mesh.dim_names, count):
+        axes[dice.randrange(rank)].append(axis)
+    return tuple(tuple(names) if names else -1 for names in axes)
+
+
+def difference(case: Case, expected: Mapping[str, Array], results: Tensors) -> str:
+    """Returns how results differ from what is expected; "" if they don't."""
+    for name, array in expected.items():
+        found = _close(_array(results[name]), array, case)
+        if found:
+            return f"{name} {found}"
+    return ""
+
+
+def disagreement(case: Case, results: Tensors, serial: Tensors) -> str:
+    """Returns how the ranks' results differ from the serial program's; "" if they don't."""
+    expected = {name: _array(tensor) for name, tensor in serial.items()}
+    found = difference(case, expected, results)
+    return f"against the serial program: {found}" if found else ""
+
+
+def _finer(case: Case, proto: ModelProto, inputs: Mapping[str, Array], results: Tensors) -> bool:
+    """Tells whether results are nearer to the exact ones than what onnx expects, where they differ.
+
+    Those of the wrong shape or type aren't, nor those whose exact values can't be had, nor if what
+    onnx expects is so far from these that more than rounding is between them.
+    """
+    try:
+        exact = exact_outputs(proto, inputs)
+    except Exception:  # onnx's evaluator raises whatever it likes on types that it doesn't expect
+        return False
+    for name, expected in case.outputs.items():
+        found = _array(results[name])
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            return False
+        off = ~np.isclose(found, expected, case.rtol, case.atol, equal_nan=True)
+        truth = exact[name][off]
+        error, other = (abs(a[off].astype(np.float64) - truth) for a in (found, expected))
+        rounding = _ROUNDING * (case.atol + case.rtol * abs(truth))
+        if not ((error < other) & (other <= rounding)).all():
+            return False
+    return True
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    if tensor.dtype is torch.bfloat16 or "float8" in str(tensor.dtype):
+        return tensor.to(torch.float32).numpy()
+    return tensor.numpy()
+
+
+def _close(found: Array, expected: Array, case: Case) -> str:
+    """Compares as onnx's own runner does."""
+    if found.shape != expected.shape:
+        return f"has shape {found.shape} instead of {expected.shape}"
+    if expected.dtype.name == "bfloat16" or "float8" in expected.dtype.name:
+        expected = expected.astype(np.float32)
+    if found.dtype != expected.dtype:
+        return f"has type {found.dtype} instead of {expected.dtype}"
+    close = np.isclose(found, expected, case.rtol, case.atol, equal_nan=True)
+    if close.all():
+        return ""
+    at = tuple(int(axis[0]) for axis in np.nonzero(~close))
+    few = f"{int((~close).sum())} of {close.size} elements differ"
+    return f"{few}; the first one, at {at}, is {found[at]} instead of {expected[at]}"

@@ -1,0 +1,101 @@
+"""onnx's backend suite: the import on its whole static profile, all passes on a sample of it.
+
+`make onnx-suite` runs all passes on the whole profile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from autopar.frontend.onnx.export import StepModule
+from autopar.frontend.onnx.importing import record_model
+from autopar.frontend.onnx.load import load
+from autopar.frontend.onnx.ops import TABLES
+from autopar.frontend.onnx.problems import ModelError
+from tests.onnx_suite.cases import Array, Case, as_tensor, load_cases
+from tests.onnx_suite.judge import Judge, Tensors, difference
+from tests.onnx_suite.profile import KINDS, freeze, outside
+
+IN_PROFILE = 1622
+PER_FAMILY = 2
+FINER = 3
+"""Cases whose expected outputs are rounded more than their tolerance allows; see `exact`."""
+
+
+@pytest.fixture(scope="module")
+def profile() -> list[Case]:
+    return [case for case in load_cases(*KINDS) if not outside(case)]
+
+
+@pytest.fixture
+def judge(profile: list[Case], tmp_path: Path) -> Judge:
+    return Judge("2x2", {case.name: case.proto for case in profile}, tmp_path)
+
+
+def sample(cases: list[Case]) -> Iterator[Case]:
+    """Yields a few cases of each family of operators, and of those that are defined by others."""
+    families = {name: at for at, table in enumerate(TABLES) for name in table}
+    groups: dict[int, list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[families.get(case.proto.graph.node[0].op_type, -1)].append(case)
+    for family in sorted(groups):
+        yield from random.Random(family).sample(
+            groups[family], min(PER_FAMILY, len(groups[family]))
+        )
+
+
+def test_import(profile: list[Case], judge: Judge, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    wrong, refused = [], 0
+    assert len(profile) == IN_PROFILE
+    for case in profile:
+        proto, inputs = freeze(case, judge.operators)
+        path.write_bytes(proto.SerializeToString())
+        try:
+            found = difference(case, case.outputs, run_steps(path, inputs))
+        except ModelError:
+            refused += 1
+        else:
+            wrong += [f"{case.name}: {found}"] if found else []
+    assert len(wrong) <= FINER, "\n".join(wrong)
+    assert refused <= 29
+
+
+def run_steps(path: Path, inputs: dict[str, Array]) -> Tensors:
+    """Runs what the import records of a model, eagerly: no export, so it is fast."""
+    recorded = record_model(load(path), {name: array.shape for name, array in inputs.items()}, {})
+    module = StepModule(recorded.recorder, list(recorded.inputs.values()), recorded.outputs)
+    with torch.no_grad():
+        results = module(*(as_tensor(inputs[name]) for name in recorded.inputs))
+    labels = [value.name for value in recorded.model.proto.graph.output]
+    return dict(zip(labels, results, strict=True))
+
+
+def test_sample_on_2x2(profile: list[Case], judge: Judge) -> None:
+    verdicts = {case.name: judge.judge(case) for case in sample(profile)}
+    bad = {n: v.detail for n, v in verdicts.items() if v.kind not in ("pass", "refused")}
+    assert not bad
+    assert sum(verdict.split > 0 for verdict in verdicts.values()) > len(verdicts) / 2
+
+
+def test_judge_notices(profile: list[Case], judge: Judge) -> None:
+    (case,) = (case for case in profile if case.name == "test_add")
+    doubled = {name: 2 * array for name, array in case.outputs.items()}
+    wrong = Case(case.name, case.kind, case.proto, case.inputs, doubled, case.rtol, case.atol)
+    assert judge.judge(case).kind == "pass"
+    assert judge.judge(wrong).kind == "wrong"
+
+
+@pytest.mark.slow
+def test_whole_profile_on_2x2(profile: list[Case], judge: Judge) -> None:
+    verdicts = {case.name: judge.judge(case) for case in profile}
+    bad = {n: v.detail for n, v in verdicts.items() if v.kind in ("wrong", "error")}
+    assert not bad
+    assert sum(verdict.kind == "finer" for verdict in verdicts.values()) <= FINER
+    assert sum(verdict.kind == "pass" for verdict in verdicts.values()) >= 1590
