@@ -6,6 +6,8 @@ A verdict is one of
               program and from all ranks together, and both agree
     finer     an output isn't, but where it differs it is nearer to what float64 gives than what
               onnx expects
+    drawn     its numbers are random: the shapes and types of all outputs are what onnx expects, and
+              all ranks together draw what the serial program does
     refused   the import says which nodes can't be expressed, and why
     wrong     an output differs, in values, shape or type
     error     anything else was raised
@@ -32,6 +34,7 @@ from autopar.frontend.onnx.problems import ModelError
 from autopar.ir.distribution import split_factors
 from autopar.ir.mesh import ProcessMesh
 from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.runtime.ports import seed_input
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, write_weights
@@ -39,7 +42,7 @@ from tests.onnx_suite.cases import Array, Case, as_tensor
 from tests.onnx_suite.exact import exact_outputs
 from tests.onnx_suite.profile import freeze
 
-VERDICTS = ("pass", "finer", "refused", "wrong", "error")
+VERDICTS = ("pass", "finer", "drawn", "refused", "wrong", "error")
 Tensors = Mapping[str, torch.Tensor]
 _ROUNDING = 4.0
 """How often the tolerance of a case may fit into the rounding errors of what it expects."""
@@ -102,6 +105,9 @@ class Judge:
         found = disagreement(case, ranks, serial)
         if found:
             return Verdict("wrong", found)
+        if seed_input(imported.program):
+            found = forms(case, ranks)
+            return Verdict("wrong" if found else "drawn", found)
         found = difference(case, case.outputs, serial) or difference(case, case.outputs, ranks)
         if found:
             kind = "finer" if _finer(case, proto, left, ranks) else "wrong"
@@ -158,6 +164,15 @@ def disagreement(case: Case, results: Tensors, serial: Tensors) -> str:
     return f"against the serial program: {found}" if found else ""
 
 
+def forms(case: Case, results: Tensors) -> str:
+    """Returns how results differ in shape or type from what onnx expects; "" if they don't."""
+    for name, expected in case.outputs.items():
+        found = _form(_array(results[name]), expected)
+        if found:
+            return f"{name} {found}"
+    return ""
+
+
 def _finer(case: Case, proto: ModelProto, inputs: Mapping[str, Array], results: Tensors) -> bool:
     """Tells whether results are nearer to the exact ones than what onnx expects, where they differ.
 
@@ -189,15 +204,21 @@ def _array(tensor: torch.Tensor) -> Array:
 
 def _close(found: Array, expected: Array, case: Case) -> str:
     """Compares as onnx's own runner does."""
-    if found.shape != expected.shape:
-        return f"has shape {found.shape} instead of {expected.shape}"
-    if expected.dtype.name == "bfloat16" or "float8" in expected.dtype.name:
-        expected = expected.astype(np.float32)
-    if found.dtype != expected.dtype:
-        return f"has type {found.dtype} instead of {expected.dtype}"
+    form = _form(found, expected)
+    if form:
+        return form
+    expected = expected.astype(found.dtype)
     close = np.isclose(found, expected, case.rtol, case.atol, equal_nan=True)
     if close.all():
         return ""
     at = tuple(int(axis[0]) for axis in np.nonzero(~close))
     few = f"{int((~close).sum())} of {close.size} elements differ"
     return f"{few}; the first one, at {at}, is {found[at]} instead of {expected[at]}"
+
+
+def _form(found: Array, expected: Array) -> str:
+    """Returns how shape or type differ; those that numpy lacks are compared as float32."""
+    if found.shape != expected.shape:
+        return f"has shape {found.shape} instead of {expected.shape}"
+    wanted = expected.dtype if expected.dtype.isbuiltin == 1 else np.dtype(np.float32)
+    return "" if found.dtype == wanted else f"has type {found.dtype} instead of {expected.dtype}"
