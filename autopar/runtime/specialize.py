@@ -8,7 +8,7 @@ crash, give way to constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -116,10 +116,15 @@ def _function(function: Function, coords: Mapping[str, int]) -> Function:
         name: replace(value, shape=tuple(evaluate(size, coords) for size in value.shape))
         for name, value in function.values.items()
     }
+    missing = frozenset(
+        name
+        for name, value in function.values.items()
+        if _is_empty(values[name]) and 0 not in value.shape
+    )
     ops = tuple(
         concrete
         for op in function.ops
-        for concrete in _without_empties(_resolve_args(op, coords), values)
+        for concrete in _without_empties(_resolve_args(op, coords), values, missing)
     )
     return replace(function, values=values, ops=ops)
 
@@ -147,8 +152,14 @@ def _port(port: Port, coords: Mapping[str, int]) -> Port:
     return replace(port, box=box)
 
 
-def _without_empties(op: Op, values: Mapping[str, Value]) -> Iterable[Op]:
-    """Yields the op, or constants in its place where it has nothing to compute."""
+def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[str]) -> Iterable[Op]:
+    """Yields the op, or constants in its place where it has nothing to compute.
+
+    Args:
+        op: The op.
+        values: What the rank has.
+        missing: The values of which others have a part and the rank has none.
+    """
     if op.kind in CONTROL or op.kind.startswith("comm."):
         return (op,)
     if op.kind == "autopar.to_partial":
@@ -156,7 +167,7 @@ def _without_empties(op: Op, values: Mapping[str, Value]) -> Iterable[Op]:
     if all(_is_empty(values[name]) for name in op.results):
         return tuple(_constant(op, values[name], 0) for name in op.results)
     monoids = dict(op.plan).get("identity", "").split(",")
-    if any(monoids) and any(_is_empty(values[name]) for name in op.operands):
+    if any(monoids) and any(name in missing for name in op.operands):
         results = zip(op.results, monoids, strict=True)
         return tuple(_nothing(op, values[name], monoid) for name, monoid in results)
     return (op,)

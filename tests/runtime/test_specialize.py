@@ -63,6 +63,21 @@ func main {
     ]
 
 
+def test_an_operand_that_nobody_has_elements_of_stops_no_op() -> None:
+    text = """
+program "unused" executable
+func main {
+  input %x: f32[max(0, min(2, 3 - tp * 2)), 4] box [3[min(3, tp * 2); max(0, min(2, 3 - tp * 2))], 4]
+  input %n: f32[0]
+  %m: f32[4] = user.op.default(self=%x, unused=%n) plan(identity=sum)
+  return %m
+}
+"""  # noqa: E501
+    for tp, kind in ((1, "user.op.default"), (2, "aten.full.default")):
+        (function,) = specialize(parse_program(text), {"tp": tp}).functions.values()
+        assert [op.kind for op in function.ops] == [kind]
+
+
 def test_the_first_of_an_axis_keeps_what_becomes_partial() -> None:
     assert ops(0)[-1] == "%c: f32[4] = aten.alias.default(self=%m)"
 

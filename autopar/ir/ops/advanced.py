@@ -105,9 +105,9 @@ def _masks(call: OpCall) -> list[int]:
 
 
 def index(call: OpCall) -> Rule | None:
-    """aten.index.Tensor with integer indices. What masks select has a shape of its own."""
+    """aten.index.Tensor: integer indices, or one mask, in whose place is what it selects."""
     if _masks(call):
-        return None
+        return _masked_index(call)
     found = selection(call)
     outside = "any" if call.results[0].dtype == "bool" else "sum"
     return build_rule(
@@ -116,6 +116,22 @@ def index(call: OpCall) -> Rule | None:
         [found.selected],
         reduce=dict.fromkeys(found.addressed, outside),
         indexed=found.shards(call, "autopar.index"),
+        linear=MOVED,
+        work=0,
+    )
+
+
+def _masked_index(call: OpCall) -> Rule | None:
+    """What a mask selects. How much it is depends on the data, and was known when it was traced."""
+    if len(call.operands) > 2:
+        return None
+    (first,) = _positions(call, len(call.operands[0].shape))
+    own, mask = factors("i", len(call.operands[0].shape)), len(call.operands[1].shape)
+    return build_rule(
+        call,
+        [own, own[first : first + mask]],
+        [(*own[:first], ("k",), *own[first + mask :])],
+        whole=("k", *(name for (name,) in own[first : first + mask])),
         linear=MOVED,
         work=0,
     )
@@ -140,19 +156,32 @@ def index_put(call: OpCall) -> Rule | None:
 
 
 def _masked_put(call: OpCall) -> Rule | None:
-    """A write where a mask, the only index, says so: values that are the same in each place."""
+    """A write where a mask, the only index, says so.
+
+    Values that are the same in each place may be written into any part.
+    """
+    if len(call.operands) > 3:
+        return None
     shape, mask, values = (operand.shape for operand in call.operands)
     (first,) = _positions(call, len(shape))
     own = factors("i", len(shape))
-    behind = own[first + len(mask) :]
-    if len(values) > len(behind) and set(values[: len(values) - len(behind)]) != {1}:
+    behind = first + len(mask)
+    target = (*own[:first], ("k",), *own[behind:])
+    sizes = (*shape[:first], None, *shape[behind:])
+    skip = len(target) - len(values)
+    if skip < 0:
         return None
-    row = broadcast_dims(values[max(0, len(values) - len(behind)) :], shape)
+    written = tuple(
+        () if size == 1 and sizes[skip + at] != 1 else target[skip + at]
+        for at, size in enumerate(values)
+    )
+    each = ("k",) in written
     monoids = ("sum",) if call.flag("accumulate") else ALL_MONOIDS
     return build_rule(
         call,
-        [own, own[first : first + len(mask)], ((),) * (len(values) - len(row)) + row],
+        [own, own[first:behind], written],
         [own],
+        whole=("k", *(name for (name,) in own[first:behind])) if each else (),
         linear=(pending(0, 2, monoids=monoids),),
         work=0,
     )

@@ -75,7 +75,7 @@ def select(call: OpCall) -> Rule | None:
 def gather(call: OpCall) -> Rule | None:
     """aten.gather: along `dim`, the entries at `index`, whose shape is the result's."""
     shapes = [operand.shape for operand in call.operands]
-    if not all(shapes):
+    if not all(shapes) or len(shapes[0]) != len(shapes[1]):
         return whole(call, MOVED)
     at = axis(call, len(shapes[0]))
     (source, index), fixed = along_index(shapes, at)

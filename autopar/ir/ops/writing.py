@@ -84,7 +84,7 @@ def scatter(own: str, linear: Sequence[Linear] = ()) -> RuleFunction:
 def _scatter(call: OpCall, own: str, linear: Sequence[Linear], monoid: str = "") -> Rule | None:
     """Returns the rule of a write; with a monoid, its repetition on each part does no harm."""
     shapes = [operand.shape for operand in call.operands]
-    if not all(shapes):
+    if not all(shapes) or len({len(shape) for shape in shapes}) > 1:
         return whole(call, linear)
     at = axis(call, len(shapes[0]))
     operands, fixed = along_index(shapes, at)
