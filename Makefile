@@ -16,7 +16,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models validate-rules op-database onnx-suite lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models test-reshards validate-rules op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -61,6 +61,8 @@ validate-rules: $(INSTALLED) ## Prove every rule, look for missing ones, write d
 
 onnx-suite: $(INSTALLED) ## Run onnx's backend suite on 2x2, and print what became of each case (long).
 	$(ONE_THREAD) $(BIN)/python -m tests.onnx_suite --mesh 2x2
+test-reshards: $(INSTALLED) ## Judge every reshard by brute force (long).
+	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m slow tests/cost tests/partition/test_lower_reshard.py
 
 lint: $(INSTALLED_DEV) ## Check style, format and types.
 	$(BIN)/ruff check .

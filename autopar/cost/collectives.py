@@ -166,19 +166,30 @@ class CommunicationModel:
             seconds += min(tree, split)
         return seconds
 
-    def point_to_point(self, nbytes: float, axes: Sequence[str]) -> float:
-        """Returns the seconds of a message between members of a group: alpha + N beta.
+    def point_to_point(self, nbytes: float, axes: Sequence[str], messages: int = 1) -> float:
+        """Returns the seconds of messages from every member of a group: m alpha + N beta.
 
         Args:
-            nbytes: Bytes of the message.
-            axes: The mesh axes along which sender and receiver differ; the slowest level that
+            nbytes: Bytes of all messages that a member sends or receives.
+            axes: The mesh axes along which senders and receivers differ; the slowest level that
                 they span counts.
+            messages: How many messages these are.
         """
-        return max((alpha + nbytes * beta for alpha, beta, _ in self._levels(axes)), default=0.0)
+        return max(
+            (messages * alpha + nbytes * beta for alpha, beta, _ in self._levels(axes)),
+            default=0.0,
+        )
 
     def local_copy(self, nbytes: float) -> float:
         """Returns the seconds to read and write this many bytes of a device's own memory."""
         return 2 * nbytes / self.cluster.memory_bytes_per_second
+
+    def fastest(self, axes: Sequence[str]) -> tuple[float, float]:
+        """Returns the least alpha and the least beta of all levels that a group spans."""
+        levels = self._levels(axes)
+        return min((a for a, _, _ in levels), default=0.0), min(
+            (b for _, b, _ in levels), default=0.0
+        )
 
     def _levels(self, axes: Sequence[str]) -> tuple[tuple[float, float, int], ...]:
         """The levels that a group spans: alpha, beta, members."""

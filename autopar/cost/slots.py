@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from autopar.ir.layout import (
     DimLayout,
@@ -78,6 +79,8 @@ class SlotTable:
         self._elements: list[int] = []
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
         self._changes: dict[object, int | None] = {}
+        self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
+        self._refines: dict[tuple[int, tuple[int, int]], bool] = {}
 
     def numbered(self, dims: Dims) -> Numbers:
         """Returns dimensions as numbers, which are fast to compare and to look up."""
@@ -121,14 +124,63 @@ class SlotTable:
             found += slots
         return found
 
-    def whole_places(self, numbers: Numbers) -> list[Place]:
-        """Returns the sub-dimensions that no axis splits."""
-        return [
-            place
-            for at, number in enumerate(numbers)
-            for place, sub in _places(at, self._dims[number])
-            if not sub.axes and sub.size > 1
-        ]
+    def vacant(self, numbers: Numbers, axes: tuple[str, ...]) -> list[Slot]:
+        """Returns slots for these axes that nothing fills yet, in every dimension.
+
+        Of the many places in a sub-dimension that nothing splits it is enough to try those that
+        leave room for some other axes outside, and the innermost one.
+        """
+        found: list[Slot] = []
+        for at, number in enumerate(numbers):
+            key = (at, number, axes)
+            slots = self._vacant.get(key)
+            if slots is None:
+                slots = self._vacant[key] = tuple(self._vacancies(at, self._dims[number], axes))
+            found += slots
+        return found
+
+    def runs(self, numbers: Numbers) -> tuple[tuple[str, ...], ...]:
+        """Returns the axes of every sub-dimension."""
+        return tuple(sub.axes for number in numbers for sub in self._dims[number])
+
+    def relabeled(self, numbers: Numbers, runs: Sequence[tuple[str, ...]]) -> Numbers:
+        """Returns the layout with other axes, as many processes each, in every sub-dimension."""
+        rest = iter(runs)
+        return tuple(
+            self._number(tuple(SubDim(sub.size, next(rest)) for sub in self._dims[number]))
+            for number in numbers
+        )
+
+    def recut(self, numbers: Numbers, at: int, axes: tuple[str, ...]) -> Numbers | None:
+        """Returns the layout with a dimension cut by these axes alone; None if that isn't new."""
+        size = dim_size(self._dims[numbers[at]])
+        number = self._number(normalize_dim((SubDim(size, axes),), self.mesh))
+        return None if number == numbers[at] else (*numbers[:at], number, *numbers[at + 1 :])
+
+    def single(self, number: int) -> SubDim | None:
+        """Returns a dimension that is one sub-dimension; None if it has several."""
+        dim = self._dims[number]
+        return dim[0] if len(dim) == 1 else None
+
+    def may_become(self, numbers: Numbers, goal: Numbers) -> bool:
+        """Returns whether local moves alone may lead to a goal: what is split stays so."""
+        for pair in enumerate(zip(numbers, goal, strict=True)):
+            refines = self._refines.get(pair)
+            if refines is None:
+                refines = self._refines[pair] = self._is_refined(pair[0], *pair[1])
+            if not refines:
+                return False
+        return True
+
+    def _is_refined(self, at: int, coarse: int, fine: int) -> bool:
+        kept = {slot for slot in self._dim_slots(at, self._dims[fine]) if len(slot.axes) == 1}
+        regions = {slot.region for slot in kept}
+        return all(
+            slot in kept
+            or any(slot.region == region[: len(slot.region)] for region in regions if region)
+            for slot in self._dim_slots(at, self._dims[coarse])
+            if len(slot.axes) == 1
+        )
 
     def fill(self, numbers: Numbers, slot: Slot) -> Numbers | None:
         """Returns the layout with the slot's axes put there, or None if they don't fit."""
@@ -166,6 +218,29 @@ class SlotTable:
                 yield from self._digits(place, sub.axes)
             else:
                 yield from self._region(place, sub.axes)
+
+    def _vacancies(self, at: int, dim: DimLayout, axes: tuple[str, ...]) -> Iterator[Slot]:
+        count = self.count(axes)
+        for place, sub in _places(at, dim):
+            taken = self.count(sub.axes)
+            rest, uneven = divmod(place.size, taken)
+            if not uneven and rest and rest % count == 0:
+                minor = rest // count
+                for outer in self._rooms(minor, axes):
+                    inner = minor // outer * place.inner
+                    yield Slot(axes, Place(at, place.outer * taken * outer, count, inner))
+            elif nests(place.size, taken, count):
+                yield Slot(axes, place, sub.axes, sub.axes + axes)
+
+    def _rooms(self, size: int, axes: tuple[str, ...]) -> dict[int, None]:
+        """Returns how many elements to leave outside of axes: as other axes may need, or all."""
+        others = [axis for axis in self.mesh.dim_names if axis not in axes]
+        products = [
+            self.count(chosen)
+            for count in range(max(1, len(others)))
+            for chosen in combinations(others, count)
+        ]
+        return dict.fromkeys([*(room for room in products if size % room == 0), size])
 
     def _digits(self, place: Place, axes: tuple[str, ...]) -> Iterator[Slot]:
         outer, rest = place.outer, place.size

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import block_size
+from autopar.ir.numbering import PLAIN, Numbering
+from autopar.ir.program import Arg
 
 Fill = bool | int | float | str
 """What stands outside of the range: a number, or one of `FILLS`."""
@@ -104,6 +106,7 @@ class Redistribution:
         outputs: Size of the range of which windows are read.
         outputs_block: Indices of it per member.
         window: What an index reads.
+        numbering: Which block a member holds, and of which one it reads the windows.
     """
 
     size: int
@@ -111,6 +114,7 @@ class Redistribution:
     outputs: int
     outputs_block: int
     window: Window
+    numbering: Numbering = PLAIN
 
     @classmethod
     def over(cls, size: int, outputs: int, members: int, window: Window) -> Redistribution:
@@ -132,12 +136,14 @@ class Redistribution:
             raise InvalidInputError(f"no redistribution has the arguments {dict(args)}")
         size, block, outputs, outputs_block, stride, start, length = found
         window = Window("", stride, start, length, fill)
-        return cls(size, block, outputs, outputs_block, window)
+        axes = [_integers(args.get(name, ())) for name in ("sizes", "held", "read")]
+        return cls(size, block, outputs, outputs_block, window, Numbering(*axes))
 
     @property
-    def args(self) -> tuple[tuple[str, Fill], ...]:
+    def args(self) -> tuple[tuple[str, Arg], ...]:
         """The arguments of `comm.redistribute` that describe it."""
-        window = self.window
+        window, numbering = self.window, self.numbering
+        axes = {"sizes": numbering.sizes, "held": numbering.held, "read": numbering.read}
         return (
             ("size", self.size),
             ("block", self.block),
@@ -147,6 +153,7 @@ class Redistribution:
             ("start", window.start),
             ("length", window.length),
             ("fill", window.fill),
+            *(axes.items() if numbering.sizes else ()),
         )
 
     @property
@@ -162,7 +169,8 @@ class Redistribution:
 
     def interval(self, member: int) -> tuple[int, int]:
         """Returns the indices [low, high) that a member reads; they may lie outside."""
-        first = min(member * self.outputs_block, self.outputs)
+        block = self.numbering.read_by(member)
+        first = min(block * self.outputs_block, self.outputs)
         last = min(first + self.outputs_block, self.outputs) - 1
         if last < first:
             return 0, 0
@@ -179,17 +187,17 @@ class Redistribution:
             if piece.step is None:
                 yield member, piece
             else:
-                yield from self._by_holder(piece)
+                yield from self._by_holder(piece, member)
 
-    def _by_holder(self, piece: Piece) -> Iterator[tuple[int, Piece]]:
+    def _by_holder(self, piece: Piece, reader: int) -> Iterator[tuple[int, Piece]]:
         start, length, step = piece
         while length > 0:
-            holder = start // self.block
-            to_border = start - holder * self.block + 1
+            block = start // self.block
+            to_border = start - block * self.block + 1
             if step == 1:
-                to_border = (holder + 1) * self.block - start
+                to_border = (block + 1) * self.block - start
             count = min(length, to_border) if step else length
-            yield holder, Piece(start, count, step)
+            yield self.numbering.holder(block, reader), Piece(start, count, step)
             start, length = start + count * (step or 0), length - count
 
     def received(self, member: int) -> int:
@@ -204,8 +212,16 @@ class Redistribution:
         """Returns the most elements that a member gets from others.
 
         What is missing changes linearly with the member's number but at the range's ends, so the
-        first, the last and the middle ones tell.
+        first, the last and the middle ones tell. Where blocks are numbered by some axes only,
+        it may be a whole block.
         """
+        if self.numbering.sizes:
+            return min(self.outputs_block, self.size)
         members = max(block_size(self.outputs, self.outputs_block), 1) if self.outputs else 1
         asked = {0, 1, members // 2, members - 2, members - 1}
         return max(self.received(member) for member in asked if 0 <= member < members)
+
+
+def _integers(arg: object) -> tuple[int, ...]:
+    items = arg if isinstance(arg, (tuple, list)) else ()
+    return tuple(item for item in items if isinstance(item, int))

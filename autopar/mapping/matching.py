@@ -9,6 +9,8 @@ import numpy as np
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr import IntExpr
+from autopar.ir.numbering import Numbering
+from autopar.ir.program import Arg
 from autopar.mapping.collectives import Collective
 from autopar.mapping.membership import Ints, Membership, at_ranks, evaluate_on_ranks, rank_text
 
@@ -27,7 +29,7 @@ class Meeting:
             is the same everywhere is an array of one element; so below.
         gets: Size of each dimension of the tensor that a rank gets.
         settings: The integer arguments on which all members must agree.
-        words: Those of the others that are text.
+        others: All other arguments.
     """
 
     group: Membership
@@ -35,7 +37,7 @@ class Meeting:
     brings: tuple[Ints, ...]
     gets: tuple[Ints, ...]
     settings: Mapping[str, Ints]
-    words: Mapping[str, str]
+    others: Mapping[str, Arg]
 
     def dim(self, name: str) -> int:
         """Returns an argument that is a dimension, the same on all ranks."""
@@ -86,16 +88,23 @@ def _redistribute(met: Meeting) -> tuple[Sizes, Sizes]:
     brings, gets = met.of_first(), met.of_first()
     settings, position = met.settings, met.group.position
     size, held, read = (settings[name] for name in ("size", "block", "outputs_block"))
-    brings[met.dim("dim")] = np.clip(size - position * held, 0, held)
-    count = np.clip(settings["outputs"] - position * read, 0, read)
-    edge = position * read + np.where(settings["stride"] > 0, 0, count - 1)
+    axes = (_integers(met.others.get(name, ())) for name in ("sizes", "held", "read"))
+    numbering = Numbering(*axes)
+    brings[met.dim("dim")] = np.clip(size - numbering.held_by(position) * held, 0, held)
+    reads = numbering.read_by(position)
+    count = np.clip(settings["outputs"] - reads * read, 0, read)
+    edge = reads * read + np.where(settings["stride"] > 0, 0, count - 1)
     low = edge * settings["stride"] + settings["start"]
     span = (count - 1) * abs(settings["stride"]) + settings["length"]
     high = np.where(count > 0, low + span, low)
-    if met.words.get("fill") == "none":
+    if met.others.get("fill") == "none":
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
     gets[met.dim("dim")] = high - low
     return brings, gets
+
+
+def _integers(arg: Arg) -> tuple[int, ...]:
+    return tuple(a for a in arg if isinstance(a, int)) if isinstance(arg, tuple) else ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,7 @@ class Contract:
 
 CONTRACTS: Mapping[str, Contract] = {
     "comm.all_reduce": Contract(_alike),
+    "comm.permute": Contract(_alike),
     "comm.broadcast": Contract(_alike, members=("source",)),
     "comm.all_gather": Contract(_all_gather, dims=("dim",), totals=("size",)),
     "comm.reduce_scatter": Contract(_reduce_scatter, dims=("dim",)),
@@ -175,7 +185,7 @@ class Matcher:
             tuple(self._gathered(parties, sizes) for sizes in zip(*operands, strict=True)),
             tuple(self._gathered(parties, sizes) for sizes in zip(*results, strict=True)),
             settings,
-            {name: arg for name, arg in parties[0][1].settings.items() if isinstance(arg, str)},
+            parties[0][1].settings,
         )
 
     def _gathered(self, parties: Sequence[Party], exprs: Sequence[IntExpr]) -> Ints:

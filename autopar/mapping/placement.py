@@ -117,6 +117,7 @@ SECONDS: Mapping[str, Callable[[CommunicationModel, float, Sequence[str]], float
     "comm.all_to_all": CommunicationModel.all_to_all,
     "comm.broadcast": CommunicationModel.broadcast,
     "comm.redistribute": CommunicationModel.point_to_point,
+    "comm.permute": CommunicationModel.point_to_point,
 }
 """The time of each kind of collective, as a function of (model, bytes, axes)."""
 

@@ -8,8 +8,9 @@ dimension is one element on every rank, no view is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from autopar.cost.permutation import permutation
 from autopar.cost.reshard import Move, Reshard
 from autopar.cost.slots import Place, cut, widen
 from autopar.ir.errors import VerificationError
@@ -17,6 +18,7 @@ from autopar.ir.expr import IntExpr, minimum
 from autopar.ir.layout import (
     DimLayout,
     Layout,
+    SubDim,
     block_index,
     block_size,
     dim_size,
@@ -24,7 +26,9 @@ from autopar.ir.layout import (
     local_extent,
 )
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg
+from autopar.ir.window import Redistribution, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,12 @@ def lower_reshard(source: Layout, reshard: Reshard) -> list[LocalStep]:
     layout = source.normalized()
     shown = _unexposed(layout)
     for move in reshard.moves:
+        if move.kind == "permute":
+            if shown != _unexposed(layout):
+                steps.append(_view(layout, _whole(layout)))
+            steps += _permute(layout, move)
+            layout, shown = move.layout, _unexposed(move.layout)
+            continue
         before, after = _exposures(layout, move)
         if shown != _shape(before):
             steps.append(_view(layout, before))
@@ -190,6 +200,61 @@ def _slice(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowe
     return "aten.slice.Tensor", iter([*args, ("start", start), ("end", start + length)])
 
 
+def _permute(layout: Layout, move: Move) -> Iterator[LocalStep]:
+    """Yields the permutation; pieces that are smaller than others are padded on their way."""
+    padded, received = _padded(layout), _padded(move.layout)
+    args: tuple[tuple[str, Arg], ...]
+    for dim, (size, full) in enumerate(zip(layout.local_shape, padded.local_shape, strict=True)):
+        if size != full:
+            args = (("dim", dim), ("low", 0), ("high", full), ("fill", 0))
+            layout = replace(layout, dims=_with(layout.dims, dim, padded.dims[dim]))
+            yield LocalStep("autopar.window", args, layout, False)
+    who = permutation(_runs(layout), _runs(received), received.mesh)
+    args = (("sizes", who.sizes), ("order", who.order), ("axes", who.axes))
+    yield LocalStep("comm.permute", args, received, received == move.layout)
+    for dim, size in enumerate(move.layout.local_shape):
+        if size != received.local_shape[dim]:
+            args = (*((("dim", dim),) if dim else ()), ("start", 0), ("end", size))
+            received = replace(received, dims=_with(received.dims, dim, move.layout.dims[dim]))
+            yield LocalStep("aten.slice.Tensor", args, received, received == move.layout)
+
+
+def _padded(layout: Layout) -> Layout:
+    """Returns a layout in which all processes hold as much as the one that holds most."""
+    count = layout.mesh.axes_size
+    dims = tuple(
+        tuple(
+            SubDim(block_size(sub.size, count(sub.axes)) * count(sub.axes), sub.axes) for sub in dim
+        )
+        for dim in layout.dims
+    )
+    return replace(layout, dims=dims)
+
+
+def _runs(layout: Layout) -> tuple[tuple[str, ...], ...]:
+    return (*(sub.axes for dim in layout.dims for sub in dim), layout.partial_axes)
+
+
+def _with(dims: tuple[DimLayout, ...], at: int, dim: DimLayout) -> tuple[DimLayout, ...]:
+    return (*dims[:at], dim, *dims[at + 1 :])
+
+
+def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+    dim = _changed(before, after, move.target)
+    (held,), (kept,) = before[dim].core, after[dim].core
+    sizes = tuple(move.layout.mesh.axis_size(axis) for axis in move.axes)
+    numbering = Numbering(
+        sizes,
+        tuple(move.axes.index(axis) for axis in held.axes),
+        tuple(move.axes.index(axis) for axis in kept.axes),
+    )
+    blocks = (block_size(sub.size, move.layout.mesh.axes_size(sub.axes)) for sub in (held, kept))
+    exchange = Redistribution(
+        held.size, next(blocks), kept.size, next(blocks), Window("", fill="none"), numbering
+    )
+    return "comm.redistribute", iter((("dim", dim), *exchange.args, ("axes", move.axes)))
+
+
 def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
     index = block_index(move.axes, move.layout.mesh)
     return "autopar.to_partial", iter((("monoid", move.monoid), ("index", index)))
@@ -204,6 +269,7 @@ _OPS = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "reblock": _reblock,
     "slice": _slice,
     "to_partial": _to_partial,
     "reshape_empty": _reshape_empty,

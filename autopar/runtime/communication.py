@@ -5,7 +5,8 @@ ranks; gloo moves neither 16-bit integers nor 8-bit floats; both want blocks of 
 
 * What is only moved travels as a dtype of the same size that every backend moves.
 * MAX and MIN of floats run on integers of the same order, in which NaN is the extreme.
-* Short integers and 8-bit floats are summed in a wider dtype and rounded once.
+* Short integers and 8-bit floats are summed in a wider dtype and rounded once; 64-bit unsigned
+  integers as signed ones.
 * Uneven blocks are padded to the largest one and cut afterwards.
 
 All functions return new contiguous tensors, can be captured by `torch.compile(fullgraph=True)`,
@@ -22,11 +23,12 @@ from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.layout import block_size
+from autopar.ir.numbering import Numbering, permuted
 from autopar.ir.window import Fill, Piece, Redistribution, Window
 from autopar.runtime.boxes import blocks
 from autopar.runtime.groups import Group
-from autopar.runtime.reduction import accumulator, reduce_tensors
-from autopar.runtime.windows import joined, read
+from autopar.runtime.reduction import accumulator, from_signed, reduce_tensors, signed
+from autopar.runtime.windows import joined, read_piece
 
 _T = TypeVar("_T")
 
@@ -35,8 +37,8 @@ def all_reduce(x: Tensor, monoid: str, group: Group) -> Tensor:
     """Returns the reduction of the members' tensors, which have one shape."""
     if group.size == 1 or x.numel() == 0:
         return x
-    if x.is_complex():
-        return _reduce_complex(x, monoid, group)
+    if x.dtype == torch.uint64 and monoid in _NATIVE_NAMES:
+        return from_signed(_native(signed(x, monoid), monoid, group), monoid)
     reducer = _reducer(monoid, x.dtype)
     return reducer(x.contiguous(), monoid, group).to(x.dtype)
 
@@ -109,8 +111,8 @@ def _exchanged(
         shapes: Of what arrives, in the order of the blocks.
         group: The members.
     """
-    dtype, ndim = pieces[0].dtype, pieces[0].ndim
-    flat = torch.cat([carried(piece).flatten(0, ndim - 1) for piece in pieces])
+    dtype = pieces[0].dtype
+    flat = torch.cat([carried(piece.flatten()) for piece in pieces])
     sends = [piece.numel() for piece in pieces]
     receives = _in_rank_order([_product(shape) for shape in shapes], group)
     ops = torch.ops._c10d_functional
@@ -130,6 +132,26 @@ def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
     return restored(sent, x.dtype)
 
 
+def permute(x: Tensor, sizes: Sequence[int], order: Sequence[int], group: Group) -> Tensor:
+    """Returns the tensor of another member, all of one shape; each is sent to one member.
+
+    Args:
+        x: The rank's tensor.
+        sizes: Of the mesh axes that the group spans.
+        order: These axes in the order in which they number what members get.
+        group: The members.
+    """
+    sources: list[int] = [permuted(member, sizes, order) for member in range(group.size)]
+    if group.size == 1 or x.numel() == 0:
+        return x
+    me = group.position
+    empty = x.flatten()[:0]
+    sent = [x if source == me else empty for source in sources]
+    shapes = [tuple(x.shape if at == sources[me] else empty.shape) for at in range(group.size)]
+    received = _exchanged(_in_rank_order(sent, group), shapes, group)
+    return received[sources[me]].contiguous()
+
+
 def redistribute(
     x: Tensor,
     dim: int,
@@ -141,17 +163,23 @@ def redistribute(
     start: int,
     length: int,
     fill: Fill,
+    sizes: Sequence[int] = (),
+    held: Sequence[int] = (),
+    read: Sequence[int] = (),
+    *,
     group: Group,
 ) -> Tensor:
     """Returns the rank's window of `dim`, of which members hold blocks.
 
-    What a rank holds already isn't sent. The arguments are those of `Redistribution` and `Window`.
+    What a rank holds already isn't sent. The arguments are those of `Redistribution`, `Window` and
+    `Numbering`.
     """
     window = Window("", stride, start, length, fill)
-    exchange = Redistribution(size, block, outputs, outputs_block, window)
+    numbering = Numbering(tuple(sizes), tuple(held), tuple(read))
+    exchange = Redistribution(size, block, outputs, outputs_block, window, numbering)
     me = group.position
     rows = x.movedim(dim, 0)
-    first = me * exchange.block
+    first = numbering.held_by(me) * exchange.block
     wanted = [list(exchange.pieces(member)) for member in range(group.size)]
     arrived: dict[int, Tensor] = {}
     if any(at != reader for reader, asked in enumerate(wanted) for at, _ in asked):
@@ -163,10 +191,10 @@ def redistribute(
     parts = []
     for holder, piece in wanted[me]:
         if holder == me:
-            parts.append(read(rows, piece, first, fill))
+            parts.append(read_piece(rows, piece, first, fill))
             continue
         low, count = piece.extent
-        parts.append(read(arrived[holder][taken[holder] :], piece, low, fill))
+        parts.append(read_piece(arrived[holder][taken[holder] :], piece, low, fill))
         taken[holder] += count
     return joined(rows, parts).movedim(0, dim).contiguous()
 
@@ -191,6 +219,7 @@ COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
     "comm.all_to_all": all_to_all,
     "comm.broadcast": broadcast,
     "comm.redistribute": redistribute,
+    "comm.permute": permute,
 }
 """The function of each collective; its last argument is the `Group`."""
 
@@ -201,8 +230,9 @@ COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
 def _reducer(monoid: str, dtype: torch.dtype) -> Callable[[Tensor, str, Group], Tensor]:
     if dtype == torch.bool or monoid in ("any", "all"):
         return _reduce_truth
-    if monoid not in _NATIVE_NAMES or dtype == torch.uint64:
-        # torch computes nothing on 64-bit unsigned integers either.
+    if dtype.is_complex and monoid in ("sum", "prod"):
+        return _reduce_complex
+    if monoid not in _NATIVE_NAMES or dtype.is_complex:
         raise RuntimeFailure(f"no reduction {monoid!r} for elements of {dtype}")
     ordered = monoid in ("max", "min") and dtype.is_floating_point
     return _reduce_ordered if ordered else _reduce_wide
@@ -240,8 +270,6 @@ def _reduce_complex(x: Tensor, monoid: str, group: Group) -> Tensor:
     if monoid == "sum":
         parts = torch.view_as_real(x.contiguous())
         return torch.view_as_complex(_native(parts, "sum", group))
-    if monoid != "prod":
-        raise RuntimeFailure(f"no reduction {monoid!r} for complex numbers")
     gathered = all_gather(x.unsqueeze(0), 0, group.size, group)
     return reduce_tensors("prod", gathered.unbind(0))
 

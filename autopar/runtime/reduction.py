@@ -52,11 +52,15 @@ def reduce_tensors(monoid: str, tensors: Sequence[Tensor]) -> Tensor:
     Floats below 32 bits are accumulated in 32 and rounded once. NaN survives every reduction.
 
     Raises:
-        RuntimeFailure: If the monoid is unknown.
+        RuntimeFailure: If the monoid is unknown or not defined for the dtype.
     """
     if monoid not in _COMBINE:
         raise RuntimeFailure(f"unknown reduction {monoid!r}; known: {', '.join(_COMBINE)}")
     dtype = tensors[0].dtype
+    if dtype.is_complex and monoid in ("max", "min"):
+        raise RuntimeFailure(f"no reduction {monoid!r} for elements of {dtype}: they have no order")
+    if dtype == torch.uint64:
+        return from_signed(reduce_tensors(monoid, [signed(t, monoid) for t in tensors]), monoid)
     combine = _COMBINE[_BOOLEAN[monoid] if dtype == torch.bool else monoid]
     wide = accumulator(dtype)
     total = tensors[0].to(wide)
@@ -72,4 +76,20 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return _WIDER.get(dtype, dtype)
 
 
+def signed(x: Tensor, monoid: str) -> Tensor:
+    """Returns 64-bit unsigned integers, with which torch doesn't compute, as signed ones.
+
+    Sums and products are the same modulo 2^64; for max and min the order is kept.
+    """
+    bits = x.view(torch.int64)
+    return bits ^ _TOP_BIT if monoid in ("max", "min") else bits
+
+
+def from_signed(x: Tensor, monoid: str) -> Tensor:
+    """Returns the unsigned integers of `signed`."""
+    bits = x ^ _TOP_BIT if monoid in ("max", "min") else x
+    return bits.view(torch.uint64)
+
+
+_TOP_BIT = -(2**63)
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}

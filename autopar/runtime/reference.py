@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.ir.numbering import permuted
 from autopar.ir.program import Op
 from autopar.ir.window import Redistribution
 from autopar.runtime.boxes import blocks
@@ -76,9 +77,11 @@ def _expect(op: Op, found: list[int], wanted: list[int]) -> None:
 def _redistribute(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     exchange = Redistribution.of_args(dict(op.args))
     dim, block = _integer(op, "dim"), exchange.block
-    lengths = [max(0, min(block, exchange.size - at * block)) for at in range(len(tensors))]
+    held = [exchange.numbering.held_by(member) for member in range(len(tensors))]
+    lengths = [max(0, min(block, exchange.size - at * block)) for at in held]
     _expect(op, [tensor.shape[dim] for tensor in tensors], lengths)
-    whole = torch.cat(list(tensors), dim)
+    blocks = dict(zip(held, tensors, strict=True))
+    whole = torch.cat([blocks[at] for at in sorted(blocks)], dim)
     return [window_of(whole, dim, exchange, member) for member in range(len(tensors))]
 
 
@@ -102,6 +105,16 @@ def window_of(whole: Tensor, dim: int, exchange: Redistribution, member: int) ->
     return padded.index_select(dim, torch.where(inside, at, size))
 
 
+def _permute(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    sizes, order = (_integers(op, name) for name in ("sizes", "order"))
+    return [tensors[permuted(member, sizes, order)] for member in range(len(tensors))]
+
+
+def _integers(op: Op, name: str) -> list[int]:
+    items = op.arg(name)
+    return [item for item in items if isinstance(item, int)] if isinstance(items, tuple) else []
+
+
 _REFERENCE: Mapping[str, Callable[[Op, Sequence[Tensor]], Sequence[Tensor]]] = {
     "comm.all_reduce": _all_reduce,
     "comm.all_gather": _all_gather,
@@ -109,4 +122,5 @@ _REFERENCE: Mapping[str, Callable[[Op, Sequence[Tensor]], Sequence[Tensor]]] = {
     "comm.all_to_all": _all_to_all,
     "comm.broadcast": _broadcast,
     "comm.redistribute": _redistribute,
+    "comm.permute": _permute,
 }

@@ -21,11 +21,11 @@ def window(self: Tensor, dim: int, low: int, high: int, fill: Fill) -> Tensor:
         fill: What stands outside (see `autopar.ir.window.Window`).
     """
     rows = self.movedim(dim, 0)
-    parts = [read(rows, piece, 0, fill) for piece in pieces(low, high, rows.shape[0], fill)]
+    parts = [read_piece(rows, piece, 0, fill) for piece in pieces(low, high, rows.shape[0], fill)]
     return joined(rows, parts).movedim(0, dim).contiguous()
 
 
-def read(rows: Tensor, piece: Piece, first: int, fill: Fill) -> Tensor:
+def read_piece(rows: Tensor, piece: Piece, first: int, fill: Fill) -> Tensor:
     """Returns a piece of a window along dimension 0, of a block that begins with row `first`."""
     start, length, step = piece
     if step is None:

@@ -185,16 +185,51 @@ def _all_to_all(parts: list[Array], args: Mapping[str, Any]) -> list[Array]:
     return [along(whole, split, part) for part in blocks(whole.shape[split], len(parts))]
 
 
+def _permute(parts: list[Array], args: Mapping[str, Any]) -> list[Array]:
+    """Everybody gets what is at its coordinates in another order of the axes."""
+    sizes, order = args["sizes"], args["order"]
+    grid = np.arange(len(parts)).reshape(sizes).transpose(order)
+    sources = np.empty(len(parts), int)
+    for source, member in enumerate(grid.reshape(-1)):
+        sources[member] = source
+    assert len({part.shape for part in parts}) == 1
+    return [parts[source] for source in sources]
+
+
+def _redistribute(parts: list[Array], args: Mapping[str, Any]) -> list[Array]:
+    """The blocks are put together and cut again; who holds the same block holds the same."""
+    grid = np.stack(np.unravel_index(np.arange(len(parts)), args["sizes"]))
+
+    def index(axes: Sequence[int]) -> list[int]:
+        found = np.zeros(len(parts), int)
+        for axis in axes:
+            found = found * args["sizes"][axis] + grid[axis]
+        return [int(number) for number in found]
+
+    held, read, dim = index(args["held"]), index(args["read"]), args["dim"]
+    by_number = dict(zip(held, parts, strict=True))
+    whole = np.concatenate([by_number[number] for number in sorted(by_number)], axis=dim)
+    assert whole.shape[dim] == args["size"] == args["outputs"]
+    cut = blocks(args["outputs"], max(read) + 1)
+    return [along(whole, dim, cut[number]) for number in read]
+
+
 COMM: Mapping[str, Callable[[list[Array], Mapping[str, Any]], list[Array]]] = {
     "comm.all_gather": _gather,
     "comm.all_reduce": _reduce,
     "comm.reduce_scatter": _reduce_scatter,
     "comm.all_to_all": _all_to_all,
+    "comm.permute": _permute,
+    "comm.redistribute": _redistribute,
 }
 LOCAL: Mapping[str, Callable[[Array, Mapping[str, Any]], Array]] = {
     "aten.view.default": lambda x, args: x.reshape(args["size"]),
     "aten.slice.Tensor": lambda x, args: along(
         x, args.get("dim", 0), slice(args["start"], args["end"])
+    ),
+    "autopar.window": lambda x, args: np.pad(
+        x,
+        [(0, args["high"] - n if d == args["dim"] else 0) for d, n in enumerate(x.shape)],
     ),
     "autopar.to_partial": lambda x, args: (
         x if args["index"] == 0 else np.full_like(x, IDENTITY[args["monoid"]])

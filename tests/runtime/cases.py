@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from autopar.ir.layout import block_size
+from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg, Op, Ref
 from autopar.ir.window import Redistribution, Window
 from autopar.runtime.kernels import TORCH_DTYPES
 
-MOVED = ("f32", "bf16", "f16", "i64", "i32", "i16", "bool", "f8e4m3fn", "u16", "u64", "c64")
-REDUCED = ("f32", "bf16", "f16", "i64", "i32", "i16", "bool", "f64", "i8", "u8")
+MOVED = tuple(TORCH_DTYPES)
+REDUCED = tuple(TORCH_DTYPES)
 
 
 def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
@@ -24,6 +25,7 @@ def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     sizes = (2 * ranks, 2 * ranks - 1, 1, 0)
     for dtype in MOVED:
         yield _op("broadcast", source=ranks - 1), _tensors(dtype, [(3, 2)] * ranks)
+        yield from _permutations(dtype, ranks)
         if dtype in ("f32", "bool", "c64"):
             yield from _redistributions(dtype, ranks)
         for size in sizes:
@@ -64,10 +66,27 @@ def _redistributions(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]
                 yield op, _tensors(dtype, shapes)
 
 
+def _permutations(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
+    """Pieces that change places, and blocks of some axes that others cut anew."""
+    for sizes, order in (((ranks, 1), (1, 0)), ((1, ranks), (0, 1))):
+        for shape in ((3, 2), (), (0,)):
+            yield _op("permute", sizes=sizes, order=order), _tensors(dtype, [shape] * ranks)
+    for size in (2 * ranks - 1, ranks, 1):
+        whole = _tensors(dtype, [(size, 2)])[0]
+        block = block_size(size, ranks)
+        split = [whole[at * block : (at + 1) * block] for at in range(ranks)]
+        window = Window("", fill="none")
+        for held, read, tensors in (((0,), (), split), ((), (0,), [whole] * ranks)):
+            blocks = [block_size(size, ranks if axes else 1) for axes in (held, read)]
+            numbering = Numbering((ranks,), held, read)
+            exchange = Redistribution(size, blocks[0], size, blocks[1], window, numbering)
+            yield _op("redistribute", dim=0, **dict(exchange.args)), tensors
+
+
 def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     for dtype in REDUCED:
-        monoids = ("any", "all") if dtype == "bool" else ("sum", "max", "min", "prod")
-        for monoid in monoids:
+        ordered = () if TORCH_DTYPES[dtype].is_complex else ("max", "min")
+        for monoid in ("sum", "prod", *ordered, "any", "all"):
             yield _op("all_reduce", monoid=monoid), _tensors(dtype, [(3, 4)] * ranks)
             yield _op("all_reduce", monoid=monoid), _tensors(dtype, [()] * ranks)
             for size in (2 * ranks, 2 * ranks - 1, 1, 0):
@@ -79,7 +98,7 @@ def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
 
 def _special_reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     """NaN and infinities, on each rank once, and what few backends can add up."""
-    for dtype in ("f32", "f64", "f16", "bf16"):
+    for dtype in ("f32", "f64", "f16", "bf16", "f8e5m2"):
         for monoid in ("max", "min"):
             for at in range(ranks):
                 tensors = _tensors(dtype, [(6,)] * ranks)
@@ -89,8 +108,6 @@ def _special_reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
                 tensors[at][3] = -0.0
                 tensors[at][4] = -float("nan")
                 yield _op("all_reduce", monoid=monoid), tensors
-    for dtype, monoid in (("f8e4m3fn", "sum"), ("c64", "sum"), ("c64", "prod")):
-        yield _op("all_reduce", monoid=monoid), _tensors(dtype, [(4,)] * ranks)
 
 
 def _gather(dtype: str, size: int, dim: int, ranks: int) -> tuple[Op, list[Tensor]]:
@@ -122,6 +139,6 @@ def _op(name: str, **args: Arg) -> Op:
 def _tensors(dtype: str, shapes: list[tuple[int, ...]]) -> list[Tensor]:
     """Small integers, so that sums and products are exact in every dtype."""
     generator = torch.Generator().manual_seed(sum(map(ord, dtype)) + len(shapes))
-    low = 0 if dtype in ("bool", "u8", "u16", "u64") else -2
+    low = 0 if dtype in ("bool", "u8", "u16", "u32", "u64") else -2
     drawn = [torch.randint(low, 3, shape, generator=generator) for shape in shapes]
     return [tensor.to(TORCH_DTYPES[dtype]) for tensor in drawn]

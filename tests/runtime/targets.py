@@ -43,7 +43,7 @@ def compare_collectives(processes: Processes) -> list[str]:
             if backend == "nccl" and op.kind != "comm.reduce_scatter":
                 continue
             expected = collective(op, tensors)[group.position]
-            found = COLLECTIVES[op.kind](tensors[group.position], *_arguments(op), group)
+            found = COLLECTIVES[op.kind](tensors[group.position], **_arguments(op), group=group)
             if problem := _difference(found, expected):
                 shapes = [list(t.shape) for t in tensors]
                 wrong.append(f"{_describe(op)} {tensors[0].dtype} {shapes} {group}: {problem}")
@@ -151,7 +151,7 @@ def compare_captured(processes: Processes) -> list[str]:
 
     def run_all(mine: list[Tensor]) -> list[Tensor]:
         return [
-            COLLECTIVES[op.kind](x, *_arguments(op), group)
+            COLLECTIVES[op.kind](x, **_arguments(op), group=group)
             for (op, _), x in zip(sample.values(), mine, strict=True)
         ]
 
@@ -165,8 +165,8 @@ def compare_captured(processes: Processes) -> list[str]:
     ]
 
 
-def _arguments(op: Op) -> list[Any]:
-    return [arg for name, arg in op.args if name not in ("self", "group")]
+def _arguments(op: Op) -> dict[str, Any]:
+    return {name: arg for name, arg in op.args if name not in ("self", "group")}
 
 
 def fail_late(processes: Processes, build: Path) -> str:

@@ -1,0 +1,153 @@
+"""Paths: the fastest sequence of moves from one layout to another.
+
+First only moves towards the goal are tried, which is quick: an axis leaves its slot only if it
+isn't where the goal wants it, and goes to the goal's slot or becomes free. Then all moves are, as
+far as they may lead to something faster: a bound on what is left to do cuts off nearly all of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+
+from autopar.cost.moves import LayoutGraph, State, Step
+from autopar.cost.slots import Slot
+from autopar.ir.layout import Layout
+
+ROUNDING = 1e-9
+"""Relative difference of seconds that doesn't count."""
+
+
+class PathSearch:
+    """Searches paths to one goal.
+
+    Args:
+        graph: The layouts and the moves between them.
+        goal: Where paths lead.
+        itemsize: Bytes per element.
+    """
+
+    def __init__(self, graph: LayoutGraph, goal: Layout, itemsize: int) -> None:
+        self.graph = graph
+        self.table = graph.table
+        self.goal = goal
+        self.itemsize = itemsize
+        self.target: State = (self.table.numbered(goal.dims), goal.partial)
+        self.goal_slots = self.table.filled(self.target[0])
+        self.settled = frozenset(self.goal_slots)
+        self.goal_pending = frozenset(goal.partial)
+        self.goal_bytes = graph.nbytes(self.target[0], itemsize)
+        self.alpha, self.beta = graph.model.fastest(graph.axes)
+        self.stored = graph.model.local_copy(self.goal_bytes)
+
+    def best(self, source: Layout) -> list[Step] | None:
+        """Returns the fastest path from a layout; None if there is none."""
+        start: State = (self.table.numbered(source.dims), source.partial)
+        steps = self._shortest(start, math.inf, wide=False)
+        if steps is None:
+            return self._shortest(start, math.inf, wide=True)
+        limit = sum(step.seconds for step in steps) * (1 - ROUNDING)
+        if limit <= self._bound(start):
+            return steps
+        return self._shortest(start, limit, wide=True) or steps
+
+    def _shortest(self, start: State, limit: float, *, wide: bool) -> list[Step] | None:
+        """Returns the fastest path; of equally fast ones, one with few moves.
+
+        Dijkstra's algorithm towards the goal; with all moves (`wide`) A*, which is Dijkstra's with
+        a bound on the rest of the path.
+
+        Args:
+            start: Where paths begin.
+            limit: Only paths that take less seconds count.
+            wide: Whether all moves are tried.
+        """
+        best: dict[State, tuple[float, int]] = {start: (0.0, 0)}
+        came: dict[State, tuple[State, Step]] = {}
+        queue: list[tuple[float, float, int, int, State]] = [(0.0, 0.0, 0, 0, start)]
+        while queue:
+            _, seconds, count, _, state = heapq.heappop(queue)
+            if (seconds, count) > best[state]:
+                continue
+            if state == self.target:
+                return _path(came, state)
+            for step in self._all_steps(state) if wide else self._steps(state):
+                reached = (seconds + step.seconds, count + 1)
+                if step.state in best and best[step.state] <= reached:
+                    continue
+                total = reached[0] + (self._bound(step.state) if wide else 0.0)
+                if total < limit:
+                    best[step.state] = reached
+                    came[step.state] = (state, step)
+                    heapq.heappush(queue, (total, *reached, len(queue), step.state))
+        return None
+
+    def _bound(self, state: State) -> float:
+        """Returns seconds that any path from a state to the goal takes at least.
+
+        Unless local moves lead there, a last collective leaves at least the goal's bytes, of which
+        it moves half or more; and what a device doesn't hold has to come from others.
+        """
+        dims, partial = state
+        if self.goal_pending.issuperset(partial) and self.table.may_become(dims, self.target[0]):
+            return 0.0
+        held = self.graph.nbytes(dims, self.itemsize)
+        missing = max(self.goal_bytes - held, self.goal_bytes / 2)
+        return self.alpha + missing * self.beta + self.stored
+
+    def _all_steps(self, state: State) -> Iterator[Step]:
+        yield from self._steps(state)
+        yield from self.graph.moves(state, self.itemsize)
+
+    # Moves towards the goal
+
+    def _steps(self, state: State) -> Iterator[Step]:
+        dims, partial = state
+        filled = self.table.filled(dims)
+        busy = {axis for slot in filled for axis in slot.axes}
+        busy.update(axis for axis, _ in partial)
+        yield from self._removals(state, filled)
+        yield from self._reductions(state)
+        for slot in self.goal_slots:
+            if busy.isdisjoint(slot.axes):
+                yield from self.graph.slice(state, slot)
+        monoids = {monoid for _, monoid in partial}
+        for axis, monoid in self.goal.partial:
+            # Different reductions must not be pending at once: their order would matter.
+            if axis not in busy and monoids <= {monoid}:
+                yield self.graph.to_partial(state, axis, monoid)
+
+    def _removals(self, state: State, filled: list[Slot]) -> Iterator[Step]:
+        """all_gather, and all_to_all to wherever the axes are wanted."""
+        settled = [slot for slot in filled if slot in self.settled]
+        fixed = {slot.axes[0] for slot in settled if slot.is_digit}
+        for slot in filled:
+            if slot in settled or not fixed.isdisjoint(slot.axes):
+                continue
+            yield from self.graph.gather(state, slot, self.itemsize)
+            for other in self.goal_slots:
+                if other.axes == slot.axes and other != slot:
+                    yield from self.graph.exchange(state, slot, other, self.itemsize)
+
+    def _reductions(self, state: State) -> Iterator[Step]:
+        """all_reduce and reduce_scatter of what is pending but must not stay so."""
+        axes = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)
+        if not axes:
+            return
+        split = {axis for slot in self.goal_slots for axis in slot.axes}
+        unsplit = tuple(axis for axis in axes if axis not in split)
+        for group in dict.fromkeys((axes, unsplit, *((axis,) for axis in axes))):
+            if group:
+                yield self.graph.reduce(state, group, self.itemsize)
+        for slot in self.goal_slots:
+            if set(slot.axes) <= set(axes):
+                yield from self.graph.reduce_scatter(state, slot, self.itemsize)
+
+
+def _path(came: dict[State, tuple[State, Step]], state: State) -> list[Step]:
+    steps: list[Step] = []
+    while state in came:
+        state, step = came[state]
+        steps.append(step)
+    return steps[::-1]

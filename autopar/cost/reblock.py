@@ -1,0 +1,49 @@
+"""Reblocking: how much moves when other axes cut a dimension, counted without looking at ranks.
+
+Blocks over `before` parts become blocks over `after` parts of the same dimension. A process gets
+the stretches of its new block from processes that hold them. Where several do, those who want a
+stretch take turns among its holders, so that nobody sends much more than others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autopar.ir.layout import block_size
+
+
+class Exchange(NamedTuple):
+    """What one process sends or receives, whichever is more.
+
+    Attributes:
+        messages: Number of messages.
+        elements: Elements of the dimension in all of them.
+    """
+
+    messages: int
+    elements: int
+
+
+def reblock_exchange(size: int, before: int, after: int, members: int) -> Exchange:
+    """Returns what a process sends or receives at most.
+
+    Args:
+        size: Of the dimension.
+        before: Number of blocks that it is cut into.
+        after: Number of blocks that it is to be cut into.
+        members: Size of the group; a block is held by `members / before` of them.
+    """
+    held, wanted = block_size(size, before), block_size(size, after)
+    received = _overlapped(wanted, held, size)
+    wanting = _overlapped(held, wanted, size) * (members // after)
+    sent = block_size(wanting, members // before)
+    return Exchange(max(received, sent), max(wanted, sent * min(held, wanted)))
+
+
+def _overlapped(block: int, other: int, size: int) -> int:
+    """Returns how many of the `other` blocks a block overlaps at most."""
+    if block % other == 0:
+        return min(block // other, block_size(size, other))
+    if other % block == 0:
+        return 1
+    return min((block + other - 2) // other + 1, block_size(size, other))
