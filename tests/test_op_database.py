@@ -22,9 +22,7 @@ FAST = 16
 
 def _names() -> list[Any]:
     return [
-        pytest.param(
-            name, marks=[] if at % FAST == 0 and name not in RANDOM else [pytest.mark.slow]
-        )
+        pytest.param(name, marks=[] if at % FAST == 0 else [pytest.mark.slow])
         for at, name in enumerate(OPINFOS)
     ]
 

@@ -82,7 +82,7 @@ RANDOM = frozenset(
         "uniform",
     )
 )
-"""OpInfos whose results are random: shapes and dtypes are judged, and whether ranks agree."""
+"""OpInfos whose results are random: the ranks are compared with the serial program alone."""
 
 
 def excluded(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from autopar.annotate import Pin
 from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Function, Program, Value
+from autopar.ir.program import Function, Port, Program, Value
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.boxes import Box
 from autopar.runtime.ports import port_box
@@ -64,16 +64,13 @@ class Verdict:
 
 
 def random_pins(program: Program, mesh: ProcessMesh, seed: str) -> tuple[Pin, ...]:
-    """Returns pins of inputs, or of outputs if there are no inputs.
+    """Returns pins of inputs, or of outputs if there are no inputs to split.
 
     At least one dimension is split, if any has more than one element. Sizes need not divide, and
     may be smaller than the axis.
     """
     dice = random.Random(seed)
-    signature = program.signature
-    ports = [
-        port for port in signature.inputs or signature.outputs if max(port.shape, default=0) > 1
-    ]
+    ports = _splittable(program.signature.inputs) or _splittable(program.signature.outputs)
     if not ports:
         return ()
     certain = dice.choice(ports)
@@ -89,6 +86,10 @@ def random_pins(program: Program, mesh: ProcessMesh, seed: str) -> tuple[Pin, ..
         mapping = tuple(tuple(entry) if entry else -1 for entry in entries)
         pins.append(Pin(port.name, mapping, "a random pin"))
     return tuple(pins)
+
+
+def _splittable(ports: Sequence[Port]) -> list[Port]:
+    return [port for port in ports if max(port.shape, default=0) > 1]
 
 
 def compile_case(captured: Captured, mesh: ProcessMesh, pins: tuple[Pin, ...]) -> Compiled:
@@ -110,8 +111,8 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "de
         captured: The call.
         mesh: The ranks.
         seed: Of the pins.
-        values: What the values of the results are. Shapes and dtypes are always judged; of random
-            values, whether ranks that hold the same elements agree.
+        values: What the values of the results are. Where they are undefined, shapes and dtypes
+            alone are judged; random ones depend on the program's seed, and on nothing else.
     """
     pins = random_pins(captured.program, mesh, seed)
     compiled = compile_case(captured, mesh, pins)
@@ -120,8 +121,9 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "de
     found = ranks.run(captured.inputs, seen.trace)
     noise = RoundingNoise()
     expected = run_serial(captured.program, {}, captured.inputs, noise.trace)
-    wrong = differences(found, expected, FREE_TOLERANCE, values == "defined", noise.error)
-    if not wrong and values == "random":
+    defined = values != "undefined"
+    wrong = differences(found, expected, FREE_TOLERANCE, defined, noise.error)
+    if not wrong and defined:
         wrong = seen.disagreements()
     missing = fallbacks(compiled.serial.main)
     if wrong:
