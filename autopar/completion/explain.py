@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from autopar.cost import Cluster, CommunicationModel, Reshard, ReshardPlanner
 from autopar.ir.distribution import consumed, produced, replicated
+from autopar.ir.foreign import bare_kind
 from autopar.ir.layout import ORIGIN_KINDS, Layout
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
@@ -56,7 +57,7 @@ def _fallback(op: Op, main: Function, mesh: ProcessMesh) -> ReportEntry:
             count *= size
         nbytes += count
     detail = f"{op.origin.detail if op.origin else ''}: all {mesh.size} processes compute all of it"
-    return ReportEntry("replicated", op.kind, detail, op.loc, nbytes)
+    return ReportEntry("replicated", bare_kind(op.kind), detail, op.loc, nbytes)
 
 
 class _Changes:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from autopar.completion.graph import Node
 from autopar.completion.solve import Solution
+from autopar.ir.foreign import bare_kind
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, OpDist, Value
@@ -58,7 +59,7 @@ def _complete_op(op: Op, node: Node, solution: Solution) -> Op:
 
 def _op_origin(solution: Solution, node: Node) -> Origin:
     if not node.call.has_rule:
-        return Origin("fallback", f"{node.op.kind} has no rule")
+        return Origin("fallback", f"{bare_kind(node.op.kind)} has no rule")
     choice = solution.choices[node.index]
     if node.index in solution.chosen:
         return Origin("chosen", "by predicted cost")

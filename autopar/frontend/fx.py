@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from autopar.frontend.functionalized import (
+    Surroundings,
+    Unwritable,
+    is_functionalized,
+    lower_functionalized,
+)
 from autopar.frontend.random import draw_by_counter
+from autopar.frontend.source_line import source_line
+from autopar.frontend.writes import lost_writes
 from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
 from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
 
@@ -41,6 +49,9 @@ IR_DTYPES: Mapping[torch.dtype, str] = {
     torch.complex128: "c128",
 }
 """The IR's name of each torch dtype."""
+
+_TORCH = ("aten", "prims", "quantized_decomposed")
+"""The namespaces of torch's own ops."""
 
 _LEFT_OUT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 """Arguments that say where and in which strides a result is stored."""
@@ -96,10 +107,17 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class GraphOutput:
-    """A value that the program returns, and the user's name for it."""
+    """A value that the program returns.
+
+    Attributes:
+        node: What computes it.
+        label: The user's name for it.
+        updates: The placeholder whose new content it is, if it is one's. It is stored as that is.
+    """
 
     node: fx.Node
     label: str
+    updates: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -111,14 +129,14 @@ class Lowering:
             placeholder that isn't here must not be used.
         outputs: What the program returns. Whatever they don't need is dropped.
         names: Names of values, by the node that computes them. Others get the node's name.
-        locate: Where a node comes from.
+        locate: Where a node comes from; by default the line that torch noted.
         name: Name of the program.
     """
 
     inputs: Mapping[fx.Node, GraphInput]
     outputs: Sequence[GraphOutput]
     names: Mapping[fx.Node, str] = field(default_factory=dict)
-    locate: Callable[[fx.Node], Loc] = lambda node: UNKNOWN
+    locate: Callable[[fx.Node], Loc] = source_line
     name: str = ""
 
 
@@ -159,14 +177,20 @@ class _Lowerer:
             self._add_value(node, self._unique(given.name), node.meta["val"], given.role, given.loc)
         self._name_results(live)
         ops = tuple(
-            self._op(node)
+            op
             for node in live
             if node.op == "call_function" and node.target is not operator.getitem
+            for op in self._ops(node)
         )
         self._raise_if_any()
         inputs = tuple(self._one(node) for node in self.inputs)
         outputs = tuple(self._one(self._origin(out.node)) for out in self.lowering.outputs)
-        main = Function("main", inputs, outputs, self.values, ops)
+        aliases = tuple(
+            (output, self._one(out.updates))
+            for output, out in zip(outputs, self.lowering.outputs, strict=True)
+            if out.updates is not None
+        )
+        main = Function("main", inputs, outputs, self.values, ops, aliases)
         program = Program({"main": main}, self._signature(main), name=self.lowering.name)
         return draw_by_counter(program)
 
@@ -205,7 +229,15 @@ class _Lowerer:
                 self.problems.append(f"  - {node.name}: a placeholder that nobody accounts for")
             elif node.op not in ("placeholder", "call_function"):
                 self.problems.append(f"  - {node.name}: a node of kind {node.op}")
+        for node in lost_writes(self.graph, needed):
+            self._refuse_write(node)
         return [node for node in self.graph.nodes if node in needed]
+
+    def _refuse_write(self, node: fx.Node) -> None:
+        self.problems.append(
+            f"  - {self.lowering.locate(node)}: {_kind(node)} writes to its operand; functionalize"
+            " the graph, as run_decompositions() of an exported program does"
+        )
 
     def _name_results(self, live: Sequence[fx.Node]) -> None:
         """Gives every result a value. The picks of a tuple name the parts of it."""
@@ -280,6 +312,28 @@ class _Lowerer:
             raise InvalidInputError(f"{node.name}: a tuple where a tensor is needed")
         return name
 
+    def _ops(self, node: fx.Node) -> Sequence[Op]:
+        if not is_functionalized(node):
+            return [self._op(node)]
+        loc = self.lowering.locate(node)
+        results = self.refs[node]
+        names = (results,) if isinstance(results, str) else results
+        place = f"{loc}: argument"
+        arg = lambda value, name: self._arg(value, f"{place} {name} of {node.args[0]}")  # noqa: E731
+        try:
+            return lower_functionalized(node, Surroundings(names, arg, self._resized, loc))
+        except Unwritable as problem:
+            self.problems.append(f"  - {loc}: {node.args[0]}: {problem}")
+            return []
+
+    def _resized(self, name: str, like: str, dim: int, size: int) -> str:
+        """Adds a value like another one but for the size of a dimension."""
+        value = self.values[like]
+        shape = (*value.shape[:dim], size, *value.shape[dim:][1:])
+        name = self._unique(name)
+        self.values[name] = Value(name, value.dtype, shape)
+        return name
+
     def _op(self, node: fx.Node) -> Op:
         loc = self.lowering.locate(node)
         results = self.refs.get(node, ())
@@ -289,9 +343,7 @@ class _Lowerer:
             self.problems.append(f"  - {loc}: {kind} is no ATen op")
             return Op(kind, (), names, loc=loc)
         if node.target._schema.is_mutable:
-            self.problems.append(
-                f"  - {loc}: {kind} writes to its operand; functionalize the graph"
-            )
+            self._refuse_write(node)
         renamed = _RENAMED.get(kind, kind)
         args: list[tuple[str, Arg]] = []
         for key, value in _given(node, node.target):
@@ -352,7 +404,7 @@ def _same_type(node: fx.Node, source: fx.Node) -> bool:
 def _given(node: fx.Node, target: torch._ops.OpOverload) -> Iterable[tuple[str, object]]:
     """Yields the arguments by schema name, those left out that equal their default."""
     for position, argument in enumerate(target._schema.arguments):
-        if argument.name in _LEFT_OUT:
+        if argument.name in _LEFT_OUT and target.namespace in _TORCH:
             continue
         if position < len(node.args) and not argument.kwarg_only:
             value = node.args[position]

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from autopar.ir.foreign import SEEDED
+from autopar.ir.foreign import SEEDED, bare_kind
 from autopar.ir.program import (
     SEED,
     Arg,
@@ -72,7 +72,7 @@ def _is_random(op: Op) -> bool:
     if op.kind in _DRAWS:
         return True
     overload: Any = torch.ops
-    for part in op.kind.split("."):
+    for part in bare_kind(op.kind).split("."):
         overload = getattr(overload, part, None)
     if torch.Tag.nondeterministic_seeded not in getattr(overload, "tags", ()):
         return False

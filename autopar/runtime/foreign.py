@@ -29,26 +29,30 @@ def seeded(kernel: Kernel) -> Kernel:
     return run
 
 
-def functional(kernel: Kernel, schema: Any) -> Kernel:
-    """Returns a kernel that writes to copies of its operands.
+def foreign(kernel: Kernel, schema: Any, functional: bool = False) -> Kernel:
+    """Returns a kernel around an op of another library, which may rely on what torch promises.
+
+    Its operands are dense, as most are in the model, whose strides a program doesn't keep.
 
     Args:
         kernel: The op.
         schema: Its schema, which says what it writes to.
+        functional: Whether it writes to copies of its operands.
 
     Returns:
-        A function of the same arguments. It returns the op's results, and behind them the new
-        content of each tensor that the op writes to, in the order of the arguments.
+        A function of the same arguments, which returns all tensors among the op's results; if
+        functional, behind them the new content of each tensor that the op writes to, in the order
+        of the arguments. A single one is returned by itself.
     """
     names = [argument.name for argument in schema.arguments]
     written = [argument.name for argument in schema.arguments if argument.is_write]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        given.update((name, _copied(given[name])) for name in written if name in given)
+        given = {name: _dense(value, name in written) for name, value in given.items()}
         found = kernel(**given)
-        contents = (tensor for name in written for tensor in _tensors(given.get(name)))
-        results = (*_tensors(found), *contents)
+        contents = [tensor for name in written for tensor in _tensors(given.get(name))]
+        results = (*_tensors(found), *(contents if functional else ()))
         return results[0] if len(results) == 1 else results
 
     return run
@@ -58,11 +62,12 @@ def _kind_of(device: torch.device) -> str:
     return "cuda" if device.type == "cpu" else device.type
 
 
-def _copied(value: Any) -> Any:
+def _dense(value: Any, copied: bool) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_copied(item) for item in value]
+        return [_dense(item, copied) for item in value]
     if isinstance(value, Tensor):
-        return value.clone(memory_format=torch.contiguous_format)
+        dense = torch.contiguous_format
+        return value.clone(memory_format=dense) if copied else value.contiguous()
     return value
 
 

@@ -19,7 +19,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
 from autopar.ir.foreign import FUNCTIONAL, SEEDED
 from autopar.ir.program import Arg, DType, Ref
-from autopar.runtime.foreign import functional, seeded
+from autopar.runtime.foreign import foreign, seeded
 from autopar.runtime.own_ops import OWN_OPS
 from autopar.runtime.random_ops import RANDOM_OPS
 
@@ -49,6 +49,9 @@ IR_DTYPES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTY
 """The IR's name of each torch dtype."""
 
 Kernel = Callable[..., Any]
+
+_TORCH = ("aten", "prims", "quantized_decomposed")
+"""The namespaces of torch's own ops."""
 
 _OWN: Mapping[str, Kernel] = {**OWN_OPS, **RANDOM_OPS}
 
@@ -85,9 +88,11 @@ def kernel(kind: str) -> Kernel:
     if kind.startswith(SEEDED):
         return seeded(kernel(kind.removeprefix(SEEDED)))
     if kind.startswith(FUNCTIONAL):
-        bare = kind.removeprefix(FUNCTIONAL)
-        return functional(kernel(bare), _overload(bare)._schema)
+        written = _overload(kind.removeprefix(FUNCTIONAL))
+        return foreign(written, written._schema, functional=True)
     found: Kernel = _overload(kind)
+    if kind.partition(".")[0] not in _TORCH:
+        return foreign(found, found._schema)  # type: ignore[attr-defined]
     if kind in _STRIDES:
         found = _with_strides(found, _STRIDES[kind])
     return _without_masked(found) if "output_mask" in signature(kind).positional else found

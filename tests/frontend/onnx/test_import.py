@@ -253,7 +253,8 @@ def test_all_nodes_that_cant_be_expressed(tmp_path: Path) -> None:
     assert refusal(tmp_path, simple(nodes, arrays, "found y top", opset=20)) == [
         "node 'find' (NonZero, opset 20): the content of its input 'x' must be known at import "
         "time, and it is computed from the program's inputs",
-        "node 'decode' (ImageDecoder, opset 20): decode images before they are given to the program",
+        "node 'decode' (ImageDecoder, opset 20): decode images before they are given to the "
+        "program",
         "node 'top' (TopK, opset 20): the content of its input 'k' must be known at import time, "
         "and it is computed from the program's inputs",
         "node 'loop' (Loop, opset 20): its trip count depends on the program's inputs",
