@@ -11,9 +11,10 @@ from torch import Tensor
 from autopar.ir.mesh import ProcessMesh
 from tests.op_database.capture import CAPTURES, NoTensors, capture_backward, capture_forward
 from tests.op_database.exclusions import EXCLUDED, RANDOM, UNDEFINED
-from tests.op_database.judge import differences, judge, judge_serial, random_pins
+from tests.op_database.judge import Verdict, differences, judge, judge_serial, random_pins
 from tests.op_database.selection import SAMPLES, Call, all_opinfos, calls_of, name_of
-from tests.op_database.suite import records_of
+from tests.op_database.suite import Record, records_of
+from tests.op_database.tally import failed, render
 
 OPINFOS = {name_of(opinfo): opinfo for opinfo in all_opinfos()}
 FAST = 16
@@ -111,3 +112,14 @@ def test_calls_without_tensors_are_refused(direction: str) -> None:
 def test_nothing_is_in_two_tables() -> None:
     names = [name for each in (*EXCLUDED.values(), RANDOM, UNDEFINED) for name in each]
     assert len(names) == len(set(names))
+
+
+def test_what_failed_and_what_fell_back_is_told() -> None:
+    verdicts = [Verdict("split"), Verdict("fell back", missing=("a.b.c",)), Verdict("wrong", "why")]
+    records = [Record("add", at, "forward", (2,), it) for at, it in enumerate(verdicts)]
+    text = render(records, ["add", "nonzero"])
+    assert "1 of 2 OpInfos, 3 programs, 3 runs, 1 failed" in text
+    assert "left out, because the shape of the result depends on values: nonzero" in text
+    assert "     1  a.b.c" in text
+    assert text.endswith("add[2] forward on [2]: wrong: why")
+    assert failed(records) == records[2:]

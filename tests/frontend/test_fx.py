@@ -142,3 +142,8 @@ def test_results_that_nobody_asked_for_are_no_results() -> None:
     (op,) = lowered(gradient, *tensors).main.ops
     assert op.kind == "aten.convolution_backward.default"
     assert len(op.results) == 2
+
+
+def test_arguments_may_be_complex() -> None:
+    (op,) = lowered(lambda x: (torch.ops.aten.mul.Scalar(x, 1j),), X).main.ops
+    assert op.arg("other") == 1j

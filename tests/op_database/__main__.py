@@ -12,33 +12,32 @@ import fnmatch
 import multiprocessing
 import pickle
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from tests.op_database.judge import MESHES, OUTCOMES
+from tests.op_database.judge import MESHES
 from tests.op_database.selection import all_opinfos, name_of
 from tests.op_database.suite import Record, records_of
+from tests.op_database.tally import failed, render
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the judge; returns 1 if anything is wrong."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
-    names = [name_of(each) for each in all_opinfos()]
-    chosen = [name for name in names if fnmatch.fnmatch(name, options.only)]
+    chosen = [name for name in _opinfos() if fnmatch.fnmatch(name, options.only)]
     at, count = (int(part) for part in options.shard.split("/"))
     meshes = [tuple(map(int, text.split("x"))) for text in options.meshes]
     records = list(_run(chosen[at::count], meshes, options.jobs))
     if options.records:
         options.records.write_bytes(pickle.dumps(records))
-    print(table(records, names))
-    for record in records:
-        if record.verdict.outcome in ("wrong", "error"):
-            print(record)
-    return any(record.verdict.outcome in ("wrong", "error") for record in records)
+    print(render(records, chosen[at::count]))
+    return int(bool(failed(records)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,26 +56,21 @@ def _run(names: Sequence[str], meshes: Sequence[tuple[int, ...]], jobs: int) -> 
         for item in work:
             yield from _judge(item)
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for records in pool.imap(_judge, work, chunksize=4):
+    # Forked, so that nobody imports torch and the database again.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, context) as pool:
+        for records in pool.map(_judge, work, chunksize=4):
             yield from records
 
 
 def _judge(item: tuple[str, Sequence[tuple[int, ...]]]) -> list[Record]:
     name, meshes = item
-    (opinfo,) = (each for each in all_opinfos() if name_of(each) == name)
-    return list(records_of(opinfo, meshes))
+    return list(records_of(_opinfos()[name], meshes))
 
 
-def table(records: Sequence[Record], names: Sequence[str]) -> str:
-    counts = Counter((r.direction, r.mesh, r.verdict.outcome) for r in records)
-    rows = sorted({(direction, mesh) for direction, mesh, _ in counts})
-    lines = [f"{'':20s}" + "".join(f"{outcome:>10s}" for outcome in OUTCOMES)]
-    for direction, mesh in rows:
-        cells = [counts[direction, mesh, outcome] for outcome in OUTCOMES]
-        label = f"{direction} {'x'.join(map(str, mesh)) or '-'}"
-        lines.append(f"{label:20s}" + "".join(f"{cell:10d}" for cell in cells))
-    return "\n".join(lines)
+@cache
+def _opinfos() -> Mapping[str, Any]:
+    return {name_of(opinfo): opinfo for opinfo in all_opinfos()}
 
 
 if __name__ == "__main__":

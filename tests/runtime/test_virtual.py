@@ -137,6 +137,21 @@ def test_a_wrong_shape_is_an_error_at_its_op(tmp_path: Path) -> None:
         mesh.run({"x": torch.ones(2, 2)})
 
 
+def test_shapes_of_what_nobody_reads_may_be_wrong() -> None:
+    """PyTorch predicts some wrong, as the second result of aten._embedding_bag_forward_only."""
+    program = serial(
+        """
+        program "p" serial
+        func main {
+          input %x: f32[2, 2]
+          %y: f32[2], %at: i64[7] = aten.max.dim(self=%x, dim=0)
+          return %y as "out"
+        }
+        """
+    )
+    assert torch.equal(run_serial(program, {}, {"x": torch.eye(2)})["out"], torch.ones(2))
+
+
 def test_wrong_inputs_are_all_reported_before_anything_runs(tmp_path: Path) -> None:
     mesh = mesh_of(deploy({"tp": 2}, LOOP, tp=["tp"]), tmp_path, {"scale": torch.ones(4)})
     with pytest.raises(InvalidInputError) as caught:
