@@ -61,6 +61,7 @@ validate-rules: $(INSTALLED) ## Prove every rule, look for missing ones, write d
 
 onnx-suite: $(INSTALLED) ## Run onnx's backend suite on 2x2, and print what became of each case (long).
 	$(ONE_THREAD) $(BIN)/python -m tests.onnx_suite --mesh 2x2
+
 test-reshards: $(INSTALLED) ## Judge every reshard by brute force (long).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m slow tests/cost tests/partition/test_lower_reshard.py
 

@@ -66,6 +66,10 @@ def shapes(sizes: tuple[int, ...]) -> list[Shape]:
     ]
 
 
+def mesh_name(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
 def mesh_of(sizes: tuple[int, ...]) -> ProcessMesh:
     return ProcessMesh.of_shape(sizes, ("x", "y", "z")[: len(sizes)])
 
@@ -100,7 +104,7 @@ def carry_out(source: Layout, target: Layout, reshard: Reshard) -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=mesh_name)
 def test_sampled_reshards_are_right_and_the_fastest(sizes: tuple[int, ...], cluster: str) -> None:
     mesh = mesh_of(sizes)
     small = [shape for shape in shapes(sizes) if len(shape) <= (1 if len(sizes) > 2 else 2)]
@@ -111,7 +115,7 @@ def test_sampled_reshards_are_right_and_the_fastest(sizes: tuple[int, ...], clus
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("shape", range(9))
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=mesh_name)
 def test_all_reshards_are_right_and_the_fastest(
     sizes: tuple[int, ...], shape: int, cluster: str
 ) -> None:
@@ -161,7 +165,7 @@ def gather_then_slice(source: Layout, target: Layout) -> Iterator[Move]:
             yield Move("all_gather", axes, layout)
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=mesh_name)
 def test_never_sends_more_than_gather_then_slice(sizes: tuple[int, ...]) -> None:
     mesh = mesh_of(sizes)
     picker = random.Random(3)
