@@ -11,6 +11,7 @@ from tests.ops import (
     samples_layout,
     samples_linalg,
     samples_lists,
+    samples_loss,
     samples_normalization,
     samples_pointwise,
     samples_random,
@@ -29,6 +30,7 @@ MODULES = (
     samples_image,
     samples_random,
     samples_attention,
+    samples_loss,
 )
 
 NOT_RUN = {

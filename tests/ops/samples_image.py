@@ -1,4 +1,4 @@
-"""Samples of convolutions, pooling, resizing, transforms, losses and quantization."""
+"""Samples of convolutions, pooling, resizing, transforms and quantization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def samples() -> Iterator[Sample]:
     yield from resizing()
     yield from gradients()
     yield from transforms()
-    yield from losses()
 
 
 def _conv(x: Any, w: Any, bias: Any, transposed: bool = False, groups: int = 1) -> Sample:
@@ -214,24 +213,3 @@ def transforms() -> Iterator[Sample]:
     yield s("prelu", f(2, 3, 4), f(3))
     yield s("prelu", f(2, 3, 4), f(1))
     yield s("_cdist_forward", f(2, 3, 4), f(1, 5, 4), 2.0, None)
-
-
-def losses() -> Iterator[Sample]:
-    """Yields samples of losses."""
-    scores, target = f(6, 4).log_softmax(1), i(6, low=0, high=4)
-    maps, pixels = f(2, 4, 3, 2), i(2, 3, 2, low=0, high=4)
-    weight = f(4, low=0.5)
-    for reduction in (0, 1, 2):
-        yield s("nll_loss_forward", scores, target, weight, reduction, 1)
-        yield s("nll_loss_forward", scores, target, None, reduction, -100)
-        yield s("nll_loss2d_forward", maps, pixels, weight, reduction, -100)
-        grad = f(6) if reduction == 0 else f()
-        total = torch.tensor(3.5, dtype=torch.float64)
-        yield s("nll_loss_backward", grad, scores, target, weight, reduction, 1, total)
-        grad = f(2, 3, 2) if reduction == 0 else f()
-        yield s("nll_loss2d_backward", grad, maps, pixels, None, reduction, -100, total)
-        for name in ("mse_loss", "smooth_l1_loss", "huber_loss"):
-            yield s(name, f(3, 4), f(4, 3).T.contiguous(), reduction)
-        chance = f(3, 4, low=0.1, high=0.9)
-        yield s("binary_cross_entropy", chance, chance.flip(0), None, reduction)
-    yield s("nll_loss_forward", f(4), i(low=0, high=4), None, 2, -100)

@@ -30,6 +30,7 @@ from autopar.ir.ops import (
     linalg,
     loss,
     matmul,
+    nll,
     normalization,
     pointwise,
     pooling,
@@ -88,6 +89,7 @@ TABLES: tuple[Table, ...] = (
     sampling.RULES,
     sort.RULES,
     loss.RULES,
+    nll.RULES,
     quantized.RULES,
     random.RULES,
 )

@@ -1,56 +1,23 @@
-"""Losses."""
+"""Losses between elements, and their gradients.
+
+A mean over a split tensor isn't a sum of the parts' means: a body takes the sum, which may stay
+pending, and divides by the count of all elements.
+"""
 
 from __future__ import annotations
 
+import math
+
+from autopar.ir.ops.body import BodyWriter, with_bodies
+from autopar.ir.ops.nll import MEAN, NONE, SUM
 from autopar.ir.ops.pointwise import broadcast_dims
-from autopar.ir.ops.table import Table, operand_dims, pending, same
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
-
-MEAN, SUM = 1, 2
-"""Values of `reduction`; 0 is none."""
-
-
-def nll_loss(call: OpCall) -> Rule | None:
-    """aten.nll_loss_forward and nll_loss2d_forward: the loss, and the total weight of the targets.
-
-    The mean divides by the total weight, so a mean over a split batch is not a sum of parts.
-    """
-    rank = len(call.operands[1].shape)
-    batch = tuple((f"b{at}",) for at in range(rank))
-    scores: Dims = (*batch[:1], ("c",), *batch[1:])
-    operands = operand_dims(call, {"self": scores, "target": batch, "weight": (("c",),)})
-    reduction = call.integer("reduction", MEAN)
-    names = [name for (name,) in batch]
-    result = batch if reduction == 0 else ()
-    whole = ["c", *(names if reduction == MEAN else ())]
-    return build_rule(
-        call,
-        operands,
-        [result, ()],
-        reduce=dict.fromkeys(names, "sum"),
-        whole=whole,
-    )
-
-
-def nll_loss_backward(call: OpCall) -> Rule | None:
-    """aten.nll_loss_backward and nll_loss2d_backward, whose `total_weight` is a scalar."""
-    rank = len((call.tensor("target") or call.operands[2]).shape)
-    batch = tuple((f"b{at}",) for at in range(rank))
-    scores: Dims = (*batch[:1], ("c",), *batch[1:])
-    by_name: dict[str, Dims] = {
-        "grad_output": batch if call.operands[0].shape else (),
-        "self": scores,
-        "target": batch,
-        "weight": (("c",),),
-        "total_weight": (),
-    }
-    return build_rule(
-        call, operand_dims(call, by_name), [scores], whole=("c",), linear=(pending(0),)
-    )
+from autopar.ir.ops.table import Table, pending, same
+from autopar.ir.program import Arg, Ref
+from autopar.ir.rule import OpCall, Rule, build_rule
 
 
 def elementwise_loss(call: OpCall) -> Rule | None:
-    """A loss per element, its sum, or its mean, which must not be split."""
+    """A loss per element, its sum, or its mean."""
     first, second = (operand.shape for operand in call.operands[:2])
     if first != second:
         return None
@@ -58,28 +25,60 @@ def elementwise_loss(call: OpCall) -> Rule | None:
     operands = [broadcast_dims(operand.shape, first) for operand in call.operands]
     reduction = call.integer("reduction", MEAN)
     names = [name for (name,) in dims]
-    return build_rule(
-        call,
-        operands,
-        [dims if reduction == 0 else ()],
-        reduce=dict.fromkeys(names, "sum"),
-        whole=names if reduction == MEAN else (),
-        work=3,
-    )
 
+    def make(split: bool) -> Rule:
+        return build_rule(
+            call,
+            operands,
+            [dims if reduction == NONE else ()],
+            reduce=dict.fromkeys(names, "sum"),
+            whole=names if reduction == MEAN and not split else (),
+            work=3,
+        )
+
+    def write(w: BodyWriter) -> None:
+        target = w.value(w.op.results[0])
+        args = {**dict(w.op.args), "reduction": SUM}
+        total = w.emit(w.op.kind, args, (), target.dtype)
+        w.like("aten.div.Scalar", total, target.name, other=math.prod(first))
+
+    return with_bodies(call, make, "sum", write)
+
+
+def elementwise_loss_backward(call: OpCall) -> Rule | None:
+    """The gradient of such a loss, with `grad_output` per element or one for all."""
+    shape = call.results[0].shape
+    if any(len(operand.shape) > len(shape) for operand in call.operands):
+        return None
+    dims = broadcast_dims(shape, shape)
+    operands = [broadcast_dims(operand.shape, shape) for operand in call.operands]
+    reduction = call.integer("reduction", MEAN)
+    names = [name for (name,) in dims]
+    gradient = call.positions["grad_output"][0]
+
+    def make(split: bool) -> Rule:
+        return build_rule(
+            call,
+            operands,
+            [dims],
+            whole=names if reduction == MEAN and not split else (),
+            linear=(pending(gradient),),
+            work=3,
+        )
+
+    def write(w: BodyWriter) -> None:
+        gradient = w.required("grad_output")
+        share = w.like("aten.div.Scalar", gradient, other=math.prod(shape))
+        args: dict[str, Arg] = {**dict(w.op.args), "grad_output": Ref(share), "reduction": SUM}
+        w.emit_all(w.op.kind, args)
+
+    return with_bodies(call, make, "sum", write)
+
+
+_KINDS = ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy")
 
 RULES: Table = {
-    **same(["aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"], nll_loss),
-    **same(
-        ["aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default"], nll_loss_backward
-    ),
-    **same(
-        [
-            "aten.mse_loss.default",
-            "aten.smooth_l1_loss.default",
-            "aten.huber_loss.default",
-            "aten.binary_cross_entropy.default",
-        ],
-        elementwise_loss,
-    ),
+    **same([f"aten.{kind}.default" for kind in _KINDS], elementwise_loss),
+    "aten.binary_cross_entropy_with_logits.default": elementwise_loss,
+    **same([f"aten.{kind}_backward.default" for kind in _KINDS], elementwise_loss_backward),
 }

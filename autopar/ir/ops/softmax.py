@@ -24,22 +24,31 @@ def softmax(log: bool) -> RuleFunction:
             target = w.value(w.op.results[0])
             wide = accumulate_dtype(target.dtype)
             x = w.cast(w.required("self"), wide)
-            shifted = w.combine("aten.sub.Tensor", x, w.reduce("aten.amax.default", x, (at,)))
-            powers = w.like("aten.exp.default", shifted)
-            total = w.reduce("aten.sum.dim_IntList", powers, (at,))
-            narrow = wide != target.dtype
-            name = None if narrow else target.name
+            name = None if wide != target.dtype else target.name
             if log:
-                total = w.like("aten.log.default", total)
-                found = w.combine("aten.sub.Tensor", shifted, total, name)
+                found = write_log_softmax(w, x, at, name)
             else:
+                _, powers, total = _powers(w, x, at)
                 found = w.combine("aten.div.Tensor", powers, total, name)
-            if narrow:
+            if name is None:
                 w.cast(found, target.dtype, target.name)
 
         return with_bodies(call, make, "reduced", write)
 
     return rule
+
+
+def _powers(w: BodyWriter, x: str, at: int) -> tuple[str, str, str]:
+    """Adds `x` below its maximum along a dimension, the exponentials, and their sum."""
+    shifted = w.combine("aten.sub.Tensor", x, w.reduce("aten.amax.default", x, (at,)))
+    powers = w.like("aten.exp.default", shifted)
+    return shifted, powers, w.reduce("aten.sum.dim_IntList", powers, (at,))
+
+
+def write_log_softmax(w: BodyWriter, x: str, at: int, result: str | None = None) -> str:
+    """Adds the logarithm of the softmax of `x` along dimension `at`."""
+    shifted, _, total = _powers(w, x, at)
+    return w.combine("aten.sub.Tensor", shifted, w.like("aten.log.default", total), result)
 
 
 def softmax_backward(log: bool) -> RuleFunction:
