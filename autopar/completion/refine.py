@@ -6,7 +6,7 @@ graph's canonical order; only ops next to a reshard, or to a change, are looked 
 Where a split ends in a gather, the chain of ops before it is tried as a whole too: gathering 8-bit
 weights and then widening them is cheaper than the other way round, but no single step shows it.
 
-Where views lie between two ops, `shift` changes one of the ops and the views at once.
+Where no op alone gains anything, `shift` changes neighbouring ops together.
 
 What may change: an axis goes where a neighbour has it, or nowhere. What may not: where a weight is
 pinned along an axis and nobody suggests another place for that axis, the op computes where the
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
-from autopar.completion.shift import shifted, through_views
+from autopar.completion.shift import shifts
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
 
@@ -90,18 +90,17 @@ class Refine:
         return True
 
     def _shift(self, node: Node) -> list[int]:
-        """Changes an op together with the views around it, where one alone gains nothing."""
+        """Changes an op together with some around it, where one alone gains nothing."""
         around = _Around(self, node)
         current = self.choices[node.index]
         if node.steady or around.seconds(current) == 0.0:
             return []
-        suggested = [*around.suggested(), *through_views(self.graph, self.choices, node)]
         best: dict[int, Choice] = {}
         gain = 0.0
-        for splits in self._candidates(node, current, suggested):
-            changes = shifted(self.graph, self.choices, node, splits)
-            if changes is not None and (now := self._gain(changes)) > gain:
-                best, gain = changes, now
+        for splits in self._candidates(node, current, around.suggested()):
+            for changes in shifts(self.graph, self.choices, node, splits):
+                if (now := self._gain(changes)) > gain:
+                    best, gain = changes, now
         for index, choice in best.items():
             self.choices[index] = choice
         return sorted(best)

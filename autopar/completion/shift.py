@@ -1,8 +1,9 @@
-"""Shift: an op changes its split together with the views around it.
+"""Shift: neighbouring ops change their split together.
 
-A view computes nothing and follows what is next to it. So between two products, one step of
-`refine` at a time only moves a reshard from one side of a view to the other: the op behind the view
-has to change with it.
+One step of `refine` at a time only moves a reshard from one side of an op to the other, as long as
+the ops behind it want what it had before. So a change is carried on, op by op, to those that agreed
+with the last one until now: from a product through the views behind it, or from the gradient of a
+tied weight to the sum that it is part of. It ends at ops that compute where their weight lies.
 """
 
 from __future__ import annotations
@@ -14,87 +15,88 @@ from autopar.completion.graph import Graph, Node
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
 
-MAX_VIEWS = 4
-"""The most views in a row that change with an op."""
+MAX_REGION = 8
+"""The most ops that change together."""
 
 
-def shifted(
+def shifts(
     graph: Graph, choices: list[Choice], node: Node, splits: Splits
-) -> dict[int, Choice] | None:
-    """Returns the choices of an op with other splits, and of the views around it.
-
-    None if the op can't be split so, or no view around it would change.
-    """
+) -> Iterator[dict[int, Choice]]:
+    """Yields ever more changes that go with other splits of an op, if it can be split so."""
     choice = node.call.choice(splits)
     if choice is None:
-        return None
+        return
+    current = choices[node.index].splits.places
+    axes = [a for a in graph.space.axes if splits.places.get(a) != current.get(a)]
     changes = {node.index: choice}
-    for at, value in enumerate(node.operands):
-        _before(graph, choices, value, choice.consumed[at], changes)
-    for at, value in enumerate(node.results):
-        _behind(graph, choices, value, choice.produced[at], changes)
-    return changes if len(changes) > 1 else None
+    queue = [node]
+    while queue:
+        last = queue.pop(0)
+        for other, position, form in _agreeing(graph, choices, last, changes[last.index]):
+            if other.index in changes or _computes_by_weight(graph, choices, other, axes):
+                continue
+            follows = _following(graph, choices[other.index], other, position, form, axes)
+            if follows is not None:
+                changes[other.index] = follows
+                queue.append(other)
+                yield dict(changes)
+                if len(changes) == MAX_REGION:
+                    return
 
 
-def through_views(graph: Graph, choices: list[Choice], node: Node) -> Iterator[tuple[Splits, int]]:
-    """Yields the splits that are suggested by what lies behind the views before an op."""
-    for at, value in enumerate(node.operands):
-        views: list[Node] = []
-        while len(views) < MAX_VIEWS and (view := _view(graph, value)) is not None:
-            views.append(view)
-            value = view.operands[0]
-        producer = graph.producer[value]
-        if not views or producer is None:
+def _agreeing(
+    graph: Graph, choices: list[Choice], node: Node, changed: Choice
+) -> Iterator[tuple[Node, int, Form]]:
+    """Yields the neighbours that lose their agreement with an op: (op, position, new form)."""
+    space = graph.space
+    before = _around(choices[node.index])
+    after = _around(changed)
+    for value, old, new in zip(node.tensors, before, after, strict=True):
+        old, new = space.complete(old), space.complete(new)
+        if old is new or graph.pins[value] is not None:
             continue
-        form = choices[producer[0].index].produced[producer[1]]
-        for view in reversed(views):
-            made = view.call.choice(view.call.suggest(0, form))
-            form = made.produced[0] if made is not None else graph.replicated(view.results[0])
-        splits = node.call.suggest(at, form)
-        if splits.items:
-            yield splits, at
+        for other in graph.neighbours(value):
+            if other is node or other.steady or not other.call.has_rule:
+                continue
+            position = other.tensors.index(value)
+            if space.complete(_around(choices[other.index])[position]) is old:
+                yield other, position, new
 
 
-def _view(graph: Graph, value: int) -> Node | None:
-    """Returns the op that makes a value by moving the elements of another, if it is one."""
-    producer = graph.producer[value]
-    return producer[0] if producer is not None and _is_view(graph, producer[0]) else None
+def _computes_by_weight(graph: Graph, choices: list[Choice], node: Node, axes: list[str]) -> bool:
+    """Whether an op is split as its weight is, which is for `refine` to change."""
+    places = choices[node.index].splits.places
+    for at in node.weights:
+        pin = graph.pins[node.operands[at]]
+        producer = graph.producer[node.operands[at]]
+        if producer is not None:
+            pin = choices[producer[0].index].produced[producer[1]]
+        if pin is not None:
+            suggested = node.call.suggest(at, pin).places
+            if any(a in suggested and places.get(a) == suggested[a] for a in axes):
+                return True
+    return False
 
 
-def _is_view(graph: Graph, node: Node) -> bool:
-    alone = len(node.operands) == 1 and len(node.results) == 1 and not node.steady
-    free = graph.pins[node.results[0]] is None if alone else False
-    return free and node.call.has_rule and not node.call.rule.work
+def _following(
+    graph: Graph, current: Choice, node: Node, position: int, form: Form, axes: list[str]
+) -> Choice | None:
+    """Returns the choice of an op that takes over some axes from a tensor's new form."""
+    table = graph.space.table
+    wanted = node.call.suggest(position, form)
+    splits = current.splits
+    for axis in axes:
+        splits = table.without(splits, axis)
+        if axis in wanted.places:
+            merged = table.merged(splits, axis, wanted)
+            if merged is None:
+                return None
+            splits = merged
+    choice = node.call.choice(splits)
+    if choice is None or graph.space.complete(_around(choice)[position]) is not form:
+        return None
+    return choice
 
 
-def _before(
-    graph: Graph, choices: list[Choice], value: int, form: Form, changes: dict[int, Choice]
-) -> None:
-    """Adds the views before an op that had better make the form it needs."""
-    for _ in range(MAX_VIEWS):
-        view = _view(graph, value)
-        if view is None or len(graph.uses[value]) > 1:
-            return
-        choice = view.call.choice(view.call.suggest(1, form))
-        if choice is None or choice is choices[view.index]:
-            return
-        changes[view.index] = choice
-        value, form = view.operands[0], choice.consumed[0]
-
-
-def _behind(
-    graph: Graph, choices: list[Choice], value: int, form: Form, changes: dict[int, Choice]
-) -> None:
-    """Adds the views behind an op that had better take the form it makes."""
-    for _ in range(MAX_VIEWS):
-        readers = graph.uses[value]
-        if graph.pins[value] is not None or len(readers) != 1:
-            return
-        view = readers[0][0]
-        if not _is_view(graph, view):
-            return
-        choice = view.call.choice(view.call.suggest(0, form))
-        if choice is None or choice is choices[view.index]:
-            return
-        changes[view.index] = choice
-        value, form = view.results[0], choice.produced[0]
+def _around(choice: Choice) -> tuple[Form, ...]:
+    return (*choice.consumed, *choice.produced)

@@ -91,6 +91,12 @@ class _Walk:
         self.movable = movable
         self.latency = self.space.planner.model.all_gather(0.0, (axis,))
         self.last_use = {value: uses[-1][0].index for value, uses in enumerate(graph.uses) if uses}
+        self.contracted = frozenset(
+            value
+            for node in graph.nodes
+            for at in node.weights[:1]
+            for value in _parameters(graph, node.operands[at])
+        )
         self.minor = frozenset() if movable is not None else _minor_weights(graph)
         self._costs: dict[tuple[Form, Form, int], float] = {}
         self._steps: dict[tuple[object, ...], _Step | None] = {}
@@ -155,7 +161,8 @@ class _Walk:
                 if step is None:
                     continue
                 weights = self._origins(node.operands[at], step.choice.consumed[at])
-                if weights is not None and self._stay(weights):
+                asked = [(node.operands[at], step.choice.consumed[at]), *(weights or ())]
+                if weights is not None and self._stay(weights) and _agree(state, asked):
                     any_way = True
                     yield self._moved(state, node, step, tuple(weights), node.operands[at])
         if any_way and node.index in self.minor:
@@ -194,6 +201,9 @@ class _Walk:
         for value, form in zip(node.results, step.made, strict=True):
             if form.splits.places or form.layout.partial:
                 live[value] = (form,)
+        for value, form in weights:
+            if self.last_use[value] > node.index:
+                live[value] = (form,)
         for value in node.tensors:
             if self.last_use.get(value, -1) <= node.index and value not in self.graph.outputs:
                 live.pop(value, None)
@@ -202,13 +212,18 @@ class _Walk:
     def _options(self, node: Node) -> Iterator[tuple[Splits, int]]:
         """Yields the ways to split an op's weight, unless that is settled."""
         rule = node.call.rule
-        for at in node.weights[:1]:
+        for at in self._weights(node):
             if self._is_settled(node.operands[at]):
                 return
             for dim in rule.operands[at]:
                 for factor in dim:
                     for layout in self._layouts(node, factor):
                         yield self.space.table.of({factor: layout}), at
+
+    def _weights(self, node: Node) -> tuple[int, ...]:
+        """Returns the position of an op's weight: contracted here, or, if tied, elsewhere."""
+        tied = (at for at, value in enumerate(node.operands) if value in self.contracted)
+        return node.weights[:1] or (() if node.steady else tuple(tied)[:1])
 
     def _layouts(self, node: Node, factor: str) -> dict[DimLayout, None]:
         """Returns how a factor may be split: evenly as a whole, or along a later cut."""
@@ -306,9 +321,10 @@ class _Walk:
     def _priced(self, node: Node, choice: Choice, hands: tuple[Forms, ...], weighs: bool) -> _Step:
         seconds = choice.seconds if weighs else 0.0
         seen: set[tuple[int, Form]] = set()
+        weights = {*node.weights, *self._weights(node)}
         for at, (value, forms) in enumerate(zip(node.operands, hands, strict=True)):
             needed = choice.consumed[at]
-            if (weighs and at in node.weights) or (value, needed) in seen:
+            if (weighs and at in weights) or (value, needed) in seen:
                 continue
             seen.add((value, needed))
             seconds += self._reshard(forms, needed, value)
@@ -336,6 +352,21 @@ class _Walk:
             extra = collectives * COLLECTIVE_OVERHEAD * self.latency
             found = self._costs[key] = plan.seconds + extra
         return found
+
+
+def _agree(state: _State, weights: list[tuple[int, Form]]) -> bool:
+    """Whether a weight, and what it is made of, are asked for as an earlier op decided."""
+    return all(state.live.get(value, (form,))[0] is form for value, form in weights)
+
+
+def _parameters(graph: Graph, value: int) -> Iterator[int]:
+    """Yields the parameters that a weight is made of."""
+    producer = graph.producer[value]
+    if producer is None:
+        yield value
+        return
+    for operand in producer[0].operands:
+        yield from _parameters(graph, operand)
 
 
 def _minor_weights(graph: Graph) -> frozenset[int]:
