@@ -10,6 +10,7 @@ from autopar.completion.space import Form, Space
 from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
 from autopar.cost.halo import halo_seconds
+from autopar.ir.distribution import pending_once
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normalize_dim
 from autopar.ir.ops import rule_of
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
@@ -175,7 +176,13 @@ class Call:
         flowing = [(pending.axis, pending.monoid, pending.operands) for pending in dist.pending]
         read = self._read(rule, splits)
         taken = [
-            self._form(dims, tensor, read, [(a, m) for a, m, at in flowing if position in at])
+            self._form(
+                dims,
+                tensor,
+                read,
+                [(a, m) for a, m, at in flowing if position in at]
+                + list(pending_once(rule, dist, position).items()),
+            )
             for position, (dims, tensor) in enumerate(
                 zip(rule.operands, self.operands, strict=True)
             )

@@ -69,8 +69,19 @@ def consumed(rule: Rule, dist: OpDist, operand: int, complete: Collection[str] =
     """
     rule = rule.under(dist.body)
     pending = {p.axis: p.monoid for p in dist.pending if operand in p.operands}
+    pending |= pending_once(rule, dist, operand)
     layout = Layout(dist.mesh, tensor_dims(rule, dist, rule.operands[operand], complete))
     return layout.with_partial(pending).normalized()
+
+
+def pending_once(rule: Rule, dist: OpDist, operand: int) -> dict[str, str]:
+    """Returns the axes over which an operand must be pending to count once, and the monoids."""
+    return {
+        axis: rule.reduce[factor, 0]
+        for factor, operands in rule.once.items()
+        if operand in operands
+        for axis in dim_axes(dist.factor(factor) or ())
+    }
 
 
 def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Redistribution]:
@@ -234,6 +245,7 @@ __all__ = [
     "factor_start",
     "local_args",
     "local_points",
+    "pending_once",
     "produced",
     "replicated",
     "serial_points",

@@ -227,6 +227,8 @@ class Rule:
         whole: Factors that must not be split (the sorted dimension of a sort).
         reduce: (factor, result position) -> monoid, for every splittable factor that is absent
             from a result: a split leaves that result pending, or, if it is `SAME`, complete.
+        once: Factor that is reduced -> operands that every part of it would add. If it is split,
+            they are consumed pending over the same axes, so that they count once.
         indexed: Factor addressed by the values of an index operand -> the op that computes a
             shard.
         linear: How the op commutes with pending reductions of its operands.
@@ -244,6 +246,7 @@ class Rule:
     results: tuple[Dims, ...]
     whole: frozenset[str] = frozenset()
     reduce: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    once: Mapping[str, frozenset[int]] = field(default_factory=dict)
     indexed: Mapping[str, Shard] = field(default_factory=dict)
     linear: tuple[Linear, ...] = ()
     windows: Mapping[str, Window] = field(default_factory=dict)
@@ -287,6 +290,7 @@ def make_rule(
     sizes: Mapping[str, int] | None = None,
     whole: Sequence[str] = (),
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
+    once: Mapping[str, frozenset[int]] | None = None,
     indexed: Mapping[str, str | Shard] | None = None,
     linear: Sequence[Linear] = (),
     windows: Mapping[str, Window] | None = None,
@@ -323,6 +327,7 @@ def make_rule(
         sizes=sizes,
         whole=whole,
         reduce=reduce,
+        once=once,
         indexed=indexed,
         linear=linear,
         windows=windows,
@@ -340,6 +345,7 @@ def build_rule(
     sizes: Mapping[str, int] | None = None,
     whole: Sequence[str] = (),
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
+    once: Mapping[str, frozenset[int]] | None = None,
     indexed: Mapping[str, str | Shard] | None = None,
     linear: Sequence[Linear] = (),
     windows: Mapping[str, Window] | None = None,
@@ -357,6 +363,7 @@ def build_rule(
         results=tuple(results),
         whole=closed,
         reduce=full_reduce,
+        once=dict(once or {}),
         indexed={
             factor: Shard(shard) if isinstance(shard, str) else shard
             for factor, shard in (indexed or {}).items()

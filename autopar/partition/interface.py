@@ -11,6 +11,7 @@ from autopar.ir.distribution import (
     produced,
     replicated,
     shard_call,
+    split_axes,
 )
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
@@ -146,8 +147,11 @@ def _with_rule(rule: Rule, op: Op, dist: OpDist) -> Interface:
 def _identity(rule: Rule, dist: OpDist) -> tuple[tuple[str, str], ...]:
     """What a rank with no part of a split reduction contributes: each result's identity.
 
-    Nothing if it contributes to a result that isn't pending, for which the op must run.
+    Nothing if it contributes to a result that isn't pending, or holds what counts once: then the op
+    must run.
     """
+    if any(split_axes(dist, factor) for factor in rule.once):
+        return ()
     empty = [factor for factor, dim in dist.factors if _may_be_empty(dim, dist.mesh)]
     monoids = [
         {rule.reduce[factor, at] for factor in empty if (factor, at) in rule.reduce}

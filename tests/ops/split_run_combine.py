@@ -17,6 +17,7 @@ from autopar.ir.distribution import (
     consumed,
     factor_layout,
     local_args,
+    pending_once,
     produced,
     shard_call,
     split_axes,
@@ -110,6 +111,7 @@ def take_operand(
 ) -> Tensor:
     """Returns what one process reads of an operand: its box, and windows of what it is read by."""
     found = windows(rule, dist, at)
+    tensor = _counted_once(tensor, rule, dist, at, coords)
     piece = take(tensor, layout_box(consumed(rule, dist, at, complete=found), coords))
     under = rule.under(dist.body)
     sizes = {
@@ -129,6 +131,18 @@ def take_operand(
     return piece.reshape([math.prod(sizes[name] for name in dim) for dim in under.operands[at]])
 
 
+def _counted_once(
+    tensor: Tensor, rule: Rule, dist: OpDist, at: int, coords: Mapping[str, int]
+) -> Tensor:
+    """Returns the process's part of a tensor that is pending, so that it counts once."""
+    pending = pending_once(rule.under(dist.body), dist, at)
+    if not pending:
+        return tensor
+    axes, (monoid, *_) = tuple(pending), pending.values()
+    member = evaluate(block_index(axes, dist.mesh), coords)
+    return random_pieces(tensor, monoid, dist.mesh.axes_size(axes))[member]
+
+
 def _without_running(
     whole: Tensor,
     shape: tuple[int, ...],
@@ -143,7 +157,11 @@ def _without_running(
     """
     if 0 in shape:
         return whole.new_empty(shape)
-    empty = [f for f, dim in dist.factors if evaluate(local_dim_size(dim, dist.mesh), coords) == 0]
+    empty = [
+        factor
+        for factor, dim in dist.factors
+        if evaluate(local_dim_size(dim, dist.mesh), coords) == 0 and factor not in rule.once
+    ]
     monoids = [monoid for f in empty if (monoid := rule.reduce[f, at]) != SAME]
     return whole.new_full(shape, identity(monoids[0], whole.dtype)) if monoids else None
 

@@ -19,7 +19,7 @@ from autopar.ir.program import Function, Port, Program, Signature
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, write_weights
-from tests.ops.sample import Sample, f, s
+from tests.ops.sample import Sample, f, i, s
 from tests.ops.samples import NOT_RUN, samples_by_kind
 from tests.ops.split_run_combine import assert_equal, tolerance_of
 
@@ -93,6 +93,17 @@ def test_a_process_without_rows_adds_to_no_result(no_weights: WeightFile) -> Non
     """9 rows leave the last of 8 processes none; least and greatest have other identities."""
     options = CompileOptions.from_text(mesh="8", shards=["x0=[d0,-1]"])
     check_compiled(s("aminmax", f(9, 20000), dim=0), options, no_weights)
+
+
+def test_split_writes_add_to_what_was_there_once(no_weights: WeightFile) -> None:
+    """Messages along the edges of a graph, split, are added up at its nodes."""
+    nodes, edges = f(5, 3), i(400, low=0, high=5)
+    sample = s("index_add", nodes, 0, edges, f(400, 3))
+    options = CompileOptions.from_text(mesh="3", shards=["x0=[-1,-1]", "x1=[d0]", "x2=[d0,-1]"])
+    check_compiled(sample, options, no_weights)
+    deployment = compile_program(program_of(sample), options).deployment
+    kinds = [op.kind for op in deployment.programs[0].functions["main"].ops]
+    assert kinds == ["autopar.to_partial", "aten.index_add.default", "comm.all_reduce"]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ def printed(rule: Rule) -> str:
     properties = {
         "whole": " ".join(name for name in rule.sizes if name in rule.whole),
         "reduce": ", ".join(reduced),
+        "once": ", ".join(f"{f}: {sorted(at)}" for f, at in rule.once.items()),
         "indexed": ", ".join(f"{factor}: {shard.kind}" for factor, shard in rule.indexed.items()),
         "linear": ", ".join(rows),
         "window": ", ".join(f"{name}: {_window(w)}" for name, w in rule.windows.items()),
@@ -105,6 +106,7 @@ def calls() -> dict[str, Sample]:
         "index_select": s("index_select", f(5, 4), 0, i(3, low=0, high=5)),
         "index": s("index.Tensor", f(4, 5, 6), [None, i(2, 1, low=0, high=5), i(3, low=0, high=5)]),
         "scatter": s("scatter.src", f(4, 3), 0, ids, f(2, 3)),
+        "index_add": s("index_add", f(5, 3), 0, i(4, low=0, high=5), f(4, 3)),
         "full": s("full", [3, 4], 2.5),
         "arange": s("arange.start_step", 3, 20, 4),
         "convolution": conv(bias=False),
@@ -312,6 +314,13 @@ s0_0 i1, s1_0 i1, s1_0 i1 -> s0_0 i1
   whole s1_0
   indexed s0_0: autopar.scatter
   linear [0, 2] any
+
+index_add
+i0 i1, j, j i1 -> i0 i1
+  reduce j in 0: sum
+  once j: [0]
+  indexed i0: autopar.index_add
+  linear [0, 2] sum
 
 full
 -> i0 i1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import MOVED, RuleFunction, Table, factors, pending, same
+from autopar.ir.ops.writing import splitting
 from autopar.ir.rule import ALL_MONOIDS, Dims, OpCall, Rule, RuleError, Shard, build_rule
 
 
@@ -143,12 +144,16 @@ def index_put(call: OpCall) -> Rule | None:
         return _masked_put(call)
     found = selection(call)
     last = len(call.operands) - 1
-    monoids = ("sum",) if call.flag("accumulate") else ALL_MONOIDS
+    added = call.flag("accumulate")
+    monoids = ("sum",) if added else ALL_MONOIDS
+    writes = splitting(call, (name for (name,) in found.chosen), "sum" if added else "")
     return build_rule(
         call,
         [found.own, *found.indices, found.written(call.operands[-1].shape)],
         [found.own],
-        whole=[name for (name,) in found.chosen],
+        whole=writes.whole,
+        reduce=writes.reduce,
+        once=writes.once,
         indexed=found.shards(call, "autopar.index_put"),
         linear=(pending(0, last, monoids=monoids),),
         work=0,
@@ -196,13 +201,20 @@ def masked_index(write: bool) -> RuleFunction:
         if mask is None or _masks(call):
             return None
         tensors = [found.own, found.written(mask.shape), *found.indices]
-        whole = list(found.addressed)
-        if write:
-            tensors.append(found.written(call.operands[-1].shape))
-            whole.extend(name for (name,) in found.chosen)
-        linear = (pending(0, len(tensors) - 1),) if write else ()
-        result = found.own if write else found.selected
-        return build_rule(call, tensors, [result], whole=whole, linear=linear, work=0)
+        if not write:
+            return build_rule(call, tensors, [found.selected], whole=found.addressed, work=0)
+        tensors.append(found.written(call.operands[-1].shape))
+        writes = splitting(call, (name for (name,) in found.chosen), "sum")
+        return build_rule(
+            call,
+            tensors,
+            [found.own],
+            whole=[*writes.whole, *found.addressed],
+            reduce=writes.reduce,
+            once=writes.once,
+            linear=(pending(0, len(tensors) - 1),),
+            work=0,
+        )
 
     return rule
 

@@ -1,13 +1,15 @@
 """Writes at positions that an index operand or a mask holds.
 
-A shard of what is written to skips what belongs elsewhere. The writes themselves can't be split
-where their order or their number in one place matters, unless the reduction forgives repetition.
+A shard of what is written to skips what belongs elsewhere. The writes themselves may be split if
+they are reduced where they meet, and what was there before then counts once: it is pending, unless
+the reduction forgives repetition.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from autopar.ir.ops.table import (
     IDEMPOTENT,
@@ -38,8 +40,6 @@ MOVED_TOGETHER = (pending(0, 2, monoids=ALL_MONOIDS),)
 ADDED = (pending(0, 2),)
 """The same, but for sums only."""
 
-EXTREMA = {"amax": "max", "amin": "min"}
-
 
 def embedding_backward(call: OpCall) -> Rule | None:
     """aten.embedding_dense_backward: adds rows of the gradient at `indices`."""
@@ -62,27 +62,58 @@ def _constant(call: OpCall) -> tuple[Linear, ...]:
     return (pending(0, monoids=monoids),)
 
 
-def _repeated(monoid: str) -> tuple[Linear, ...]:
-    """An idempotent reduction of operands 0 and 2: either or both may be pending."""
-    return tuple(pending(*at, monoids=(monoid,)) for at in ((0, 2), (0,), (2,)))
+REDUCTIONS = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}
+"""The monoid of each argument `reduce` that has one."""
 
 
-def scatter(own: str, linear: Sequence[Linear] = ()) -> RuleFunction:
+def commuting(monoid: str) -> tuple[Linear, ...]:
+    """Returns how a reduction into operand 0 by operand 2 commutes with pending reductions."""
+    if not monoid:
+        return ()
+    pairs = ((0, 2), (0,), (2,)) if monoid in IDEMPOTENT else ((0, 2),)
+    return tuple(pending(*at, monoids=(monoid,)) for at in pairs)
+
+
+def _monoid(call: OpCall) -> str:
+    """Returns the monoid of `reduce` if what was there before takes part; else nothing."""
+    return (
+        REDUCTIONS.get(str(call.args.get("reduce")), "") if call.flag("include_self", True) else ""
+    )
+
+
+class Splitting(NamedTuple):
+    """What says in a rule how the factors of writes may be split."""
+
+    whole: list[str]
+    reduce: dict[str, str]
+    once: dict[str, frozenset[int]]
+
+
+def splitting(call: OpCall, names: Iterable[str], monoid: str) -> Splitting:
+    """Returns how writes may be split that reduce by a monoid into operand 0, if any."""
+    if not monoid or call.operands[0].dtype == "bool":
+        return Splitting(list(names), {}, {})
+    reduce = dict.fromkeys(names, monoid)
+    once = {} if monoid in IDEMPOTENT else dict.fromkeys(reduce, frozenset((0,)))
+    return Splitting([], reduce, once)
+
+
+def scatter(own: str, linear: Sequence[Linear] = (), monoid: str = "") -> RuleFunction:
     """Returns the rule function of a write along `dim` at `index`.
 
     Args:
         own: The op that computes a shard of `dim`.
         linear: How it commutes with pending reductions.
+        monoid: What is done where writes meet; nothing if the last one stays.
     """
 
     def rule(call: OpCall) -> Rule | None:
-        return _scatter(call, own, linear)
+        return _scatter(call, own, linear, monoid)
 
     return rule
 
 
 def _scatter(call: OpCall, own: str, linear: Sequence[Linear], monoid: str = "") -> Rule | None:
-    """Returns the rule of a write; with a monoid, its repetition on each part does no harm."""
     shapes = [operand.shape for operand in call.operands]
     if not all(shapes) or len({len(shape) for shape in shapes}) > 1:
         return whole(call, linear)
@@ -91,13 +122,14 @@ def _scatter(call: OpCall, own: str, linear: Sequence[Linear], monoid: str = "")
     if len(shapes) > 2 and shapes[1][at] == shapes[2][at]:
         operands[2] = (*operands[2][:at], operands[1][at], *operands[2][at + 1 :])
     written = {operand[at][0] for operand in operands[1:]}
-    repeats = bool(monoid) and len(written) == 1
+    found = splitting(call, sorted(written), monoid if len(written) == 1 else "")
     return build_rule(
         call,
         operands,
         [operands[0]],
-        whole=fixed if repeats else [*fixed, *written],
-        reduce=dict.fromkeys(written, monoid) if repeats else None,
+        whole=[*fixed, *found.whole],
+        reduce=found.reduce,
+        once=found.once,
         indexed={operands[0][at][0]: own},
         linear=linear,
         work=0,
@@ -110,35 +142,33 @@ def scatter_value(call: OpCall) -> Rule | None:
 
 
 def scatter_reduce(call: OpCall) -> Rule | None:
-    """aten.scatter_reduce.two, whose largest and least elements may be found part by part."""
-    reduce = call.args.get("reduce")
-    own, included = "autopar.scatter_reduce", call.flag("include_self", True)
-    if reduce in EXTREMA and included:
-        monoid = EXTREMA[str(reduce)]
-        return _scatter(call, own, _repeated(monoid), monoid)
-    return _scatter(call, own, ADDED if reduce == "sum" else ())
+    """aten.scatter_reduce.two."""
+    monoid = _monoid(call)
+    linear = ADDED if call.args.get("reduce") == "sum" else commuting(monoid)
+    return _scatter(call, "autopar.scatter_reduce", linear, monoid)
 
 
 def scatter_with(own: str) -> RuleFunction:
     """Returns the rule function of aten.scatter.reduce and value_reduce: sums and products."""
 
     def rule(call: OpCall) -> Rule | None:
-        adds = call.args.get("reduce") == "add" and len(call.operands) > 2
-        return _scatter(call, own, ADDED if adds else ())
+        monoid = {"add": "sum", "multiply": "prod"}[str(call.args.get("reduce"))]
+        return _scatter(call, own, commuting(monoid) if len(call.operands) > 2 else (), monoid)
 
     return rule
 
 
-def along_vector(own: str, linear: Sequence[Linear] = ()) -> RuleFunction:
+def along_vector(own: str, linear: Sequence[Linear] = (), monoid: str = "") -> RuleFunction:
     """Returns the rule function of a write along `dim` at a vector of positions.
 
     Args:
         own: The op that computes a shard of `dim`.
         linear: How it commutes with pending reductions.
+        monoid: What is done where writes meet; nothing if the last one stays.
     """
 
     def rule(call: OpCall) -> Rule | None:
-        return _along_vector(call, Shard(own), linear)
+        return _along_vector(call, Shard(own), linear, monoid)
 
     return rule
 
@@ -153,12 +183,14 @@ def _along_vector(
     dims = factors("i", rank)
     index: Dims = (("j",),) if call.operands[1].shape else ()
     source: Dims = (*dims[:at], ("j",) if index else (), *dims[at + 1 :])
+    found = splitting(call, "j", monoid)
     return build_rule(
         call,
         operand_dims(call, {"self": dims, "index": index, "source": source, "value": ()}),
         [dims],
-        whole=() if monoid else ("j",),
-        reduce={"j": monoid} if monoid else None,
+        whole=found.whole,
+        reduce=found.reduce,
+        once=found.once,
         indexed={f"i{at}": own},
         linear=linear,
         work=0,
@@ -169,33 +201,32 @@ def index_fill(call: OpCall) -> Rule | None:
     """aten.index_fill: a constant or a scalar replaces elements; an index may be negative."""
     rank = len(call.operands[0].shape)
     extent = call.operands[0].shape[axis(call, rank)] if rank else 1
-    if call.tensor("value") is None:
-        shard = Shard("autopar.index_fill", {"extent": extent})
-        return _along_vector(call, shard, _constant(call))
-    return _along_vector(
-        call, Shard("autopar.index_fill_tensor", {"extent": extent}), MOVED_TOGETHER
-    )
+    kind, linear = "autopar.index_fill", _constant(call)
+    if call.tensor("value") is not None:
+        kind, linear = "autopar.index_fill_tensor", MOVED_TOGETHER
+    return _along_vector(call, Shard(kind, {"extent": extent}), linear)
 
 
 def index_reduce(call: OpCall) -> Rule | None:
-    """aten.index_reduce, whose largest and least elements may be found part by part."""
-    own, reduce = Shard("autopar.index_reduce"), call.args.get("reduce")
-    if reduce in EXTREMA and call.flag("include_self", True):
-        monoid = EXTREMA[str(reduce)]
-        return _along_vector(call, own, _repeated(monoid), monoid)
-    return _along_vector(call, own, ())
+    """aten.index_reduce."""
+    monoid = _monoid(call)
+    return _along_vector(call, Shard("autopar.index_reduce"), commuting(monoid), monoid)
 
 
 def put(call: OpCall) -> Rule | None:
     """aten.put: elements at `index` of all in a row, of which a shard has some rows."""
     shape, index, source = (operand.shape for operand in call.operands)
-    linear = ADDED if call.flag("accumulate") else MOVED_TOGETHER
+    added = call.flag("accumulate")
+    linear = ADDED if added else MOVED_TOGETHER
     if not shape or index != source:
         return whole(call, linear)
+    found = splitting(call, (f"j{at}" for at in range(len(index))), "sum" if added else "")
     return make_rule(
         "*v, *j, *j -> *v",
         call,
-        whole=["*j", *(f"v{at}" for at in range(1, len(shape)))],
+        whole=[*found.whole, *(f"v{at}" for at in range(1, len(shape)))],
+        reduce=found.reduce,
+        once=found.once,
         indexed={"v0": Shard("autopar.put", {"extent": math.prod(shape)})},
         linear=linear,
         work=0,
@@ -213,9 +244,9 @@ RULES: Table = {
     "aten.scatter.value": scatter_value,
     "aten.scatter.reduce": scatter_with("autopar.scatter_with"),
     "aten.scatter.value_reduce": scatter_with("autopar.scatter_value_with"),
-    "aten.scatter_add.default": scatter("autopar.scatter_add", ADDED),
+    "aten.scatter_add.default": scatter("autopar.scatter_add", ADDED, "sum"),
     "aten.scatter_reduce.two": scatter_reduce,
-    "aten.index_add.default": along_vector("autopar.index_add", ADDED),
+    "aten.index_add.default": along_vector("autopar.index_add", ADDED, "sum"),
     "aten.index_copy.default": along_vector("autopar.index_copy", MOVED_TOGETHER),
     "aten.index_fill.int_Scalar": index_fill,
     "aten.index_fill.int_Tensor": index_fill,
