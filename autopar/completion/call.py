@@ -206,7 +206,7 @@ class Call:
         windowed: dict[Key, DimLayout] = {
             factor: (SubDim(rule.sizes[factor], dim_axes(splits.items[window.of])),)
             for factor, window in rule.windows.items()
-            if window.of in splits.items
+            if window.of in splits.items and rule.sizes[factor] > 1
         }
         return Splits({**splits.items, **windowed}, splits.places) if windowed else splits
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
-from autopar.ir.distribution import consumed, split_axes, windows
+from autopar.ir.distribution import consumed, window_axes, windows
 from autopar.ir.program import DTYPE_BYTES, OpDist
 from autopar.ir.rule import Rule, TensorType
 from autopar.ir.window import Redistribution
@@ -27,17 +27,20 @@ def halo_seconds(
         operands: Their global types.
         model: Predicts seconds.
     """
-    if not rule.under(dist.body).windows:
+    under = rule.under(dist.body)
+    if not under.windows:
         return 0.0
     total = 0.0
     for position, tensor in enumerate(operands):
         for factor, way in windows(rule, dist, position).items():
+            axes = window_axes(under, dist, factor)
+            if not axes:
+                continue
             layout = consumed(rule, dist, position)
             held = math.prod(
                 -(-sub.size // dist.mesh.axes_size(sub.axes)) for dim in layout.dims for sub in dim
             )
             row = held // max(1, way.block) * DTYPE_BYTES[tensor.dtype]
-            axes = split_axes(dist, rule.under(dist.body).windows[factor].of)
             total += exchange_seconds(way.most_received() * row, axes, model)
     return total
 

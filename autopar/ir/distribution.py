@@ -28,13 +28,19 @@ from autopar.ir.window import Redistribution
 def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
     """Returns the layout of a factor; whole if the choice doesn't name it.
 
-    A factor that is read through a window is split like the one it is a window of.
+    A factor that is read through a window is split like the one it is a window of, unless it is a
+    single element.
     """
     chosen = dist.factor(factor)
     if chosen is not None:
         return chosen
-    axes = split_axes(dist, rule.windows[factor].of) if factor in rule.windows else ()
-    return (SubDim(rule.sizes[factor], axes),)
+    return (SubDim(rule.sizes[factor], window_axes(rule, dist, factor)),)
+
+
+def window_axes(rule: Rule, dist: OpDist, factor: str) -> tuple[str, ...]:
+    """Returns the mesh axes over which a factor that is read through a window lies in blocks."""
+    window = rule.windows.get(factor)
+    return split_axes(dist, window.of) if window and rule.sizes[factor] > 1 else ()
 
 
 def split_axes(dist: OpDist, factor: str) -> tuple[str, ...]:
@@ -213,7 +219,10 @@ def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) 
     index = start + length if arg.end else start
     if arg.minus:
         index = index - factor_start(rule, dist, arg.minus)
-    return index * arg.scale + arg.base
+    index = index * arg.scale + arg.base
+    if arg.least is not None:
+        index = maximum(index, arg.least)
+    return multiply(index, _product(rule, dist, arg.unit)) if arg.unit else index
 
 
 def _grid(rule: Rule, dist: OpDist, dims: Dims) -> Arg:
@@ -253,6 +262,7 @@ __all__ = [
     "split_axes",
     "split_factors",
     "tensor_dims",
+    "window_axes",
     "window_extent",
     "windows",
 ]

@@ -133,6 +133,7 @@ class Offset:
 
     With `end`, the index just behind the block. `arange` uses both. With `minus`, the first index
     of that factor's local block is subtracted, as the diagonal of a triangular matrix needs it.
+    It isn't less than `least`, and counts in units of the local sizes of some factors.
     """
 
     factor: str
@@ -140,6 +141,8 @@ class Offset:
     scale: int = 1
     end: bool = False
     minus: str = ""
+    least: int | None = None
+    unit: tuple[str, ...] = ()
 
     @property
     def factors(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from autopar.cost.halo import exchange_seconds, halo_bytes
 from autopar.ir.distribution import (
     consumed,
     factor_layout,
-    split_axes,
+    window_axes,
     window_extent,
     windows,
 )
@@ -73,7 +73,11 @@ def window_ways(rule: Rule, dist: OpDist, operand: int) -> tuple[WindowWay, ...]
     Empty if it isn't read through windows, or they are the blocks.
     """
     found = windows(rule, dist, operand)
-    choices = [set(group) for size in range(len(found) + 1) for group in combinations(found, size)]
+    cut = [factor for factor in found if window_axes(rule, dist, factor)]
+    single = found.keys() - cut
+    choices = [
+        single.union(group) for size in range(len(cut) + 1) for group in combinations(cut, size)
+    ]
     return tuple(_way(rule, dist, operand, complete) for complete in choices) if found else ()
 
 
@@ -122,7 +126,7 @@ class _Lowering:
             high = add(low, self.sizes[factor])
             args = (("dim", dim), ("low", low), ("high", high), ("fill", window.fill))
             return WindowStep("autopar.window", args, shape)
-        axes = split_axes(self.dist, window.of)
+        axes = window_axes(self.rule, self.dist, factor)
         return WindowStep("comm.redistribute", (("dim", dim), *way.args, ("axes", axes)), shape)
 
     def _view(self, dims: tuple[tuple[str, ...], ...]) -> WindowStep:

@@ -153,6 +153,10 @@ def insertions() -> Iterator[Sample]:
     """Yields samples of parts that are put into a tensor."""
     yield s("slice_scatter", f(4, 6), f(4, 3), 1, 0, 3)
     yield s("slice_scatter", f(4, 6), f(4, 2), -1, -4, -2)
+    yield s("slice_scatter", f(2, 11), f(2, 7), 1, 3, 10)
+    yield s("slice_scatter", f(2, 12), f(2, 6), 1, 2, 8)
+    yield s("slice_backward", f(2, 7), [2, 11], 1, 3, 10, 1)
+    yield s("slice_backward", f(2, 6), [2, 12], 1, 2, 8, 1)
     yield s("slice_scatter", f(4, 6), f(2, 6), 0, 1, 3)
     yield s("slice_scatter", f(12, 2), f(4, 2), 0, 4, 8)
     yield s("slice_scatter", f(12, 2), f(4, 2), 0, 1, 8, 2)

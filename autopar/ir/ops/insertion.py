@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from autopar.ir.ops.table import ZERO_FILLED, Table, axis, factors, operand_dims, pending
 from autopar.ir.rule import (
     ALL_MONOIDS,
     Dims,
+    IfSplit,
     LocalArg,
+    Offset,
     OpCall,
     Rule,
     Shard,
@@ -16,6 +19,7 @@ from autopar.ir.rule import (
     Sizes,
     build_rule,
 )
+from autopar.ir.window import Fill, Window
 
 TOGETHER = (pending(0, 1, monoids=ALL_MONOIDS),)
 """Of two operands, some elements of one and the others of the other."""
@@ -60,67 +64,107 @@ def _entry(call: OpCall, size: int) -> dict[str, int]:
 
 def slice_backward(call: OpCall) -> Rule | None:
     """aten.slice_backward: a slice of `dim`, with zeros around it."""
-    shape = call.results[0].shape
-    part, whole, sizes, local = _slice(call, shape, call.operands[0].shape)
+    found = _slice(call, call.results[0].shape, call.operands[0].shape)
+    local: dict[str, LocalArg] = {"input_sizes": Sizes(found.whole)}
+    if found.is_part:
+        local["start"] = IfSplit("s", 0, found.units(found.start))
+        held = Size(("s", *found.unit)) if found.step == 1 else found.stop
+        local["end"] = IfSplit("s", held, found.units(found.stop))
     return build_rule(
         call,
-        [part],
-        [whole],
-        sizes=sizes,
-        whole=_bounds(sizes),
-        local={**local, "input_sizes": Sizes(whole)},
+        [found.part],
+        [found.whole],
+        sizes=found.sizes,
+        whole=() if found.step == 1 else tuple(found.sizes),
+        windows=found.windows(0),
+        local=local,
         linear=ZERO_FILLED,
         work=0,
     )
 
 
 def slice_scatter(call: OpCall) -> Rule | None:
-    """aten.slice_scatter: `src` replaces a slice of `dim`."""
+    """aten.slice_scatter: `src` replaces a slice of `dim`. A part takes what lies in its block."""
     shape, source = (operand.shape for operand in call.operands)
-    part, whole, sizes, local = _slice(call, shape, source)
+    found = _slice(call, shape, source)
+    local: dict[str, LocalArg] = {}
+    if found.is_part:
+        for name, at in (("start", found.start), ("end", found.stop)):
+            inside = Offset("s", at, -1, least=0, unit=found.unit)
+            local[name] = IfSplit("s", inside, found.units(at))
     return build_rule(
         call,
-        operand_dims(call, {"self": whole, "src": part}),
-        [whole],
-        sizes=sizes,
-        whole=_bounds(sizes),
+        operand_dims(call, {"self": found.whole, "src": found.part}),
+        [found.whole],
+        sizes=found.sizes,
+        whole=() if found.step == 1 else tuple(found.sizes),
+        windows=found.windows("none"),
         local=local,
         linear=TOGETHER,
         work=0,
     )
 
 
-def _bounds(sizes: dict[str, int]) -> list[str]:
-    return [name for name in sizes if name != "e"]
+@dataclass(frozen=True)
+class _Slice:
+    """A slice and what it is a slice of, which consist of blocks: `(r e)` of `(s e)`.
 
-
-def _slice(
-    call: OpCall, shape: tuple[int, ...], part: tuple[int, ...]
-) -> tuple[Dims, Dims, dict[str, int], dict[str, LocalArg]]:
-    """Returns the factors of a slice and of what it is a slice of, and what splits change.
-
-    Where both consist of blocks of `e` elements, `e` may be split; see `layout.blocks`.
-
-    Returns:
-        The factors of either, the sizes of those that aren't alike in both, local arguments.
+    Attributes:
+        part, whole: The factors of either.
+        sizes: Of the factors that aren't alike in both.
+        start, stop: Blocks where it begins and ends.
+        step: From one of its elements to the next.
     """
+
+    part: Dims
+    whole: Dims
+    sizes: dict[str, int]
+    start: int
+    stop: int
+    step: int
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it isn't everything."""
+        return bool(self.sizes)
+
+    @property
+    def unit(self) -> tuple[str, ...]:
+        """The factor of a block's elements, if a block has several."""
+        return ("e",) if "e" in self.sizes else ()
+
+    def units(self, blocks: int) -> LocalArg | int:
+        """Returns how many elements so many blocks have on a shard."""
+        return Size(self.unit, blocks) if self.unit else blocks
+
+    def windows(self, fill: Fill) -> dict[str, Window]:
+        """Returns how the slice is read by parts of the whole."""
+        alike = not self.is_part or self.step != 1
+        return {} if alike else {"r": Window("s", 1, -self.start, 1, fill)}
+
+
+def _slice(call: OpCall, shape: tuple[int, ...], part: tuple[int, ...]) -> _Slice:
+    """Returns the slice along `dim` of a tensor of this shape that has the shape `part`."""
     at = axis(call, len(shape))
     dims = factors("i", len(shape))
     size, count = shape[at], part[at]
+    step = call.integer("step", 1)
     if size == count:
-        return dims, dims, {}, {}
+        return _Slice(dims, dims, {}, 0, 0, 1)
     start = call.integer("start", 0) if call.args.get("start") is not None else 0
     start = min(max(0, start + size if start < 0 else start), size)
-    block = math.gcd(start, count, size) if call.integer("step", 1) == 1 else 1
-    if block <= 1:
-        sizes = {"r": count, "s": size}
-        return _with(dims, at, "r"), _with(dims, at, "s"), sizes, {}
-    local: dict[str, LocalArg] = {
-        "start": Size(("e",), start // block),
-        "end": Size(("e",), (start + count) // block),
-    }
-    sizes = {"r": count // block, "s": size // block, "e": block}
-    return _with(dims, at, "r", "e"), _with(dims, at, "s", "e"), sizes, local
+    block = (math.gcd(start, count, size) if step == 1 else 1) or 1
+    sizes = {"r": count // block, "s": size // block, **({"e": block} if block > 1 else {})}
+    names = ("e",) if block > 1 else ()
+    stop = start + (count - 1) * step + 1 if count else start
+    return _Slice(
+        _with(dims, at, "r", *names),
+        _with(dims, at, "s", *names),
+        sizes,
+        start // block,
+        stop // block,
+        step,
+    )
 
 
 def _with(dims: Dims, at: int, *names: str) -> Dims:
