@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,3 +79,30 @@ def test_views_between_several_empty_dimensions() -> None:
         found = refine(source, target)
         assert all(len(found.source[at]) for at, size in enumerate(source) if size != 1)
         assert all(len(found.target[at]) for at, size in enumerate(target) if size != 1)
+
+
+def shapes_of(count: int, rank: int = 3) -> Iterator[tuple[int, ...]]:
+    """Yields the shapes of so many elements, without dimensions of size 1."""
+    if count == 1:
+        yield ()
+    for size in range(2, count + 1) if rank else ():
+        if count % size == 0:
+            yield from ((size, *rest) for rest in shapes_of(count // size, rank - 1))
+
+
+def blocks(shape: Sequence[int], dim: int, parts: int) -> list[list[int]]:
+    """Returns the elements, in order, of each block of a dimension."""
+    elements = torch.arange(math.prod(shape)).reshape(tuple(shape))
+    return [part.flatten().tolist() for part in elements.split(-(-shape[dim] // parts), dim)]
+
+
+@pytest.mark.parametrize("count", [12, 24, 36])
+def test_no_view_of_blocks_is_missed(count: int) -> None:
+    """Wherever blocks of a dimension are blocks of one of the other shape, a factor says so."""
+    shapes = list(shapes_of(count))
+    for source, target in itertools.product(shapes, shapes):
+        found = refine(source, target)
+        for at, to in itertools.product(range(len(source)), range(len(target))):
+            if any(blocks(source, at, n) == blocks(target, to, n) for n in (2, 3)):
+                assert found.source[at][0] == found.target[to][0], (source, target, at, to)
+                assert found.source[at][0] not in found.whole, (source, target, at, to)
