@@ -22,6 +22,7 @@ from autopar.frontend.functionalized import (
     is_functionalized,
     lower_functionalized,
 )
+from autopar.frontend.lists import singles
 from autopar.frontend.random import draw_by_counter
 from autopar.frontend.source_line import source_line
 from autopar.frontend.writes import lost_writes
@@ -314,7 +315,7 @@ class _Lowerer:
 
     def _ops(self, node: fx.Node) -> Sequence[Op]:
         if not is_functionalized(node):
-            return [self._op(node)]
+            return singles(self._op(node))
         loc = self.lowering.locate(node)
         results = self.refs[node]
         names = (results,) if isinstance(results, str) else results

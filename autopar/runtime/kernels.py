@@ -213,8 +213,6 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten._pdist_backward.default": _dense,
     "aten._weight_norm_interface.default": _dense,
     "aten._weight_norm_interface_backward.default": _dense,
-    "aten._foreach_addcdiv.Tensor": _dense,
-    "aten._foreach_addcmul.Tensor": _dense,
     "aten.view_copy.dtype": _dense,
     "aten.isin.Tensor_Tensor": _dense,
     "aten._embedding_bag.default": _dense,

@@ -6,11 +6,11 @@ from functools import cache
 
 from tests.ops import (
     samples_attention,
+    samples_bins,
     samples_image,
     samples_indexing,
     samples_layout,
     samples_linalg,
-    samples_lists,
     samples_loss,
     samples_normalization,
     samples_pointwise,
@@ -22,7 +22,7 @@ from tests.ops.sample import Sample
 MODULES = (
     samples_pointwise,
     samples_linalg,
-    samples_lists,
+    samples_bins,
     samples_normalization,
     samples_reduction,
     samples_layout,

@@ -21,7 +21,6 @@ from autopar.ir.ops import (
     creation,
     diagonal,
     distance,
-    foreach,
     gated,
     group_norm,
     indexing,
@@ -58,7 +57,6 @@ class RuleDefect(RuntimeError):
 TABLES: tuple[Table, ...] = (
     pointwise.RULES,
     gated.RULES,
-    foreach.RULES,
     cast.RULES,
     matmul.RULES,
     linalg.RULES,

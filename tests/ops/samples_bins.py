@@ -1,4 +1,4 @@
-"""Samples of ops on lists of tensors, bins, segments, distances and quantization."""
+"""Samples of bins, segments, distances and quantization."""
 
 from __future__ import annotations
 
@@ -10,49 +10,14 @@ import torch.ao.quantization.fx._decomposed
 
 from tests.ops.sample import Sample, c, f, i, s
 
-UNARY = """abs atan ceil clone cos cosh erf erfc exp expm1 floor frac lgamma neg round sigmoid sign
-sin sinh tan tanh trunc zero acos asin log log10 log1p log2 reciprocal rsqrt sqrt"""
-
-BINARY = "add sub mul div clamp_max clamp_min maximum minimum pow"
-
 
 def samples() -> Iterator[Sample]:
     """Yields the samples."""
-    yield from foreach()
     yield from binning()
     yield from distances()
     yield from gated()
     yield from complex_views()
     yield from quantized()
-
-
-def foreach() -> Iterator[Sample]:
-    """Yields samples of ops on lists."""
-    xs, ys = [f(3, 4, low=0.1, high=0.9), f(5, low=0.1, high=0.9)], [f(1, 4, low=0.2), f(5, low=2)]
-    zs, values = [f(3, 1, low=0.3), f(5, low=0.5)], [2.0, 3.0]
-    for name in UNARY.split():
-        yield s(f"_foreach_{name}", xs)
-    for name in BINARY.split():
-        yield s(f"_foreach_{name}.List", xs, ys)
-        yield s(f"_foreach_{name}.Scalar", xs, 1.5)
-        yield s(f"_foreach_{name}.ScalarList", xs, values)
-    for name in ("add", "mul", "div"):
-        yield s(f"_foreach_{name}.Tensor", xs, f(low=0.5))
-    yield s("_foreach_add.List", xs, ys, alpha=2)
-    yield s("_foreach_mul.Tensor", xs[:1], f())
-    yield s("_foreach_pow.ScalarAndTensor", 2.0, xs)
-    yield s("_foreach_copy", xs, ys)
-    yield s("_foreach_lerp.List", xs, ys, zs)
-    yield s("_foreach_lerp.Scalar", xs, [f(3, 4), f(5)], 0.3)
-    yield s("_foreach_lerp.ScalarList", xs, [f(3, 4), f(5)], values)
-    for name in ("addcmul", "addcdiv"):
-        yield s(f"_foreach_{name}.Scalar", xs, ys, zs, 2)
-        yield s(f"_foreach_{name}.ScalarList", xs, ys, zs, values)
-        yield s(f"_foreach_{name}.Tensor", xs, ys, zs, f(2))
-    yield s("_foreach_max", xs)
-    for order in (2, 1, 3, math.inf):
-        yield s("_foreach_norm.Scalar", xs, order)
-    yield s("_foreach_powsum.Scalar", xs, 3)
 
 
 def binning() -> Iterator[Sample]:
