@@ -48,7 +48,7 @@ def samples() -> Iterator[Sample]:
     yield s("_foreach_powsum.Scalar", xs, 3)
 
 
-@pytest.mark.parametrize("sample", samples(), ids=str)
+@pytest.mark.parametrize("sample", list(samples()), ids=str)
 def test_each_op_computes_its_entry(sample: Sample) -> None:
     ops = singles(sample.op)
     tensors = {f"x{at}": tensor for at, tensor in enumerate(sample.tensors)}
