@@ -60,6 +60,7 @@ def distances() -> Iterator[Sample]:
         yield s("_pdist_forward", rows, order)
         found = torch.ops.aten._pdist_forward(rows, order)
         yield s("_pdist_backward", found.cos(), rows, order, found)
+    yield s("_cdist_backward", f(0, 3, 4), f(3, 5), f(0, 4, 5), 0.0, f(0, 3, 4))
     yield s("_euclidean_dist", f(3, 5), f(4, 5))
 
 

@@ -51,6 +51,9 @@ def distances_backward(call: OpCall) -> Rule | None:
     """aten._cdist_backward: the gradient of `x1`, a sum over the rows of `x2`."""
     batch = call.results[0].shape[:-2]
     grad, left, right, found = (operand.shape for operand in call.operands)
+    if len(grad) != len(batch) + 2:
+        # The gradient of no distances at all comes without the batch.
+        return None
     operands: list[Dims] = [
         (*_lead(grad, batch), ("p",), ("r",)),
         (*_lead(left, batch), ("p",), ("m",)),

@@ -6,12 +6,18 @@ import math
 from collections.abc import Sequence
 
 from autopar.ir.ops.table import IDEMPOTENT, RuleFunction, Table, pending, same
-from autopar.ir.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, build_rule
+from autopar.ir.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 
 def broadcast_dims(shape: Sequence[int], result: Sequence[int]) -> Dims:
-    """Returns an operand's factors: dimensions align from the right, size 1 is broadcast."""
+    """Returns an operand's factors: dimensions align from the right, size 1 is broadcast.
+
+    Raises:
+        RuleError: If the operand has more dimensions than the result.
+    """
     skip = len(result) - len(shape)
+    if skip < 0:
+        raise RuleError(f"{list(shape)} doesn't broadcast to {list(result)}")
     return tuple(
         (f"i{skip + at}",) if size == result[skip + at] else () for at, size in enumerate(shape)
     )
