@@ -23,6 +23,14 @@ PATH = click.Path(path_type=Path)
 RANK_BYTES = 200 * 2**20
 """Memory that a process takes at least when it has loaded PyTorch."""
 
+MODULES = click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Import a Python module first: one that registers the model's custom ops with torch."
+    " Repeatable.",
+)
 INPUT_HELP = "An input, by its name in the model; or an .npz or .safetensors file with several."
 
 
@@ -258,6 +266,7 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
     show_default=True,
     help="gloo runs on CPUs, nccl on GPUs; auto: nccl where there are GPUs.",
 )
+@MODULES
 @click.option("--compile", "torch_compile", is_flag=True, help="Run through torch.compile.")
 @click.option(
     "--timeout",
@@ -275,6 +284,7 @@ def run_command(
     output: Path | None,
     virtual: bool,
     backend: str,
+    modules: tuple[str, ...],
     torch_compile: bool,
     timeout: float,
 ) -> None:
@@ -291,7 +301,9 @@ def run_command(
         unsuited("with --virtual no processes are started, which rules out", others)
     from autopar import report
     from autopar.runtime import api, files
+    from autopar.runtime.libraries import import_modules
 
+    import_modules(modules)
     if output is not None:
         files.check_output(output)
     arrays = _with_seed(build, _read_inputs(build, inputs, random_inputs), seed)
@@ -302,7 +314,12 @@ def run_command(
         _check_memory(build)
         with status("running all ranks"):
             outputs = api.launch(
-                build, arrays, backend=backend, torch_compile=torch_compile, timeout_seconds=timeout
+                build,
+                arrays,
+                backend=backend,
+                torch_compile=torch_compile,
+                timeout_seconds=timeout,
+                modules=modules,
             )
     if output is not None:
         api.save_outputs(output, outputs)
@@ -325,6 +342,7 @@ def run_command(
     show_default=True,
     help="Makes up the inputs that are not given, and the program's random numbers.",
 )
+@MODULES
 @click.option(
     "--tolerance",
     type=PositiveNumber(),
@@ -342,6 +360,7 @@ def verify_command(
     against: Path | None,
     inputs: tuple[str, ...],
     seed: int,
+    modules: tuple[str, ...],
     tolerance: float | None,
     per_op: bool,
 ) -> None:
@@ -359,9 +378,11 @@ def verify_command(
     from autopar.ir.build import read_build
     from autopar.oracle import OnnxRuntime
     from autopar.runtime import api
+    from autopar.runtime.libraries import import_modules
     from autopar.runtime.ports import seed_input
     from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
 
+    import_modules(modules)
     found = read_build(build)
     judge = OnnxRuntime(against, found.serial) if against is not None else None
     arrays = _read_inputs(build, inputs, seed)

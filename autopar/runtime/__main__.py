@@ -13,6 +13,7 @@ from autopar.ir.errors import AutoparError
 from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.files import check_output, read_arrays, save_arrays
+from autopar.runtime.libraries import import_modules
 from autopar.runtime.ports import complete_inputs, with_seed
 from autopar.runtime.processes import Processes
 
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]:
+    import_modules(options.modules)
     session = Session(
         options.build,
         backend=options.backend,
@@ -70,6 +72,14 @@ def _parser() -> argparse.ArgumentParser:
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="or FILE.npz"
     )
     parser.add_argument("--random-inputs", type=int, metavar="SEED", help="for inputs not given")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="registers ops of another library",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="of the program's random ops")
     parser.add_argument("--output", type=Path, metavar="FILE.npz", help="or FILE.safetensors")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")

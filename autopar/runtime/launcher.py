@@ -36,6 +36,7 @@ def launch(
     torch_compile: bool = False,
     timeout_seconds: float = DEFAULT_TIMEOUT,
     threads: int = 1,
+    modules: Sequence[str] = (),
 ) -> dict[str, Tensor]:
     """Runs a build in one process per rank on this host and returns the global outputs by label.
 
@@ -46,6 +47,7 @@ def launch(
         torch_compile: Whether to run the programs through `torch.compile`.
         timeout_seconds: For how long the start and each collective wait for other ranks.
         threads: Threads that each rank computes with.
+        modules: Modules that each rank imports first: they register ops of other libraries.
 
     Raises:
         InvalidInputError: If the inputs don't fit the program.
@@ -62,6 +64,7 @@ def launch(
         options = ["--input", given, "--output", output, "--error-folder", folder]
         options += ["--backend", backend, "--timeout", timeout_seconds]
         options += ["--compile"] if torch_compile else []
+        options += [word for module in modules for word in ("--import", module)]
         command = _torchrun(found.rank_table.world_size, folder)
         command += ["-m", "autopar.runtime", str(build), *map(str, options)]
         status, log = _run(command, _environment(threads))
