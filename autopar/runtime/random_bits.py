@@ -75,11 +75,14 @@ def draw(
             upper half of them good ones; see `settle`.
     """
     start = (seed * _SEED) ^ _signed(_mix(number + 1))
-    block = _block(_whole(size) if grid is None else grid)
-    if seed.device.type != "cpu" or torch.compiler.is_compiling():
-        return finish(_bits(start, block)).reshape(tuple(size))
-    pieces = [finish(_bits(start, piece)).reshape(-1) for piece in _pieces(block)]
-    return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).reshape(tuple(size))
+    grid = _whole(size) if grid is None else grid
+    if torch.compiler.is_compiling():
+        # Dimension by dimension, as the ops around it are: loops over unlike dimensions don't fuse.
+        return finish(_bits(start, _block(grid, merged=False))).reshape(tuple(size))
+    block = _block(grid)
+    pieces = _pieces(block) if seed.device.type == "cpu" else [block]
+    drawn = [finish(_bits(start, piece)).reshape(-1) for piece in pieces]
+    return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).reshape(tuple(size))
 
 
 def stream(seed: int, number: int) -> int:
@@ -133,8 +136,12 @@ def _whole(size: Sequence[int]) -> Grid:
     return [(0, count, math.prod(size[at + 1 :])) for at, count in enumerate(size)]
 
 
-def _block(grid: Grid) -> _Block:
-    """Returns the block of a grid, in as few dimensions as possible and at least one."""
+def _block(grid: Grid, merged: bool = True) -> _Block:
+    """Returns the block of a grid, in at least one dimension; merged, in as few as possible."""
+    first = sum(begin * stride for begin, _, stride in grid)
+    if not merged:
+        kept = tuple((count, max(1, stride)) for _, count, stride in grid)
+        return _Block(first, kept or ((1, 1),))
     steps = [(1, 1)]
     for _, count, stride in reversed(grid):
         minor, distance = steps[-1]
@@ -144,7 +151,7 @@ def _block(grid: Grid) -> _Block:
             steps[-1] = (count * minor, distance)
         elif count != 1:
             steps.append((count, max(1, stride)))
-    return _Block(sum(first * stride for first, _, stride in grid), tuple(steps[::-1]))
+    return _Block(first, tuple(steps[::-1]))
 
 
 def _pieces(block: _Block) -> Iterator[_Block]:
