@@ -5,8 +5,8 @@
 
 Eager: an op of ours against the op of torch that it replaces. Compiled: a block of elementwise ops,
 `gelu(x + bias)`, alone, with torch's dropout behind it, and with ours, each without and with the
-mask as a second result, which a backward pass needs. What is above 1 didn't vanish in the fused kernel.
-The least of several repetitions counts, in CPU seconds, or on a GPU in seconds between
+mask as a second result, which a backward pass needs. What is above 1 didn't vanish in the fused
+kernel. The least of several repetitions counts, in CPU seconds, or on a GPU in seconds between
 synchronizations.
 """
 
