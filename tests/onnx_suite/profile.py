@@ -47,6 +47,7 @@ VALUE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Loop": (0, 1),
     "MaxUnpool": (2,),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
     "NonZero": (0,),
     "OneHot": (1,),
     "Pad": (1, 3),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_ITERATIONS = 4096
 """Iterations to which a loop is unrolled at most."""
+_SAME = "make the branches return tensors of one shape and type, or the condition an initializer"
 
 
 def run_if(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
@@ -83,11 +84,14 @@ def _select(walker: Walker, node: Node, condition: Value, then: Value, other: Va
 
 def _where(node: Node, condition: torch.Tensor, then: object, other: object) -> TensorTree:
     if not isinstance(then, torch.Tensor) or not isinstance(other, torch.Tensor):
-        raise Refused("its condition is only known at run time, and it returns no plain tensors")
+        raise Refused(
+            "its condition is only known at run time, and it returns no plain tensors", _SAME
+        )
     if then.shape != other.shape or then.dtype != other.dtype:
         raise Refused(
             "its condition is only known at run time, and its branches return "
-            f"{list(then.shape)} and {list(other.shape)}"
+            f"{list(then.shape)} and {list(other.shape)}",
+            _SAME,
         )
     return torch.where(condition.reshape(()), then, other)
 
@@ -228,7 +232,8 @@ def _integer(walker: Walker, value: Value, what: str) -> int | None:
         return None
     content = walker.recorder.content(value)
     if content is None:
-        raise Refused(f"its {what} depends on the program's inputs")
+        what = f"its {what} depends on the program's inputs"
+        raise Refused(what, "make it an initializer: the loop is unrolled")
     if content.numel() != 1:
         raise Refused(f"its {what} has {content.numel()} elements instead of one")
     return int(content)

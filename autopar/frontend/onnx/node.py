@@ -19,7 +19,15 @@ Array = npt.NDArray[np.generic]
 
 
 class Refused(Exception):
-    """A node can't be expressed; the message says why."""
+    """A node can't be expressed; the message says why.
+
+    Attributes:
+        advice: What the user may do about it; may be empty.
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(what)
+        self.advice = advice
 
 
 def as_array(tensor: torch.Tensor) -> Array:

@@ -52,6 +52,8 @@ FEW_ELEMENTS = 4096
 """Elements of the inputs up to which a known result is computed without looking at its shape."""
 FEW_CONVERTED = 64
 """Elements up to which the content of a tensor is converted to a dtype that numpy knows."""
+_OUTSIDE = "end the model before it, and do the rest outside of the program"
+_OTHER_TYPE = "export the model with another type; of float8, e4m3fn and e5m2 are supported"
 
 
 @dataclass
@@ -95,10 +97,10 @@ class Recorder:
             with torch.no_grad():
                 found = self._run(node, translation, list(inputs))
         except Refused as refusal:
-            self.problems.add(node.label, str(refusal))
+            self.problems.add(node.label, str(refusal), refusal.advice)
         except (DataDependentOutputException, DynamicOutputShapeException):
             what = "its result has a shape or a choice that depends on the program's inputs"
-            self.problems.add(node.label, what)
+            self.problems.add(node.label, what, _OUTSIDE)
         except Exception as error:  # torch raises whatever it likes on a node that makes no sense
             self.problems.add(node.label, f"torch can't run it: {_first_line(error)}")
         else:
@@ -164,7 +166,8 @@ class Recorder:
             if not all(isinstance(leaf, Known) for leaf in leaves(found)):
                 raise Refused(
                     f"the content of its input {node.proto.input[at]!r} must be known at import "
-                    "time, and it is computed from the program's inputs"
+                    "time, and it is computed from the program's inputs",
+                    "make it an initializer, or a value that follows from shapes",
                 )
             resolved[at] = found
         return resolved
@@ -249,7 +252,9 @@ class Recorder:
                 values.append(same[id(tensor)])
             elif isinstance(tensor, FakeTensor):
                 if not _has_place(tensor):
-                    raise Refused(f"its result is {kind.name}, which has no place in a program")
+                    raise Refused(
+                        f"its result is {kind.name}, which has no place in a program", _OTHER_TYPE
+                    )
                 values.append(Traced(tensor, self._new_slot(), kind, recipe, len(values)))
             else:
                 self._check_size(tensor)
@@ -289,7 +294,8 @@ class Recorder:
             Refused: If a program can't hold its dtype.
         """
         if not _has_place(value.tensor):
-            raise Refused(f"it reads {value.kind.name}, which has no place in a program")
+            what = f"it reads {value.kind.name}, which has no place in a program"
+            raise Refused(what, _OTHER_TYPE)
         if value not in self._places:
             self._places[value] = len(self.stored)
             self.stored.append(StoredTensor(value, node, position))

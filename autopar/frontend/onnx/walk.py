@@ -104,7 +104,7 @@ class Walker:
         bound = {attribute.name: attribute for attribute in function.attribute_proto}
         bound.update(node.attributes)
         prefix = f"{caller.prefix}{node.name}/"
-        scope = Scope(opsets or caller.opsets, prefix, attributes=bound)
+        scope = Scope({**caller.opsets, **opsets}, prefix, attributes=bound)
         for name, value in zip(function.input, inputs, strict=False):
             scope.values[name] = value
         for name in function.input[len(inputs) :]:
@@ -206,7 +206,7 @@ class Walker:
             try:
                 return control(self, scope, node, inputs)
             except Refused as refusal:
-                self.recorder.problems.add(node.label, str(refusal))
+                self.recorder.problems.add(node.label, str(refusal), refusal.advice)
                 return failed
         translation = find_translation(node.domain, node.op_type, node.opset)
         if translation is not None:
@@ -214,7 +214,8 @@ class Walker:
         defined = self._run_definition(node, scope, inputs)
         if defined is not None:
             return defined
-        self.recorder.problems.add(node.label, "the operator isn't supported")
+        advice = "define it as a function in the model, or export with other operators"
+        self.recorder.problems.add(node.label, "the operator isn't supported", advice)
         return failed
 
     def _run_definition(

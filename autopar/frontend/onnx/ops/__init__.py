@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.frontend.onnx.ops.activation import TABLE as ACTIVATION
+from autopar.frontend.onnx.ops.boxes import TABLE as BOXES
 from autopar.frontend.onnx.ops.convolution import TABLE as CONVOLUTION
 from autopar.frontend.onnx.ops.create import TABLE as CREATE
 from autopar.frontend.onnx.ops.elementwise import TABLE as ELEMENTWISE
@@ -28,6 +29,7 @@ from autopar.frontend.onnx.values import Translation
 
 TABLES: tuple[Mapping[str, Translation], ...] = (
     ACTIVATION,
+    BOXES,
     CONVOLUTION,
     CREATE,
     ELEMENTWISE,

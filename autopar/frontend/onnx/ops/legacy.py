@@ -20,6 +20,7 @@ from autopar.frontend.onnx.ops.activation import TABLE as ACTIVATION
 from autopar.frontend.onnx.ops.elementwise import TABLE as ELEMENTWISE
 from autopar.frontend.onnx.ops.indexing import TABLE as INDEXING
 from autopar.frontend.onnx.ops.layout import TABLE as LAYOUT
+from autopar.frontend.onnx.ops.linear import TABLE as LINEAR
 from autopar.frontend.onnx.ops.normalization import TABLE as NORMALIZATION
 from autopar.frontend.onnx.ops.resize import TABLE as RESIZE
 from autopar.frontend.onnx.values import TensorTree, Translation
@@ -67,7 +68,8 @@ def _same_attribute(old: OpSchema, new: OpSchema, key: str) -> bool:
 def _refuse(node: Node, *inputs: object) -> TensorTree:
     raise Refused(
         f"opset {node.opset} defines {node.op_type} in another way than opset {MODERN}, and that "
-        "isn't supported; onnx.version_converter converts old models"
+        "isn't supported",
+        "onnx.version_converter converts old models",
     )
 
 
@@ -102,8 +104,8 @@ def _batch_norm(node: Node, *inputs: torch.Tensor) -> TensorTree:
     training = any(node.wants(at) for at in range(1, 5))
     if training or (node.opset < 7 and not node.flag("is_test")):
         raise Refused(
-            f"it trains, as opset {node.opset} defines that; export the model for inference, or "
-            "with opset 14"
+            f"it trains, as opset {node.opset} defines that",
+            "export the model for inference, or with opset 14",
         )
     if not node.flag("spatial", True):
         raise Refused("its spatial=0 isn't supported: means and variances that aren't by channel")
@@ -112,7 +114,7 @@ def _batch_norm(node: Node, *inputs: torch.Tensor) -> TensorTree:
 
 def _dropout(node: Node, x: torch.Tensor) -> TensorTree:
     if node.opset < 7 and not node.flag("is_test") and node.number("ratio", 0.5):
-        raise Refused("it draws random numbers, in training mode; set is_test to 1")
+        raise Refused("it trains, as opset 6 defines that", "set its is_test to 1")
     return (x, torch.ones_like(x)) if node.wants(1) else x
 
 
@@ -153,6 +155,7 @@ LEGACY: Mapping[str, Legacy] = {
     **{name: Legacy(7, _broadcast(ELEMENTWISE[name])) for name in _BINARY},
     "BatchNormalization": Legacy(14, Translation(_batch_norm)),
     "Clip": Legacy(11, Translation(_clip)),
+    "Gemm": Legacy(7, LINEAR["Gemm"]),
     "Dropout": Legacy(10, Translation(_dropout)),
     "PRelu": Legacy(7, Translation(_prelu)),
     "Pad": Legacy(11, LAYOUT["Pad"]),

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.values import TensorTree, Translation
 
-_TEXT = "strings have no place in a program"
-_DYNAMIC = "how many results it has depends on the program's inputs"
-_REASONS: Mapping[str, str] = {
-    "ImageDecoder": "decode images before they are given to the program",
-    "NonMaxSuppression": _DYNAMIC,
+_TEXT = ("strings have no place in a program", "do this before the program is run")
+_REASONS: Mapping[str, tuple[str, str]] = {
+    "ImageDecoder": (
+        "no codec for images has a place in a program",
+        "decode images before they are given to the program",
+    ),
     "RegexFullMatch": _TEXT,
     "StringConcat": _TEXT,
     "StringNormalizer": _TEXT,
@@ -19,11 +20,11 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-def _refusal(reason: str) -> Translation:
+def _refusal(what: str, advice: str) -> Translation:
     def run(node: Node, *inputs: object) -> TensorTree:
-        raise Refused(reason)
+        raise Refused(what, advice)
 
     return Translation(run)
 
 
-TABLE: Mapping[str, Translation] = {name: _refusal(reason) for name, reason in _REASONS.items()}
+TABLE: Mapping[str, Translation] = {name: _refusal(*why) for name, why in _REASONS.items()}
