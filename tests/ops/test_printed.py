@@ -97,7 +97,7 @@ def calls() -> dict[str, Sample]:
         "slice, aligned": s("slice.Tensor", f(4, 12), 1, 4, 8),
         "slice": s("slice.Tensor", f(4, 6), 1, 1, 4),
         "split": s("split_with_sizes", f(3, 12), [6, 3, 3], 1),
-        "cat": s("cat", [f(3, 2), f(3, 4)], 1),
+        "cat": s("cat", [f(3, 4), f(3, 6)], 1),
         "pad": s("constant_pad_nd", f(3, 4), [1, 2]),
         "diagonal": s("diagonal", f(3, 4), 1),
         "select": s("select.int", f(3, 4), 0, -1),
@@ -265,7 +265,7 @@ cat
 i0 (s0 e), i0 (s1 e) -> i0 (r0 e)
   whole s0 s1
   linear [0, 1] any
-  window s0: 1 of 1 * r0 + 0 or none, s1: 1 of 1 * r0 + -1 or none
+  window s0: 1 of 1 * r0 + 0 or none, s1: 1 of 1 * r0 + -2 or none
 
 pad
 i0 x1 -> i0 i1

@@ -134,9 +134,12 @@ def blocks(
         dims: The factors of all dimensions.
         block: Elements of a block.
         local: As in `Rule`.
-        windows: How the operands' blocks are read.
+        windows: How the operands' blocks are read; left out where an operand is one block, of
+            which only one part would have anything.
     """
-    split = {window.of for window in (windows or {}).values()}
+    single = block > 1 and any(tensor.shape[at : at + 1] == (block,) for tensor in call.operands)
+    windows = {} if single else windows or {}
+    split = {window.of for window in windows.values()}
     whole: list[str] = []
     sizes = {"e": block} if block > 1 else {}
 
