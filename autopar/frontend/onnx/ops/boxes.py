@@ -28,7 +28,7 @@ def _suppress(
     corners = _corners(boxes.astype(np.float64), node.flag("center_point_box"))
     if corners.shape[:2] != (scores.shape[0], scores.shape[2]):
         raise Refused(f"boxes of {list(boxes.shape)} for scores of {list(scores.shape)}")
-    selected = []
+    selected: list[list[int]] = []
     for batch, kind in np.ndindex(scores.shape[:2]):
         row = scores[batch, kind].astype(np.float64)
         order = [int(at) for at in np.argsort(-row, kind="stable")]
