@@ -145,3 +145,43 @@ def test_views_that_merge_batch_and_sequence_cost_nothing(
     found = captured.kinds(done)
     assert found <= Counter(expected)
     assert found.keys() == expected.keys()
+
+
+def training(layer: Layer) -> captured.Step:
+    """Returns what computes the layer's output and the gradients of its parameters and input."""
+
+    def step(
+        parameters: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        leaves = {name: t.clone().requires_grad_() for name, t in (parameters | inputs).items()}
+        x = leaves["x"]
+        weights = {name: leaves[name] for name in parameters}
+        y = torch.func.functional_call(layer, weights, (x,))
+        gradients = torch.autograd.grad(y.square().sum(), list(leaves.values()))
+        return {"y": y, **{f"{n}.grad": g for n, g in zip(leaves, gradients, strict=True)}}
+
+    return step
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("variant", ["separate", "split", "unbind", "interleaved"])
+def test_training_reduces_twice_forward_and_twice_backward(variant: str, explicit: bool) -> None:
+    layer = Layer(variant, SIZE, explicit=explicit, causal=True)
+    source = captured.capture(training(layer), layer.state_dict(), {"x": sample()})
+    for tp, strategy, shards in ((3, "none", pins(layer)), (4, "tensor:0", [])):
+        done = captured.compiled(source, f"tp={tp}", strategy, *shards)
+        captured.check(source, done, 1e-4)
+        assert captured.kinds(done) == Counter({"all_reduce": 4})
+
+
+@pytest.mark.parametrize("variant", ["separate", "split", "interleaved"])
+def test_pins_of_activations_alone(variant: str) -> None:
+    """Heads and columns that are pinned reach back into the weights."""
+    layer = Layer(variant, SIZE, causal=True)
+    source = captured.forward(layer, x=sample())
+    results = {op.kind.split(".")[1]: op.results[0] for op in source.program.main.ops}
+    attention = results["_scaled_dot_product_flash_attention_for_cpu"]
+    shards = [f"{attention}=[-1,tp,-1,-1]", f"{results['gelu']}=[-1,-1,tp]"]
+    done = parallel(source, 3, "none", *shards)
+    assert sum(captured.kinds(done).values()) == 2
+    assert sum(one.bytes for one in captured.collectives(done)) == 2 * 4 * 2 * 6 * SIZE

@@ -18,27 +18,64 @@ class _Stretch:
 
 
 def batch_inputs(graph: Graph) -> list[int]:
-    """Returns the inputs whose first dimension reaches the first dimension of an output.
+    """Returns the inputs whose first dimension reaches the first dimension of an output, or a loss.
 
     It is followed forward, through factors that may be split and through views that merge it with
-    others. So a batch is what the program keeps apart from beginning to end, whatever its inputs
-    are called. A first dimension of size 1 is none.
+    others. So a batch is what the program keeps apart from beginning to end, or until it adds it up
+    to one number that it returns, whatever its inputs are called. A first dimension of size 1 is
+    none.
     """
+    losses = _losses(graph)
     found = []
     for at, value in enumerate(graph.values):
         if value.role == "input" and graph.producer[at] is None and value.shape:
             size = value.global_shape[0]
-            if size > 1 and _reaches_output(graph, at, _Stretch(0, 1, size)):
+            if size > 1 and _reaches_end(graph, at, _Stretch(0, 1, size), losses):
                 found.append(at)
     return found
 
 
-def _reaches_output(graph: Graph, start: int, stretch: _Stretch) -> bool:
+def _losses(graph: Graph) -> frozenset[int]:
+    """Returns the scalar outputs, and the scalars of which they are computed."""
+    found: set[int] = set()
+    queue = [v for v in graph.outputs if not graph.values[v].shape]
+    while queue:
+        value = queue.pop()
+        if value not in found:
+            found.add(value)
+            producer = graph.producer[value]
+            operands = producer[0].operands if producer is not None else ()
+            queue.extend(v for v in operands if not graph.values[v].shape)
+    return frozenset(found)
+
+
+def _reaches_end(graph: Graph, start: int, stretch: _Stretch, losses: frozenset[int]) -> bool:
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
             _follow(node, node.call.rule, marks)
+            if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses):
+                return True
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
+
+
+def _is_summed(
+    graph: Graph, node: Node, marks: dict[int, _Stretch], losses: frozenset[int]
+) -> bool:
+    """Whether an op, or a body of it, adds up to a loss the major part of a first dimension."""
+    rule = node.call.rule
+    for at, value in enumerate(node.operands):
+        mark = marks.get(value)
+        if mark is None or mark.dim or mark.inner * mark.size != graph.values[value].shape[0]:
+            continue
+        hit = _factor_of(rule, rule.operands[at], mark)
+        for variant in (rule, *(body.rule for body in rule.bodies)):
+            if hit is not None and hit[0] in variant.splittable:
+                reduced = (variant.reduce.get((hit[0], n)) for n in range(len(node.results)))
+                pairs = zip(node.results, reduced, strict=True)
+                if any(monoid == "sum" and result in losses for result, monoid in pairs):
+                    return True
+    return False
 
 
 def _follow(node: Node, rule: Rule, marks: dict[int, _Stretch]) -> None:

@@ -10,6 +10,7 @@ are one, and the cheaper past wins, as in dynamic programming; of the rest the b
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,11 @@ from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
 BEAM = 128
 """How many states are kept."""
+
+HORIZON = 64
+"""How many ops ahead a value must be read for states to be told apart by it: more than a layer.
+
+What a backward pass reads much later would keep all pasts apart."""
 
 COLLECTIVE_OVERHEAD = 0.1
 """What a further collective costs besides, in parts of its latency: among equals, fewer win."""
@@ -90,6 +96,7 @@ class _Walk:
         self.axis = axis
         self.movable = movable
         self.latency = self.space.planner.model.all_gather(0.0, (axis,))
+        self.use_indexes = [[node.index for node, _ in uses] for uses in graph.uses]
         self.last_use = {value: uses[-1][0].index for value, uses in enumerate(graph.uses) if uses}
         self.contracted = frozenset(
             value
@@ -115,9 +122,10 @@ class _Walk:
             options = list(self._options(node))
             if not options and all(state.live.keys().isdisjoint(node.operands) for state in states):
                 continue
-            states = self._best(
-                [after for state in states for after in self._after(state, node, options)]
-            )
+            states = [after for state in states for after in self._after(state, node, options)]
+            if options:
+                # Elsewhere their number stays, so it isn't worth the search for equal ones.
+                states = self._best(states, node.index)
         best = min(states, key=self._final_seconds)
         found: dict[int, Form] = {}
         at: _State | None = best
@@ -133,11 +141,18 @@ class _Walk:
             total += self._reshard(state.live[value], whole, value)
         return total
 
-    def _best(self, states: list[_State]) -> list[_State]:
+    def _best(self, states: list[_State], now: int) -> list[_State]:
         unique: dict[frozenset[tuple[int, Forms]], _State] = {}
         for state in sorted(states, key=lambda s: s.seconds):
-            unique.setdefault(frozenset(state.live.items()), state)
+            near = (pair for pair in state.live.items() if self._is_near(pair[0], now))
+            unique.setdefault(frozenset(near), state)
         return sorted(unique.values(), key=self._expected_seconds)[:BEAM]
+
+    def _is_near(self, value: int, now: int) -> bool:
+        """Whether a value is read soon."""
+        uses = self.use_indexes[value]
+        following = bisect_right(uses, now)
+        return following < len(uses) and uses[following] <= now + HORIZON
 
     def _expected_seconds(self, state: _State) -> float:
         """What a state has cost and will: a sum that is pending must be reduced sometime."""

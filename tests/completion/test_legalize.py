@@ -105,8 +105,8 @@ def test_equal_ops_are_expanded_alike() -> None:
     assert dists[:3] == dists[3:]
 
 
-def test_reductions_of_nothing_end_where_those_of_something_do() -> None:
-    """No place is cheaper than another, but the body and its readers must agree on one."""
+def test_reductions_of_nothing_are_computed_whole() -> None:
+    """There is nothing to split, and no body; the readers must agree on a place nevertheless."""
     done = legalized(
         """
         input %x: f32[0, 128@tp] ~annotated
@@ -118,8 +118,7 @@ def test_reductions_of_nothing_end_where_those_of_something_do() -> None:
     assert shown(done) == lines(
         """
         input %x: f32[0, 128@tp]
-        %m.sum: f32[0, 1] sum@tp = aten.sum.dim_IntList(self=%x, dim=[1], keepdim=true) {i1: 128@tp}
-        %m: f32[0, 1] sum@tp = aten.div.Scalar(self=%m.sum, other=128) {pending sum@tp(0)}
+        %m: f32[0, 1] = aten.mean.dim(self=%x, dim=[1], keepdim=true) {}
         %y: f32[0, 128@tp] = aten.sub.Tensor(self=%x, other=%m) {i1: 128@tp}
         return %y
         """

@@ -16,7 +16,7 @@ from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.distribution import consumed
 from autopar.ir.errors import AnnotationError
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Program
+from autopar.ir.program import Program, Ref
 from tests.completion.networks import Network, encoder, mlp
 
 CPU = Cluster.load("cpu")
@@ -224,3 +224,28 @@ def test_a_strategy_is_presets_with_axes(text: str, expected: list[tuple[str, st
 def test_a_bad_strategy_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         parse_strategy(text, MESH)
+
+
+def regression(*, reduce: str) -> Program:
+    """The summed or averaged squares of x w - y, with a mask that isn't a batch."""
+    net = Network("regression")
+    x, y, mask = net.input("x", 8, 6), net.input("y", 8, 4), net.input("mask", 4)
+    found = net.mm(x, net.weight("w", 6, 4))
+    error = net.binary("mul.Tensor", net.binary("sub.Tensor", found, y), mask)
+    squares = net.binary("mul.Tensor", error, error)
+    total = net.op(f"aten.{reduce}.default", (), self=Ref(squares))
+    return net.program(net.op("aten.mul.Scalar", (), self=Ref(total), other=0.5))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_a_batch_may_end_in_a_loss(reduce: str) -> None:
+    pinned = preset(regression(reduce=reduce), "dp=2", "data:0")
+    assert pinned == {"x": "[8@dp, 6]", "y": "[8@dp, 4]"}
+
+
+def test_what_is_summed_beside_others_is_no_batch() -> None:
+    """The positions of a bias are added up too, but each together with all of the batch."""
+    net = Network()
+    x, bias = net.input("x", 8, 6), net.input("bias", 6)
+    net_sum = net.op("aten.sum.default", (), self=Ref(net.add(x, bias)))
+    assert preset(net.program(net_sum), "dp=2", "data:0") == {"x": "[8@dp, 6]"}
