@@ -19,6 +19,7 @@ def samples() -> Iterator[Sample]:
         yield from nll_gradients(reduction)
         yield from cross_entropy(reduction)
         yield from elementwise(reduction)
+        yield from margins(reduction)
     yield s("nll_loss_forward", f(4), i(low=0, high=4), None, 2, -100)
     yield s("nll_loss_forward", f(4), i(low=0, high=4), f(4, low=0.5), 1, -100)
     yield s("nll_loss_forward", f(3, 4), torch.full((3,), 2), None, 1, 2)
@@ -84,3 +85,18 @@ def elementwise(reduction: int) -> Iterator[Sample]:
         yield s("binary_cross_entropy_backward", grad, chance, chance.flip(0), weight, reduction)
     yield s("binary_cross_entropy_with_logits", x, chance, None, f(4), reduction)
     yield s("binary_cross_entropy_with_logits", x, chance, f(3, 1), None, reduction)
+
+
+def margins(reduction: int) -> Iterator[Sample]:
+    """Yields samples of losses that compare the scores of a row."""
+    x, target, weight = f(5, 4), i(5, low=0, high=4), f(4, low=0.5)
+    grad = f(5, low=-1) if reduction == 0 else f()
+    yield s("multi_margin_loss", x, target, 1, 0.7, weight, reduction)
+    yield s("multi_margin_loss", x, target, 2, 1.0, None, reduction)
+    yield s("multi_margin_loss_backward", grad, x, target, 1, 0.7, weight, reduction)
+    labels = torch.tensor(
+        [[3, 0, -1, 1], [0, -1, 1, 2], [2, 1, 0, -1], [-1, 0, 1, 2], [1, 2, 3, 0]]
+    )
+    yield s("multilabel_margin_loss_forward", x, labels, reduction)
+    _, chosen = torch.ops.aten.multilabel_margin_loss_forward(x, labels, reduction)
+    yield s("multilabel_margin_loss_backward", grad, x, labels, reduction, chosen)
