@@ -69,8 +69,6 @@ def _numbered(main: Function, seed: Ref) -> Iterable[Op]:
 
 
 def _is_random(op: Op) -> bool:
-    if op.kind in _DRAWS:
-        return True
     overload: Any = torch.ops
     for part in bare_kind(op.kind).split("."):
         overload = getattr(overload, part, None)
@@ -79,7 +77,7 @@ def _is_random(op: Op) -> bool:
     names = {argument.name for argument in overload._schema.arguments}
     resting = "dropout_p" in names and not op.arg("dropout_p", 0.0)
     return not resting and all(
-        op.arg(name, False) for name in ("train", "training") if name in names
+        op.arg(name, False) is not False for name in ("train", "training") if name in names
     )
 
 
@@ -170,9 +168,14 @@ def _bernoulli(args: dict[str, Arg], result: Value, values: Mapping[str, Value])
 
 
 def _dropout(args: dict[str, Arg], result: Value, values: Mapping[str, Value]) -> Draw | None:
-    if args.get("train") is False:
-        args["p"] = 0.0
     return "autopar.dropout", {"self": args["input"], "p": args["p"]}
+
+
+_RRELU = ("self", "lower", "upper")
+
+
+def _rrelu(args: dict[str, Arg], result: Value, values: Mapping[str, Value]) -> Draw | None:
+    return "autopar.rrelu", {name: arg for name, arg in args.items() if name in _RRELU}
 
 
 def _permutation(args: dict[str, Arg], result: Value, values: Mapping[str, Value]) -> Draw | None:
@@ -216,6 +219,7 @@ _DRAWS: Mapping[str, Builder] = {
     "aten.bernoulli.Tensor": _bernoulli,
     "aten.bernoulli.p": _of("autopar.bernoulli_p", p="p"),
     "aten.native_dropout.default": _dropout,
+    "aten.rrelu_with_noise_functional.default": _rrelu,
     "aten.exponential.default": _of("autopar.exponential", lambd="lambd"),
     "aten.cauchy.default": _of("autopar.cauchy", median="median", sigma="sigma"),
     "aten.geometric.default": _of("autopar.geometric", p="p"),

@@ -104,6 +104,20 @@ def dropout(
     return self * mask * (1 / (1 - p) if p < 1 else 0.0), mask
 
 
+def rrelu(
+    self: Tensor,
+    seed: Tensor,
+    number: int,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    grid: Grid | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A ReLU whose slope for negative numbers is uniform; and the slopes, 1 for positive ones."""
+    slopes = rand(seed, number, self.shape, self.dtype, lower, upper, grid)
+    slopes = torch.where(self <= 0, slopes, torch.ones_like(self))
+    return self * slopes, slopes
+
+
 def exponential(
     seed: Tensor,
     number: int,
@@ -243,6 +257,7 @@ RANDOM_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.bernoulli": bernoulli,
     "autopar.bernoulli_p": bernoulli_p,
     "autopar.dropout": dropout,
+    "autopar.rrelu": rrelu,
     "autopar.exponential": exponential,
     "autopar.cauchy": cauchy,
     "autopar.log_normal": log_normal,

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autopar.ir.program import Program
+from autopar.ir.text import parse_program, print_program
 from autopar.pipeline import CompileOptions, compile_program, write
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
@@ -42,6 +43,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "cauchy_": (lambda x: x + torch.empty_like(x).cauchy_(), "autopar.cauchy"),
     "geometric_": (lambda x: x + torch.empty_like(x).geometric_(0.3), "autopar.geometric"),
     "log_normal_": (lambda x: x + torch.empty_like(x).log_normal_(), "autopar.log_normal"),
+    "rrelu": (lambda x: F.rrelu(x - 0.5, training=True), "autopar.rrelu"),
     "randperm": (lambda x: x[torch.randperm(5)], "autopar.permutation"),
     "multinomial": (lambda x: torch.multinomial(x, 3), "autopar.multinomial"),
     "poisson": (lambda x: torch.poisson(x * 9), "autopar.seeded.aten.poisson.default"),
@@ -64,14 +66,6 @@ def no_weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeightFile]
         yield weights
 
 
-def on_mesh(
-    program: Program, mesh: str, shards: list[str], weights: WeightFile, seed: int
-) -> Tensor:
-    compiled = compile_program(program, CompileOptions.from_text(mesh=mesh, shards=shards))
-    found = VirtualMesh(compiled.deployment, weights).run({"x0": X, "seed": seed})
-    return found["out0"]
-
-
 def splits(rank: int) -> Iterator[tuple[str, str]]:
     """Yields meshes, and every split of a tensor of this rank over them."""
     for mesh, axes in (("2", ["d0"]), ("3", ["d0"]), ("2x2", ["d0", "d1"]), ("2x3", ["d0", "d1"])):
@@ -83,18 +77,33 @@ def splits(rank: int) -> Iterator[tuple[str, str]]:
                 yield mesh, f"[{','.join(mapping)}]"
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_mesh_draws_the_same(name: str, no_weights: WeightFile) -> None:
-    function, kind = FUNCTIONS[name]
-    program = lowered(lambda x: (function(x),), X)
-    assert drawing(program) == [kind]
-    expected = run_serial(program, {}, {"x0": X, "seed": 5})["out0"]
-    others = [run_serial(program, {}, {"x0": X, "seed": seed})["out0"] for seed in (4, 6)]
-    assert not any(torch.equal(other, expected) for other in others)
-    assert torch.equal(run_serial(program, {}, {"x0": X, "seed": 5})["out0"], expected)
-    for mesh, layout in random.Random(name).sample(list(splits(2)), 2):
-        found = on_mesh(program, mesh, [f"x0={layout}"], no_weights, 5)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, msg=f"{mesh} {layout}")
+@pytest.fixture(scope="module")
+def everything() -> Program:
+    """A program with an output for each function."""
+    return lowered(lambda x: tuple(function(x) for function, _ in FUNCTIONS.values()), X)
+
+
+def outputs_of(program: Program, seed: int) -> dict[str, Tensor]:
+    found = run_serial(program, {}, {"x0": X, "seed": seed})
+    return dict(zip(FUNCTIONS, found.values(), strict=True))
+
+
+def test_each_op_is_replaced_and_depends_on_the_seed(everything: Program) -> None:
+    assert drawing(everything) == [kind for _, kind in FUNCTIONS.values()]
+    expected, again, other = (outputs_of(everything, seed) for seed in (5, 5, 6))
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, again[name]), name
+        assert not torch.equal(tensor, other[name]), name
+
+
+@pytest.mark.parametrize(("mesh", "layout"), random.Random(0).sample(list(splits(2)), 6))
+def test_every_mesh_draws_the_same(
+    mesh: str, layout: str, everything: Program, no_weights: WeightFile
+) -> None:
+    compiled = compile_program(everything, options(mesh, layout))
+    found = VirtualMesh(compiled.deployment, no_weights).run({"x0": X, "seed": 5})
+    for (name, tensor), mine in zip(outputs_of(everything, 5).items(), found.values(), strict=True):
+        torch.testing.assert_close(mine, tensor, rtol=1e-6, atol=0, msg=f"{name}")
 
 
 def test_masks_are_those_of_one_device_for_every_split(no_weights: WeightFile) -> None:
@@ -102,8 +111,9 @@ def test_masks_are_those_of_one_device_for_every_split(no_weights: WeightFile) -
     expected = run_serial(program, {}, {"x0": X, "seed": 1})["out0"]
     assert 0 < int((expected == 0).sum()) < 35
     for mesh, layout in splits(2):
-        found = on_mesh(program, mesh, [f"x0={layout}"], no_weights, 1)
-        assert torch.equal(found, expected), f"{mesh} {layout}"
+        compiled = compile_program(program, options(mesh, layout))
+        found = VirtualMesh(compiled.deployment, no_weights).run({"x0": X, "seed": 1})
+        assert torch.equal(found["out0"], expected), f"{mesh} {layout}"
     assert "all_gather" not in str(compile_program(program, options("2x2", "[d0,d1]")).partitioned)
 
 
@@ -171,3 +181,11 @@ def test_real_processes_draw_the_same(tmp_path: Path) -> None:
     outputs, _ = found[0]
     for name, tensor in expected.items():
         assert torch.equal(torch.as_tensor(outputs[name]), tensor)
+
+
+def test_the_ranks_program_prints_and_parses() -> None:
+    program = lowered(lambda x: (F.dropout(x, 0.4, True),), X)
+    partitioned = compile_program(program, options("2x3", "[d0,d1]")).partitioned
+    text = print_program(partitioned)
+    assert "grid=[[min(d0 * 3, 5), max(0, min(3, d0 * -3 + 5)), 7], [min(d1 * 3, 7), " in text
+    assert print_program(parse_program(text)) == text

@@ -37,6 +37,7 @@ def samples() -> Iterator[Sample]:
     for shape in ((7,), (4, 6), (2, 3, 5)):
         yield drawn("bernoulli", f(*shape, low=0.0, high=1.0))
         yield drawn("dropout", f(*shape), p=0.4)
+    yield drawn("rrelu", f(4, 6))
     yield drawn("permutation", n=9, dtype=torch.int64)
     for replacement in (False, True):
         weights = f(5, 6, low=0.1)

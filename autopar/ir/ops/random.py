@@ -68,7 +68,7 @@ RULES: Table = {
         ],
         drawn,
     ),
-    **same(["autopar.bernoulli", "autopar.dropout"], chosen),
+    **same(["autopar.bernoulli", "autopar.dropout", "autopar.rrelu"], chosen),
     "autopar.permutation": permutation,
     "autopar.multinomial": multinomial,
 }
