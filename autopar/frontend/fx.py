@@ -256,7 +256,8 @@ class _Lowerer:
             elif isinstance(result, (tuple, list)):
                 self._add_parts(node, result, picks.get(node, {}))
             else:
-                self.problems.append(f"  - {node.name}: {node.target} returns no tensor")
+                where = self.lowering.locate(node)
+                self.problems.append(f"  - {where}: {_kind(node)} returns no tensor")
 
     def _add_parts(
         self, node: fx.Node, parts: Sequence[object], picks: Mapping[int, fx.Node]

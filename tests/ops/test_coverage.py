@@ -12,7 +12,7 @@ from autopar.ir.ops import RULES, TABLES, RuleDefect, rule_of
 from autopar.ir.program import Op, Ref, Value
 
 NO_RULE = {
-    "random": (
+    "replaced by an op of ours that draws by counter": (
         "aten.bernoulli.p aten.native_dropout.default aten.rand.default aten.randn.default"
         " aten.randperm.default"
     ),
