@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from torch.nn import functional as F
 
 from autopar.cost import Cluster
 from autopar.cost.summary import summarize_rank
+from autopar.ir.text import parse_program, print_program
 from autopar.pipeline import Compiled, CompileOptions, compile_program, write
 from tests import captured
 from tests.captured import Captured
+from tests.fuzz.chains import chain
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program
 
@@ -187,3 +190,36 @@ def test_real_processes(ranks: int, tmp_path: Path) -> None:
     assert not any(isinstance(outcome, str) for outcome in outcomes), outcomes
     found = torch.as_tensor(outcomes[0][0]["y"])
     torch.testing.assert_close(found, model.expected["y"], rtol=1e-9, atol=1e-9)
+
+
+def random_chain(seed: int) -> None:
+    """Compiles a random chain of windows, and checks it with and without latency."""
+    dice = Random(seed)
+    length, state = dice.randint(1, 24), dice.getstate()
+
+    def step(w: dict[str, Tensor], given: dict[str, Tensor]) -> dict[str, Tensor]:
+        dice.setstate(state)
+        return {"y": chain(dice, given["x"], w) * 2}
+
+    weights = {"b": random(2), **{str(size): random(2, 2, size) for size in range(1, 6)}}
+    model = captured.capture(step, weights, {"x": random(2, 2, length)})
+    mesh = dice.choice(("2", "3", "5", "2x2", "2x3"))
+    entries = ("0", "1", "(0,1)", "(1,0)") if "x" in mesh else ("0",)
+    ends = dice.choice(("x", "xy", "y"))
+    pins = [f"{end}=[-1,-1,{dice.choice(entries)}]" for end in ends]
+    for done in (compiled(model, mesh, *pins), captured.compiled(model, mesh, "none", *pins)):
+        captured.check(model, done, 1e-9)
+        assert parse_program(print_program(done.partitioned)) == done.partitioned
+
+
+@pytest.mark.parametrize("first", range(0, 10, 5))
+def test_random_chains(first: int) -> None:
+    for seed in range(first, first + 5):
+        random_chain(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 3000, 50))
+def test_many_random_chains(first: int) -> None:
+    for seed in range(first, first + 50):
+        random_chain(seed)
