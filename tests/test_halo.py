@@ -125,6 +125,7 @@ def training(height: int, width: int = 6) -> Captured:
     net = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1),
         nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
         nn.Conv2d(4, 4, 3, stride=2, padding=1),
         nn.Conv2d(4, 2, (5, 1), padding=(2, 0), groups=2),
         nn.ConvTranspose2d(2, 2, 4, stride=2, padding=1),
@@ -142,13 +143,14 @@ def training(height: int, width: int = 6) -> Captured:
     return captured.capture(step, weights, {"x": random(1, 2, height, width)})
 
 
-@pytest.mark.parametrize(("mesh", "height"), [("2", 24), ("3", 28), ("5", 20)])
+@pytest.mark.parametrize(("mesh", "height"), [("2", 24), ("4", 64), ("3", 28), ("5", 25)])
 def test_gradients_of_a_split_image(mesh: str, height: int) -> None:
     model = training(height, 64)
     done = compiled(model, mesh, "x=[-1,-1,0,-1]")
     captured.check(model, done, 1e-9)
-    moved = moved_bytes(done)
-    assert set(moved) == {"redistribute", "all_reduce"}
+    if height % (int(mesh) * 4) == 0:
+        # Elsewhere the last layers have so few rows per rank that computing all of them is faster.
+        assert set(moved_bytes(done)) == {"redistribute", "all_reduce"}
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

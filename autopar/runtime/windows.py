@@ -79,3 +79,39 @@ def max_pool_with_indices(
         rest, whole = rest // local, whole + at * scale
         scale *= plane[dim]
     return values, whole
+
+
+def max_pool_backward(
+    grad_output: Tensor,
+    indices: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    plane: Sequence[int],
+    sizes: Sequence[int],
+) -> Tensor:
+    """The gradient of a part of a plane that was pooled.
+
+    Args:
+        grad_output: The gradient of those outputs that may belong to the part.
+        indices: Where each output came from, in the whole plane.
+        kernel_size, stride, padding, dilation: Of the pooling; they say which outputs these are.
+        starts, sizes: Where the part begins and how large it is, per dimension.
+        plane: Sizes of the whole plane.
+    """
+    lead = grad_output.shape[: -len(plane)]
+    rest, at, scale = indices, torch.zeros_like(indices), 1
+    inside = torch.ones_like(indices, dtype=torch.bool)
+    for dim in reversed(range(len(plane))):
+        local = rest % plane[dim] - starts[dim]
+        inside = inside & (local >= 0) & (local < sizes[dim])
+        rest, at = rest // plane[dim], at + local * scale
+        scale *= sizes[dim]
+    gradient = torch.where(inside, grad_output, torch.zeros_like(grad_output))
+    at = torch.where(inside, at, torch.zeros_like(at))
+    total = grad_output.new_zeros((*lead, scale))
+    return total.scatter_add(-1, at.reshape(*lead, -1), gradient.reshape(*lead, -1)).reshape(
+        *lead, *sizes
+    )

@@ -156,6 +156,7 @@ def gradients() -> Iterator[Sample]:
     """Yields samples of gradients of pooling and resizing."""
     x, volume = f(2, 3, 4, 6), f(2, 3, 4, 4, 4)
     grad = f(2, 3, 2, 3)
+    yield from max_pool_gradients()
     _, at = torch.ops.aten.max_pool2d_with_indices(x, [2, 2])
     tail = ([2, 2], [2, 2], [0, 0], [1, 1], False)
     yield s("max_pool2d_with_indices_backward", grad, x, *tail, at)
@@ -193,6 +194,19 @@ def grids() -> Iterator[Sample]:
         yield s("_cdist_forward", rows, others, p, None)
         yield s("_cdist_forward", f(1, 3, 5), others, p, None)
         yield s("_cdist_backward", f(2, 3, 4), rows, others, p, distances)
+
+
+def max_pool_gradients() -> Iterator[Sample]:
+    """Yields samples of gradients of max pooling, with windows apart, side by side, overlapping."""
+    x = f(2, 3, 9, 6)
+    for kernel, stride, padding in (([3, 2], [1, 2], [1, 0]), ([3, 3], [3, 2], [1, 1])):
+        y, at = torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding)
+        settings = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": [1, 1]}
+        tail = (kernel, stride, padding, [1, 1], False)
+        yield s("max_pool2d_with_indices_backward", f(*y.shape), x, *tail, at)
+        ends = {"starts": [0, 0], "plane": [9, 6], "sizes": [9, 6]}
+        part = {"grad_output": f(*y.shape), "indices": at, **settings, **ends}
+        yield Sample("autopar.max_pool_backward", part)
 
 
 def transforms() -> Iterator[Sample]:

@@ -55,22 +55,25 @@ class Axis:
         """Returns the window of the fine side that the coarse side reads."""
         return Window(of, self.stride, -self.padding, self.reach)
 
-    def scattered(self, of: str) -> tuple[Window, int, int]:
-        """Returns the window of the coarse side that runs of `stride` fine positions read.
-
-        With it, the padding and the output padding with which a part is computed. The window is
-        made wider until both are possible.
-        """
+    def touching(self, of: str) -> Window:
+        """Returns the window of the coarse side that runs of `stride` fine positions belong to."""
         start = -((self.reach - 1 - self.padding) // self.stride)
         stop = (self.stride - 1 + self.padding) // self.stride + 1
+        return Window(of, 1, start, stop - start)
+
+    def scattered(self, of: str) -> tuple[Window, int, int]:
+        """Returns that window with the padding and output padding that a part of a result needs.
+
+        It is made wider until both are possible.
+        """
+        start, length = self.touching(of).start, self.touching(of).length
         while True:
             padding = self.padding - start * self.stride
-            more = 2 * padding - self.reach - (stop - start - 2) * self.stride
+            more = 2 * padding - self.reach - (length - 2) * self.stride
             if padding >= 0 and more >= 0:
                 break
-            start -= 1
-        stop += more // self.stride
-        return Window(of, 1, start, stop - start), padding, more % self.stride
+            start, length = start - 1, length + 1
+        return Window(of, 1, start, length + more // self.stride), padding, more % self.stride
 
 
 def axes_of(

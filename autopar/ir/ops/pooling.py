@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.ir.ops.body import BodyWriter, body
-from autopar.ir.ops.table import RuleFunction, Table, factors, pending, per_dim
+from autopar.ir.ops.convolution import Axis
+from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import (
     Dims,
@@ -229,10 +230,90 @@ def placed_max_pool(call: OpCall) -> Rule | None:
     return replace(rule, local={**rule.local, "starts": Sizes(starts)})
 
 
+def max_pool_backward(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.max_pool2d_with_indices_backward and its kin."""
+
+    def rule(call: OpCall) -> Rule | None:
+        (at,) = call.positions["self"]
+        plane = call.operands[at].shape[-spatial:]
+        split = _gradient(call, plane)
+        own = _gradient(call, plane, split=False)
+
+        def write(w: BodyWriter) -> None:
+            args: dict[str, Arg] = {
+                name: Ref(w.required(name)) for name in ("grad_output", "indices")
+            }
+            for name in ("kernel_size", "stride", "padding", "dilation"):
+                args[name] = w.op.arg(name)
+            args |= {"starts": (0,) * spatial, "plane": plane, "sizes": plane}
+            w.emit_all("autopar.max_pool_backward", args)
+
+        return replace(own, bodies=(body("placed", split, write),) if split.splittable else ())
+
+    return rule
+
+
+def placed_max_pool_backward(call: OpCall) -> Rule | None:
+    """autopar.max_pool_backward: the gradient of a part that begins at `starts` of the plane."""
+    return _gradient(call, call.integers("plane"))
+
+
+def _gradient(call: OpCall, plane: Sequence[int], split: bool = True) -> Rule:
+    """Returns the rule of the gradient of a pooling.
+
+    A part of it consists of runs of `stride` positions, and reads a window of what was pooled.
+    """
+    coarse, count = call.operands[0].shape[-len(plane) :], len(plane)
+    lead = factors("i", len(call.operands[0].shape) - count)
+    strides = per_dim(call, "stride", count, 0)
+    settings = [
+        per_dim(call, name, count, default)
+        for name, default in (("kernel_size", 1), ("padding", 0), ("dilation", 1))
+    ]
+    inside, outside = factors("x", count), []
+    windows: dict[str, Window] = {}
+    sizes: dict[str, int] = {}
+    fixed: list[str] = []
+    for at, (kernel, padding, dilation) in enumerate(zip(*settings, strict=True)):
+        axis = Axis(coarse[at], plane[at], kernel, strides[at] or kernel, padding, dilation)
+        runs = axis.fine % axis.stride == 0 and axis.stride > 1
+        outside.append((f"y{at}", f"r{at}") if runs else (f"y{at}",))
+        fixed += [f"r{at}"] if runs else []
+        sizes |= {f"r{at}": axis.stride} if runs else {}
+        if split and axis.fine % axis.stride == 0:
+            windows[f"x{at}"] = axis.touching(f"y{at}")
+        else:
+            fixed += [f"x{at}", f"y{at}"]
+    whole = (*lead, *outside)
+    local: dict[str, LocalArg] = {}
+    if "sizes" in call.args:
+        local["sizes"] = Sizes(tuple(outside))
+        starts = (
+            IfSplit(f"y{at}", Offset(f"y{at}", 0, strides[at] or settings[0][at]), 0)
+            for at in range(count)
+        )
+        local["starts"] = Sizes(tuple(starts))
+    pooled: Dims = (*lead, *inside)
+    named = {"grad_output": pooled, "indices": pooled, "self": whole}
+    return build_rule(
+        call,
+        operand_dims(call, named),
+        [whole],
+        sizes=sizes,
+        whole=fixed,
+        windows=windows,
+        linear=(pending(0),),
+        local=local,
+        work=0,
+    )
+
+
 RULES: Table = {
     **{f"aten.max_pool{n}d.default": max_pool(n) for n in (1, 2, 3)},
     **{f"aten.max_pool{n}d_with_indices.default": max_pool_with_indices(n) for n in (1, 2, 3)},
     "autopar.max_pool_with_indices": placed_max_pool,
+    **{f"aten.max_pool{n}d_with_indices_backward.default": max_pool_backward(n) for n in (2, 3)},
+    "autopar.max_pool_backward": placed_max_pool_backward,
     **{f"aten.avg_pool{n}d.default": avg_pool(n) for n in (1, 2, 3)},
     **{f"aten._adaptive_avg_pool{n}d.default": adaptive_avg_pool(n) for n in (2, 3)},
     **{f"aten.adaptive_avg_pool{n}d.default": adaptive_avg_pool(n) for n in (1, 2, 3)},

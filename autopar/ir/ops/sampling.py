@@ -188,8 +188,6 @@ RULES: Table = {
         ["aten.outer.default", "aten.ger.default"],
         row("m, n -> m n", linear=(pending(0), pending(1))),
     ),
-    "aten.max_pool2d_with_indices_backward.default": images_backward(2),
-    "aten.max_pool3d_with_indices_backward.default": images_backward(3),
     "aten.avg_pool2d_backward.default": images_backward(2),
     "aten.avg_pool3d_backward.default": images_backward(3),
     "aten._adaptive_avg_pool2d_backward.default": images_backward(2),
