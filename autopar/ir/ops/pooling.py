@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from autopar.ir.ops.body import BodyWriter, body
 from autopar.ir.ops.convolution import Axis
+from autopar.ir.ops.reduction import mean
 from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import (
@@ -172,9 +173,17 @@ def adaptive_max_pool(spatial: int) -> RuleFunction:
 
 
 def adaptive_avg_pool(spatial: int) -> RuleFunction:
-    """Returns the rule function of aten.adaptive_avg_pool1d, 2d or 3d."""
+    """Returns the rule function of aten.adaptive_avg_pool1d, 2d or 3d; to one element, a mean."""
+
+    def last_dims(call: OpCall) -> range:
+        rank = len(call.operands[0].shape)
+        return range(rank - spatial, rank)
+
+    to_one = mean(last_dims)
 
     def rule(call: OpCall) -> Rule | None:
+        if set(call.results[0].shape[-spatial:]) == {1}:
+            return to_one(call)
         windows = [each.window(0) if each else None for each in _adaptive(call, spatial)]
         local = {"output_size": Sizes(tuple((f"y{at}",) for at in range(spatial)))}
         return windowed(call, windows, (SUM,), local)
