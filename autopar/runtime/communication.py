@@ -16,6 +16,7 @@ and skip communication only where every member of the group sees that there is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -180,7 +181,7 @@ def redistribute(
     me = group.position
     rows = x.movedim(dim, 0)
     first = numbering.held_by(me) * exchange.block
-    wanted = [list(exchange.pieces(member)) for member in range(group.size)]
+    wanted = _wanted(exchange, group.size)
     arrived: dict[int, Tensor] = {}
     if any(at != reader for reader, asked in enumerate(wanted) for at, _ in asked):
         sent = [_held(rows, asked, me, reader, first) for reader, asked in enumerate(wanted)]
@@ -197,6 +198,12 @@ def redistribute(
         parts.append(read_piece(arrived[holder][taken[holder] :], piece, low, fill))
         taken[holder] += count
     return joined(rows, parts).movedim(0, dim).contiguous()
+
+
+@lru_cache(maxsize=256)
+def _wanted(exchange: Redistribution, members: int) -> tuple[tuple[tuple[int, Piece], ...], ...]:
+    """Returns what each member reads, with the members that hold it; the same in every call."""
+    return tuple(tuple(exchange.pieces(member)) for member in range(members))
 
 
 def _held(
