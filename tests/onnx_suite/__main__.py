@@ -11,6 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -25,16 +26,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.onnx_suite", description=__doc__)
     parser.add_argument("--mesh", default="2x2", help="the mesh, as 2x2")
     parser.add_argument("--only", default="*", help="run the cases whose name matches this pattern")
+    parser.add_argument("--outside", action="store_true", help="run those outside of the profile")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     everything = load_cases(*KINDS)
-    chosen = [c for c in everything if not outside(c) and fnmatch.fnmatch(c.name, options.only)]
     left_out = Counter(outside(case) for case in everything if outside(case))
+    chosen = [case for case in everything if bool(outside(case)) == options.outside]
     with tempfile.TemporaryDirectory() as folder:
         judge = Judge(options.mesh, {case.name: case.proto for case in everything}, Path(folder))
-        verdicts = {case.name: _shown(case, judge.judge(case)) for case in chosen}
-    _print_totals(verdicts, left_out)
+        named = (case for case in chosen if fnmatch.fnmatch(case.name, options.only))
+        verdicts = {case.name: _shown(case, judge.judge(case)) for case in named}
+    print(f"\n{len(verdicts)} cases {'outside of' if options.outside else 'in'} the static profile")
+    _print_totals(list(verdicts.values()))
+    if not options.outside:
+        _print_left_out(left_out)
     return int(any(verdict.kind in ("wrong", "error") for verdict in verdicts.values()))
 
 
@@ -44,11 +50,10 @@ def _shown(case: Case, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _print_totals(verdicts: dict[str, Verdict], left_out: Counter[str]) -> None:
-    kinds = Counter(verdict.kind for verdict in verdicts.values())
-    passed = [verdict for verdict in verdicts.values() if verdict.kind == "pass"]
+def _print_totals(verdicts: Sequence[Verdict]) -> None:
+    kinds = Counter(verdict.kind for verdict in verdicts)
+    passed = [verdict for verdict in verdicts if verdict.kind == "pass"]
     replicated = Counter(kind for verdict in passed for kind in verdict.replicated)
-    print(f"\n{len(verdicts)} cases in the static profile")
     for kind in VERDICTS:
         print(f"  {kind:8} {kinds[kind]}")
     print("of those that pass")
@@ -57,7 +62,10 @@ def _print_totals(verdicts: dict[str, Verdict], left_out: Counter[str]) -> None:
     print(f"  {sum(bool(verdict.replicated) for verdict in passed)} replicate an op without a rule")
     for kind, count in replicated.most_common():
         print(f"    {kind}: {count}")
-    print("outside the profile")
+
+
+def _print_left_out(left_out: Counter[str]) -> None:
+    print(f"{sum(left_out.values())} cases outside of it (--outside runs them)")
     for reason, count in sorted(left_out.items()):
         print(f"  {count:4} {reason}")
 
