@@ -92,17 +92,22 @@ def window_of(whole: Tensor, dim: int, exchange: Redistribution, member: int) ->
     at = torch.arange(low, high)
     inside = (at >= 0) & (at < size)
     if fill == "none":
-        return whole.index_select(dim, at[inside])
+        return _entries(whole, dim, at[inside])
     if fill == "wrap":
-        return whole.index_select(dim, at % size)
+        return _entries(whole, dim, at % size)
     if fill == "edge":
-        return whole.index_select(dim, at.clamp(0, size - 1))
+        return _entries(whole, dim, at.clamp(0, size - 1))
     if fill == "reflect":
-        return whole.index_select(dim, torch.where(at < size, at.abs(), 2 * (size - 1) - at))
+        return _entries(whole, dim, torch.where(at < size, at.abs(), 2 * (size - 1) - at))
     spare = whole.new_full((1,), fill_value(fill, whole.dtype))
     shape = [1 if d == dim else n for d, n in enumerate(whole.shape)]
     padded = torch.cat([whole, spare.expand(shape)], dim)
-    return padded.index_select(dim, torch.where(inside, at, size))
+    return _entries(padded, dim, torch.where(inside, at, size))
+
+
+def _entries(whole: Tensor, dim: int, at: Tensor) -> Tensor:
+    """Returns entries of a dimension; torch's index_select lacks vectors of unsigned integers."""
+    return whole.movedim(dim, 0)[at].movedim(0, dim)
 
 
 def _permute(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
