@@ -24,6 +24,7 @@ from autopar.frontend.onnx.ops.refused import TABLE as REFUSED
 from autopar.frontend.onnx.ops.resize import TABLE as RESIZE
 from autopar.frontend.onnx.ops.sequence import TABLE as SEQUENCE
 from autopar.frontend.onnx.ops.signal import TABLE as SIGNAL
+from autopar.frontend.onnx.ops.training import TABLE as TRAINING
 from autopar.frontend.onnx.ops.vision import TABLE as VISION
 from autopar.frontend.onnx.values import Translation
 
@@ -52,7 +53,10 @@ TABLES: tuple[Mapping[str, Translation], ...] = (
 DEFAULT_DOMAIN: Mapping[str, Translation] = {
     op_type: translation for table in TABLES for op_type, translation in table.items()
 }
-DOMAINS: Mapping[str, Mapping[str, Translation]] = {"": DEFAULT_DOMAIN}
+DOMAINS: Mapping[str, Mapping[str, Translation]] = {
+    "": DEFAULT_DOMAIN,
+    "ai.onnx.preview.training": TRAINING,
+}
 _STANDARD = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
 
 
