@@ -194,10 +194,8 @@ def split(call: OpCall) -> Rule | None:
     shape = call.operands[0].shape
     at = axis(call, len(shape))
     pieces = [result.shape[at] for result in call.results]
-    block = math.gcd(*pieces)
+    block = math.gcd(*pieces) or 1
     dims = factors("i", len(shape))
-    if not block:
-        return None
     local: dict[str, LocalArg] = {}
     if "split_sizes" in call.args:
         local["split_sizes"] = Sizes(tuple((f"r{n}", "e") for n in range(len(pieces))))
