@@ -16,8 +16,18 @@ NO_RULE = {
         "aten.bernoulli.p aten.native_dropout.default aten.rand.default aten.randn.default"
         " aten.randperm.default"
     ),
-    "shape depends on the data": "aten.nonzero.default aten._local_scalar_dense.default",
-    "depends on strides": "aten.as_strided.default aten.empty_strided.default",
+    "shape depends on the data": (
+        "aten.nonzero.default aten._local_scalar_dense.default aten.masked_select.default"
+        " aten.bincount.default aten._unique.default aten._unique2.default aten.unique_dim.default"
+        " aten.unique_consecutive.default aten.repeat_interleave.Tensor"
+    ),
+    "an element's place depends on all before it": (
+        "aten.nonzero_static.default aten.masked_scatter_backward.default"
+    ),
+    "depends on strides": (
+        "aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default"
+        " aten.empty_strided.default"
+    ),
 }
 
 
