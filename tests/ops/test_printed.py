@@ -381,6 +381,7 @@ nll loss, summed
 b0 c, b0 -> ,
   whole c
   reduce b0 in 0: sum, b0 in 1: sum
+  body picked
 """
 
 
