@@ -12,8 +12,8 @@ from autopar.runtime.lookups import local_rows
 
 aten = torch.ops.aten
 
-MEAN = 1
-"""The `mode` of means; 0 is that of sums."""
+MEAN, MAX = 1, 2
+"""The `mode` of means and maxima; 0 is that of sums."""
 
 
 def embedding_bag(
@@ -88,6 +88,8 @@ def embedding_bag_backward(
 ) -> Tensor:
     """A shard of `aten._embedding_bag_backward`; rows elsewhere go to a spare one."""
     rows = _or_spare(indices, offset, num_weights, padding_idx)
+    if mode == MAX:
+        maximum_indices = _or_spare(maximum_indices, offset, num_weights, -1)
     head = (grad, rows, offsets, offset2bag, bag_size, maximum_indices)
     tail = (num_weights + 1, False, mode, False, per_sample_weights)
     found: Tensor = aten._embedding_bag_backward.default(*head, *tail)
@@ -110,6 +112,8 @@ def embedding_bag_dense_backward(
 ) -> Tensor:
     """A shard of `aten._embedding_bag_dense_backward`; rows elsewhere go to a spare one."""
     rows = _or_spare(indices, offset, num_weights, padding_idx)
+    if mode == MAX:
+        maximum_indices = _or_spare(maximum_indices, offset, num_weights, -1)
     head = (grad, rows, offset2bag, bag_size, maximum_indices)
     tail = (num_weights + 1, False, mode, per_sample_weights)
     found: Tensor = aten._embedding_bag_dense_backward.default(*head, *tail)

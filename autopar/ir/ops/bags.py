@@ -52,7 +52,8 @@ def _bags(call: OpCall, shard: Shard | None) -> Rule:
 def bags_backward(own: str) -> RuleFunction:
     """Returns the rule function of the gradient of the table.
 
-    Indices may be split if they come with the bag of each. A maximum's row is known without them.
+    Indices may be split if they come with the bag of each. A maximum's row is known without them,
+    so there the bags may be split.
 
     Args:
         own: The op that computes a shard of the table's rows.
@@ -60,27 +61,30 @@ def bags_backward(own: str) -> RuleFunction:
 
     def rule(call: OpCall) -> Rule | None:
         index, placed = call.tensor("indices"), call.tensor("offset2bag")
-        maxima = call.tensor("maximum_indices")
-        if index is None or placed is None or maxima is None or call.flag("sparse"):
+        counts, places = call.tensor("bag_size"), call.tensor("maximum_indices")
+        if not (index and placed and counts and places) or call.flag("sparse"):
             return None
-        alone = call.integer("mode", 0) != MAX and not call.flag("scale_grad_by_freq")
-        known = alone and placed.shape == index.shape
+        maxima = call.integer("mode", 0) == MAX
+        alone = not call.flag("scale_grad_by_freq")
+        by_index = alone and not maxima and placed.shape == index.shape
+        by_bag = maxima and counts.shape == call.operands[0].shape[:1]
         by_name: dict[str, Dims] = {
             "grad": (("b",), ("e",)),
             "indices": (("n",),),
             "offsets": (("o",),),
-            "offset2bag": (("n",) if known else ("p",),),
-            "bag_size": (("s",),),
-            "maximum_indices": (("m",), ("e",))[: len(maxima.shape)],
+            "offset2bag": (("n",) if by_index else ("p",),),
+            "bag_size": (("b",) if by_bag else ("s",),),
+            "maximum_indices": (("b",), ("e",)) if by_bag else (("m",),),
             "per_sample_weights": (("n",),),
         }
+        whole = ["o", "p", "s", "m", *(() if by_index else "n"), *(() if by_bag else "b")]
         return build_rule(
             call,
             operand_dims(call, by_name),
             [(("v",), ("e",))],
-            reduce={"n": "sum"},
+            reduce={"n": "sum", "b": "sum"},
             indexed={"v": own} if alone else None,
-            whole=["b", "o", "p", "s", "m", *(() if known else "n"), *(() if alone else "v")],
+            whole=[*whole, *(() if alone else "v")],
             local={"num_weights": Size(("v",))},
             linear=FIRST,
             work=0,
