@@ -10,7 +10,7 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.permutation import alternatives, permutation
 from autopar.cost.reblock import reblock_exchange
 from autopar.cost.slots import Numbers, Place, Slot, SlotTable
-from autopar.ir.layout import Partial, block_size
+from autopar.ir.layout import Partial
 from autopar.ir.mesh import ProcessMesh
 
 Axes = tuple[str, ...]
@@ -113,6 +113,24 @@ class LayoutGraph:
             place, monoid = slot.place, partial[0][1]
             yield Step("reduce_scatter", slot.axes, end, seconds, nbytes, None, place, monoid)
 
+    def reblock(self, state: State, at: int, number: int, itemsize: int) -> Iterator[Step]:
+        """Yields the move that cuts a dimension anew, if both cuts leave one stretch each."""
+        dims, partial = state
+        old, new = (self.table.cut_of(dim) for dim in (dims[at], number))
+        if old is None or new is None or dims[at] == number:
+            return
+        axes = (*old.axes, *(axis for axis in new.axes if axis not in old.axes))
+        members, *parts = (self.table.count(which) for which in (axes, old.axes, new.axes))
+        shares = (members // count for count in parts)
+        moved = reblock_exchange(new.size, old.block, new.block, *shares)
+        after = (*dims[:at], number, *dims[at + 1 :])
+        nbytes = self.nbytes(after, itemsize)
+        row = nbytes // max(1, new.block)
+        seconds = self.model.point_to_point(moved.elements * row, axes, moved.messages)
+        seconds = self._stored(nbytes, seconds)
+        place = Place(at, 1, new.size, 1)
+        yield Step("reblock", axes, (after, partial), seconds, nbytes, target=place)
+
     def _all_moves(self, state: State, itemsize: int) -> Iterator[Step]:
         dims, partial = state
         filled = self.table.filled(dims)
@@ -158,25 +176,11 @@ class LayoutGraph:
             yield Step("permute", axes, end, seconds, nbytes)
 
     def _reblocks(self, state: State, free: Axes, itemsize: int) -> Iterator[Step]:
-        dims, partial = state
-        for at, number in enumerate(dims):
-            sub = self.table.single(number)
-            if sub is None or not sub.axes:
-                continue
-            for axes in _ordered((*sub.axes, *free)):
-                after = self.table.recut(dims, at, axes)
-                if after is not None:
-                    place = Place(at, 1, sub.size, 1)
-                    yield self._reblock((after, partial), place, sub.axes, axes, itemsize)
-
-    def _reblock(self, end: State, place: Place, old: Axes, new: Axes, itemsize: int) -> Step:
-        count = self.table.count
-        axes = (*old, *(axis for axis in new if axis not in old))
-        moved = reblock_exchange(place.size, count(old), count(new), count(axes))
-        nbytes = self.nbytes(end[0], itemsize)
-        row = nbytes // max(1, block_size(place.size, count(new)))
-        seconds = self.model.point_to_point(moved.elements * row, axes, moved.messages)
-        return Step("reblock", axes, end, self._stored(nbytes, seconds), nbytes, target=place)
+        for at, number in enumerate(state[0]):
+            cut = self.table.cut_of(number)
+            if cut is not None:
+                for axes in _ordered((*cut.axes, *free)):
+                    yield from self.reblock(state, at, self.table.recut(number, axes), itemsize)
 
     def _stored(self, nbytes: int, seconds: float) -> float:
         """Adds the time to store a result, so that one move wins over two that send as much.

@@ -94,6 +94,9 @@ class PathSearch:
             return 0.0
         held = self.graph.nbytes(dims, self.itemsize)
         missing = max(self.goal_bytes - held, self.goal_bytes / 2)
+        if not self.goal_pending.issuperset(partial):
+            # Nothing is the final value yet: for each element, it or a term of it has to come.
+            missing = self.goal_bytes
         return self.alpha + missing * self.beta + self.stored
 
     def _all_steps(self, state: State) -> Iterator[Step]:
@@ -112,6 +115,7 @@ class PathSearch:
         for slot in self.goal_slots:
             if busy.isdisjoint(slot.axes):
                 yield from self.graph.slice(state, slot)
+        yield from self._reblocks(state, busy)
         monoids = {monoid for _, monoid in partial}
         for axis, monoid in self.goal.partial:
             # Different reductions must not be pending at once: their order would matter.
@@ -129,6 +133,14 @@ class PathSearch:
             for other in self.goal_slots:
                 if other.axes == slot.axes and other != slot:
                     yield from self.graph.exchange(state, slot, other, self.itemsize)
+
+    def _reblocks(self, state: State, busy: set[str]) -> Iterator[Step]:
+        for at, (has, wants) in enumerate(zip(state[0], self.target[0], strict=True)):
+            if has == wants:
+                continue
+            old, new = self.table.cut_of(has), self.table.cut_of(wants)
+            if old and new and busy.difference(old.axes).isdisjoint(new.axes):
+                yield from self.graph.reblock(state, at, wants, self.itemsize)
 
     def _reductions(self, state: State) -> Iterator[Step]:
         """all_reduce and reduce_scatter of what is pending but must not stay so."""

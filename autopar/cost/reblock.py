@@ -24,19 +24,18 @@ class Exchange(NamedTuple):
     elements: int
 
 
-def reblock_exchange(size: int, before: int, after: int, members: int) -> Exchange:
+def reblock_exchange(size: int, held: int, wanted: int, holders: int, readers: int) -> Exchange:
     """Returns what a process sends or receives at most.
 
     Args:
         size: Of the dimension.
-        before: Number of blocks that it is cut into.
-        after: Number of blocks that it is to be cut into.
-        members: Size of the group; a block is held by `members / before` of them.
+        held: Elements of a block that a process has.
+        wanted: Elements of a block that a process gets.
+        holders: How many have the same block.
+        readers: How many get the same block.
     """
-    held, wanted = block_size(size, before), block_size(size, after)
     received = _overlapped(wanted, held, size)
-    wanting = _overlapped(held, wanted, size) * (members // after)
-    sent = block_size(wanting, members // before)
+    sent = block_size(_overlapped(held, wanted, size) * readers, holders)
     return Exchange(max(received, sent), max(wanted, sent * min(held, wanted)))
 
 

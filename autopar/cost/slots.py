@@ -64,6 +64,21 @@ class Slot:
         return len(self.axes) == 1 and not self.region
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A dimension of which each process holds one stretch.
+
+    Attributes:
+        axes: The axes that number the stretches, major to minor.
+        block: Elements of each but the last ones.
+        size: Elements of all.
+    """
+
+    axes: tuple[str, ...]
+    block: int
+    size: int
+
+
 class SlotTable:
     """The slots of layouts on one mesh; what was derived for a dimension is remembered.
 
@@ -80,6 +95,8 @@ class SlotTable:
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
         self._changes: dict[object, int | None] = {}
         self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
+        self._recut: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._cuts: dict[int, Cut | None] = {}
         self._refines: dict[tuple[int, tuple[int, int]], bool] = {}
 
     def numbered(self, dims: Dims) -> Numbers:
@@ -151,16 +168,27 @@ class SlotTable:
             for number in numbers
         )
 
-    def recut(self, numbers: Numbers, at: int, axes: tuple[str, ...]) -> Numbers | None:
-        """Returns the layout with a dimension cut by these axes alone; None if that isn't new."""
-        size = dim_size(self._dims[numbers[at]])
-        number = self._number(normalize_dim((SubDim(size, axes),), self.mesh))
-        return None if number == numbers[at] else (*numbers[:at], number, *numbers[at + 1 :])
+    def recut(self, number: int, axes: tuple[str, ...]) -> int:
+        """Returns a dimension as it is when cut by these axes alone."""
+        size = dim_size(self._dims[number])
+        if (size, axes) not in self._recut:
+            dim = normalize_dim((SubDim(size, axes),), self.mesh)
+            self._recut[size, axes] = self._number(dim)
+        return self._recut[size, axes]
 
-    def single(self, number: int) -> SubDim | None:
-        """Returns a dimension that is one sub-dimension; None if it has several."""
-        dim = self._dims[number]
-        return dim[0] if len(dim) == 1 else None
+    def cut_of(self, number: int) -> Cut | None:
+        """Returns how a dimension is cut; None if it isn't, or processes hold several stretches."""
+        if number not in self._cuts:
+            self._cuts[number] = self._cut_of(self._dims[number])
+        return self._cuts[number]
+
+    def _cut_of(self, dim: DimLayout) -> Cut | None:
+        major, *minor = dim
+        if not major.axes or any(sub.axes for sub in minor):
+            return None
+        inner = math.prod(sub.size for sub in minor)
+        block = block_size(major.size, self.count(major.axes)) * inner
+        return Cut(major.axes, block, major.size * inner)
 
     def may_become(self, numbers: Numbers, goal: Numbers) -> bool:
         """Returns whether local moves alone may lead to a goal: what is split stays so."""

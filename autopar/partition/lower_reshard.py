@@ -7,6 +7,7 @@ dimension is one element on every rank, no view is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from autopar.ir.layout import (
     SubDim,
     block_index,
     block_size,
+    dim_axes,
     dim_size,
     local_dim_size,
     local_extent,
@@ -241,18 +243,25 @@ def _with(dims: tuple[DimLayout, ...], at: int, dim: DimLayout) -> tuple[DimLayo
 
 def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
     dim = _changed(before, after, move.target)
-    (held,), (kept,) = before[dim].core, after[dim].core
-    sizes = tuple(move.layout.mesh.axis_size(axis) for axis in move.axes)
-    numbering = Numbering(
-        sizes,
-        tuple(move.axes.index(axis) for axis in held.axes),
-        tuple(move.axes.index(axis) for axis in kept.axes),
-    )
-    blocks = (block_size(sub.size, move.layout.mesh.axes_size(sub.axes)) for sub in (held, kept))
+    mesh = move.layout.mesh
+    held, read = (parts[dim].layout for parts in (before, after))
+    sizes = tuple(mesh.axis_size(axis) for axis in move.axes)
+    positions = (tuple(map(move.axes.index, dim_axes(cut))) for cut in (held, read))
+    size = dim_size(held)
     exchange = Redistribution(
-        held.size, next(blocks), kept.size, next(blocks), Window("", fill="none"), numbering
+        size,
+        _largest(held, mesh),
+        size,
+        _largest(read, mesh),
+        Window("", fill="none"),
+        Numbering(sizes, *positions),
     )
     return "comm.redistribute", iter((("dim", dim), *exchange.args, ("axes", move.axes)))
+
+
+def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:
+    """Returns the number of elements that a process holds of a dimension at most."""
+    return math.prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim)
 
 
 def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:

@@ -99,7 +99,8 @@ class Exhaustive:
             pair for pair in zip(before[0], after[0], strict=True) if pair[0] != pair[1]
         )
         held, cut, members = (self.mesh.axes_size(a) for a in (old.axes, new.axes, axes))
-        moved = reblock_exchange(new.size, held, cut, members)
+        blocks = (-(-new.size // held), -(-new.size // cut))
+        moved = reblock_exchange(new.size, *blocks, members // held, members // cut)
         row = has // -(-new.size // cut)
         return model.point_to_point(moved.elements * row, axes, moved.messages)
 

@@ -81,6 +81,6 @@ def test_readers_get_their_blocks_from_holders_that_take_turns(sizes: tuple[int,
                         messages[end] += holder != reader
                         elements[end] += piece.length if holder != reader else 0
                 assert got == list(range(min(low, size), min(high, size)))
-            bound = reblock_exchange(size, *parts, members)
+            bound = reblock_exchange(size, held, wanted, *(members // count for count in parts))
             assert max(messages.values(), default=0) <= bound.messages
             assert max(elements.values(), default=0) <= bound.elements

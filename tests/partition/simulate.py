@@ -210,8 +210,9 @@ def _redistribute(parts: list[Array], args: Mapping[str, Any]) -> list[Array]:
     by_number = dict(zip(held, parts, strict=True))
     whole = np.concatenate([by_number[number] for number in sorted(by_number)], axis=dim)
     assert whole.shape[dim] == args["size"] == args["outputs"]
-    cut = blocks(args["outputs"], max(read) + 1)
-    return [along(whole, dim, cut[number]) for number in read]
+    block, size = args["outputs_block"], args["outputs"]
+    starts = [min(number * block, size) for number in read]
+    return [along(whole, dim, slice(start, min(start + block, size))) for start in starts]
 
 
 COMM: Mapping[str, Callable[[list[Array], Mapping[str, Any]], list[Array]]] = {
