@@ -275,7 +275,7 @@ def _reduce_ordered(x: Tensor, monoid: str, group: Group) -> Tensor:
 
 def _reduce_complex(x: Tensor, monoid: str, group: Group) -> Tensor:
     if monoid == "sum":
-        parts = torch.view_as_real(x.contiguous())
+        parts = torch.view_as_real(x.to(accumulator(x.dtype)).contiguous())
         return torch.view_as_complex(_native(parts, "sum", group))
     gathered = all_gather(x.unsqueeze(0), 0, group.size, group)
     return reduce_tensors("prod", gathered.unbind(0))

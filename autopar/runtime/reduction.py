@@ -31,8 +31,8 @@ def _extreme(dtype: torch.dtype, sign: int) -> bool | int | float:
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
         return info.max if sign > 0 else info.min
-    # 8-bit floats lack infinities, or saturate: their largest finite number serves.
-    return sign * (torch.finfo(dtype).max if dtype.itemsize == 1 else float("inf"))
+    # e4m3fn has no infinities: its largest finite number serves.
+    return sign * (torch.finfo(dtype).max if dtype == torch.float8_e4m3fn else float("inf"))
 
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -92,4 +92,9 @@ def from_signed(x: Tensor, monoid: str) -> Tensor:
 
 
 _TOP_BIT = -(2**63)
-_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
+_WIDER = {
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.complex32: torch.complex64,
+}

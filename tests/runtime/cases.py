@@ -14,19 +14,19 @@ from autopar.ir.program import Arg, Op, Ref
 from autopar.ir.window import Redistribution, Window
 from autopar.runtime.kernels import TORCH_DTYPES
 
-MOVED = tuple(TORCH_DTYPES)
-REDUCED = tuple(TORCH_DTYPES)
+EVERY_SIZE = ("f32", "bool", "c64")
+"""Dtypes with which all sizes of blocks are tried; with the others, few uneven ones."""
 
 
 def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     """Yields collectives of `ranks` members and each member's tensor, in block order."""
     yield from _reductions(ranks)
     yield from _special_reductions(ranks)
-    sizes = (2 * ranks, 2 * ranks - 1, 1, 0)
-    for dtype in MOVED:
+    for dtype in TORCH_DTYPES:
+        sizes = _sizes(dtype, ranks)
         yield _op("broadcast", source=ranks - 1), _tensors(dtype, [(3, 2)] * ranks)
         yield from _permutations(dtype, ranks)
-        if dtype in ("f32", "bool", "c64"):
+        if dtype in EVERY_SIZE:
             yield from _redistributions(dtype, ranks)
         for size in sizes:
             for dim in (0, 1):
@@ -34,6 +34,11 @@ def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
             for split_dim, concat_dim in ((0, 1), (2, 0)):
                 for concat in sizes:
                     yield _all_to_all(dtype, size, concat, split_dim, concat_dim, ranks)
+
+
+def _sizes(dtype: str, ranks: int) -> tuple[int, ...]:
+    uneven = (2 * ranks - 1, 1)
+    return (2 * ranks, *uneven, 0) if dtype in EVERY_SIZE else uneven
 
 
 WINDOWS = (
@@ -84,13 +89,13 @@ def _permutations(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
 
 
 def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
-    for dtype in REDUCED:
+    for dtype in TORCH_DTYPES:
         ordered = () if TORCH_DTYPES[dtype].is_complex else ("max", "min")
         for monoid in ("sum", "prod", *ordered, "any", "all"):
             yield _op("all_reduce", monoid=monoid), _tensors(dtype, [(3, 4)] * ranks)
             yield _op("all_reduce", monoid=monoid), _tensors(dtype, [()] * ranks)
-            for size in (2 * ranks, 2 * ranks - 1, 1, 0):
-                for dim in (0, 1):
+            for size in _sizes(dtype, ranks):
+                for dim in (0, 1) if dtype in EVERY_SIZE else (1,):
                     shape = (size, 3) if dim == 0 else (3, size)
                     op = _op("reduce_scatter", dim=dim, monoid=monoid)
                     yield op, _tensors(dtype, [shape] * ranks)
