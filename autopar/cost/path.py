@@ -38,6 +38,8 @@ class PathSearch:
         self.settled = frozenset(self.goal_slots)
         self.goal_pending = frozenset(goal.partial)
         self.goal_bytes = graph.nbytes(self.target[0], itemsize)
+        self.whole_bytes = math.prod(goal.shape) * itemsize
+        self.goal_average = self.whole_bytes / goal.mesh.axes_size(goal.sharded_axes)
         self.alpha, self.beta = graph.model.fastest(graph.axes)
         self.stored = graph.model.local_copy(self.goal_bytes)
 
@@ -87,17 +89,26 @@ class PathSearch:
         """Returns seconds that any path from a state to the goal takes at least.
 
         Unless local moves lead there, a last collective leaves at least the goal's bytes, of which
-        it moves half or more; and what a device doesn't hold has to come from others.
+        it moves half or more; and what a device doesn't hold has to come from others, from 2^n of
+        them after n messages.
+
+        To reduce p terms of each of T bytes takes p - 1 messages of one byte, and to bring the
+        results to the processes that don't have them as many more as these are. All processes
+        share that.
         """
         dims, partial = state
-        if self.goal_pending.issuperset(partial) and self.table.may_become(dims, self.target[0]):
+        due = tuple(pair[0] for pair in partial if pair not in self.goal_pending)
+        if not due and self.table.may_become(dims, self.target[0]):
             return 0.0
         held = self.graph.nbytes(dims, self.itemsize)
-        missing = max(self.goal_bytes - held, self.goal_bytes / 2)
-        if not self.goal_pending.issuperset(partial):
-            # Nothing is the final value yet: for each element, it or a term of it has to come.
-            missing = self.goal_bytes
-        return self.alpha + missing * self.beta + self.stored
+        received = max(self.goal_bytes - held, self.goal_bytes / 2)
+        sources = max(self.goal_bytes / held, 2.0)
+        if due and not self.goal.partial:
+            terms = self.table.count(due)
+            share = self.whole_bytes * (terms - 2) / self.goal.mesh.size
+            received = max(self.goal_average + share, received)
+            sources = max(terms * self.goal_bytes / held, 2.0)
+        return self.alpha * math.log2(sources) + received * self.beta + self.stored
 
     def _all_steps(self, state: State) -> Iterator[Step]:
         yield from self._steps(state)
