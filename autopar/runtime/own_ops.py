@@ -11,7 +11,7 @@ from torch import Tensor
 from autopar.runtime.bags import BAGS
 from autopar.runtime.lookups import LOOKUPS
 from autopar.runtime.reduction import identity
-from autopar.runtime.windows import max_pool_backward, max_pool_with_indices, window
+from autopar.runtime.windows import max_pool_backward, max_pool_with_indices, resize, window
 from autopar.runtime.writes import WRITES
 
 
@@ -28,6 +28,7 @@ def to_partial(self: Tensor, monoid: str, index: int) -> Tensor:
 
 OWN_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.to_partial": to_partial,
+    "autopar.resize": resize,
     "autopar.window": window,
     "autopar.max_pool_with_indices": max_pool_with_indices,
     "autopar.max_pool_backward": max_pool_backward,

@@ -115,3 +115,19 @@ def max_pool_backward(
     return total.scatter_add(-1, at.reshape(*lead, -1), gradient.reshape(*lead, -1)).reshape(
         *lead, *sizes
     )
+
+
+def resize(self: Tensor, kind: str, size: Sequence[int], margin: Sequence[int]) -> Tensor:
+    """Interpolates to `size` and a margin on all sides, and leaves the margin out.
+
+    Args:
+        self: An image, in the last dimensions.
+        kind: The op of `aten` that interpolates.
+        size: What remains of these dimensions.
+        margin: The pixels to leave out on either side of each.
+    """
+    wide = [count + 2 * beside for count, beside in zip(size, margin, strict=True)]
+    found: Tensor = getattr(torch.ops.aten, kind).default(self, wide, False)
+    for at, (count, beside) in enumerate(zip(size, margin, strict=True), -len(size)):
+        found = found.narrow(at, beside, count)
+    return found

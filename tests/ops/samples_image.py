@@ -133,6 +133,15 @@ def resizing() -> Iterator[Sample]:
     for name, n in (("linear1d", 1), ("bilinear2d", 2), ("bicubic2d", 2), ("trilinear3d", 3)):
         yield s(f"upsample_{name}", images[n], [6] * n, False)
         yield s(f"upsample_{name}.vec", images[n], None, True, [1.5] * n)
+        yield s(f"upsample_{name}", images[n][..., :3], [3, 12, 9][:n], False)
+    for after, ratios in (([12, 10], None), ([3, 5], None), ([12, 10], (2.0, 2.0)), ([9, 4], None)):
+        for name in ("bilinear2d", "bicubic2d"):
+            yield s(f"upsample_{name}", f(1, 2, 6, 5), after, False, *(ratios or ()))
+    yield s("upsample_linear1d", f(2, 1, 7), [21], False)
+    yield s("upsample_bicubic2d.vec", f(1, 1, 5, 4), None, False, [2.0, 3.0])
+    for name in ("bilinear2d", "bicubic2d"):
+        args = {"kind": f"upsample_{name}", "size": [12, 10], "margin": [0, 0]}
+        yield Sample("autopar.resize", {"self": f(1, 2, 6, 5), **args})
     for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
         yield s(name, images[2], [2, 3], False)
         yield s(f"{name}.vec", images[2], [2, 3], False, None)

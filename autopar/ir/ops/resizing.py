@@ -1,7 +1,8 @@
 """Resizing of images along their last dimensions, and its gradients.
 
 Pixels are made of their neighbours, so that the resized dimensions are whole. But where the
-nearest one is copied, `b` pixels come from `a` at a time, and such blocks may be split.
+nearest one is copied, `b` pixels come from `a` at a time, and such blocks may be split. (For other
+interpolations see `interpolation`.)
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from autopar.ir.ops.interpolation import SPATIAL
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors
 from autopar.ir.rule import LocalArg, OpCall, Rule, Sizes, build_rule
 
@@ -100,14 +102,7 @@ def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-INTERPOLATIONS = {
-    "upsample_linear1d": 1,
-    "upsample_bilinear2d": 2,
-    "upsample_bicubic2d": 2,
-    "upsample_trilinear3d": 3,
-    "_upsample_bilinear2d_aa": 2,
-    "_upsample_bicubic2d_aa": 2,
-}
+ANTIALIASED = {"_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 2}
 """How many dimensions each resizes."""
 
 NEAREST = {
@@ -117,11 +112,11 @@ NEAREST = {
 RULES: Table = {
     **{
         f"aten.{name}.{overload}": resizing(n, name in NEAREST)
-        for name, n in {**INTERPOLATIONS, **NEAREST}.items()
+        for name, n in {**ANTIALIASED, **NEAREST}.items()
         for overload in ("default", "vec")
     },
     **{
         f"aten.{name}_backward.default": resizing(n, name in NEAREST, backward=True)
-        for name, n in {**INTERPOLATIONS, **NEAREST}.items()
+        for name, n in {**SPATIAL, **ANTIALIASED, **NEAREST}.items()
     },
 }
