@@ -215,6 +215,7 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten._weight_norm_interface_backward.default": _dense,
     "aten.view_copy.dtype": _dense,
     "aten.isin.Tensor_Tensor": _dense,
+    "aten.adaptive_max_pool3d_backward.default": _dense,
     "aten._embedding_bag.default": _dense,
     "aten._embedding_bag_forward_only.default": _dense,
     "aten._embedding_bag_backward.default": _dense,

@@ -176,6 +176,12 @@ def gradients() -> Iterator[Sample]:
     cube = ([2] * 3, [2] * 3, [0] * 3, False, True, None)
     yield s("avg_pool3d_backward", f(2, 3, 2, 2, 2), volume, *cube)
     yield s("_adaptive_avg_pool2d_backward", grad, x)
+    yield s("_adaptive_avg_pool2d_backward", f(3, 3, 2), f(3, 6, 5))
+    yield s("_adaptive_avg_pool3d_backward", f(2, 3, 2, 4, 3), volume)
+    _, at = torch.ops.aten.adaptive_max_pool2d(x, [2, 4])
+    yield s("adaptive_max_pool2d_backward", f(2, 3, 2, 4), x, at)
+    _, at = torch.ops.aten.adaptive_max_pool3d(volume, [2, 4, 3])
+    yield s("adaptive_max_pool3d_backward", f(2, 3, 2, 4, 3), volume, at)
 
 
 def grids() -> Iterator[Sample]:

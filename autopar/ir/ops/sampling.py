@@ -72,6 +72,41 @@ def channel_shuffle(call: OpCall) -> Rule | None:
     )
 
 
+def adaptive_backward(spatial: int) -> RuleFunction:
+    """Returns the rule function of the gradient of an adaptive mean.
+
+    Where windows are alike and side by side, each gradient is spread over the pixels of its own.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        grad, image = (operand.shape for operand in call.operands)
+        lead = factors("i", len(image) - spatial)
+        few: list[tuple[str, ...]] = []
+        many: list[tuple[str, ...]] = []
+        whole: list[str] = []
+        sizes: dict[str, int] = {}
+        pairs = zip(grad[-spatial:], image[-spatial:], strict=True)
+        for at, (outputs, inputs) in enumerate(pairs):
+            alike = outputs and inputs % outputs == 0
+            few.append((f"y{at}",))
+            many.append((f"y{at}", f"k{at}") if alike else (f"x{at}",))
+            whole.extend([f"k{at}"] if alike else [f"x{at}", f"y{at}"])
+            if alike:
+                sizes[f"k{at}"] = inputs // outputs
+        images = (*lead, *many)
+        return build_rule(
+            call,
+            [(*lead, *few), images],
+            [images],
+            sizes=sizes,
+            whole=whole,
+            linear=FIRST,
+            work=0,
+        )
+
+    return rule
+
+
 def grid_sampler_backward(spatial: int) -> RuleFunction:
     """Returns the rule function of the gradients of images and of the grid, or of one of them.
 
@@ -190,5 +225,8 @@ RULES: Table = {
     ),
     "aten.avg_pool2d_backward.default": images_backward(2),
     "aten.avg_pool3d_backward.default": images_backward(3),
-    "aten._adaptive_avg_pool2d_backward.default": images_backward(2),
+    "aten._adaptive_avg_pool2d_backward.default": adaptive_backward(2),
+    "aten._adaptive_avg_pool3d_backward.default": adaptive_backward(3),
+    "aten.adaptive_max_pool2d_backward.default": images_backward(2),
+    "aten.adaptive_max_pool3d_backward.default": images_backward(3),
 }
