@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autopar.ir.ops.table import pending
-from autopar.ir.rule import Linear, Rule, Size, Sizes, make_rule
+from autopar.ir.rule import Linear, Rule, Shard, Size, Sizes, make_rule
 from tests.ops.sample import Sample, f, i, s
 from tests.ops.split_run_combine import check_body, check_linear, check_splits
 
@@ -46,6 +46,19 @@ def wrong_rules() -> dict[str, tuple[Sample, str, dict[str, object]]]:
             s("embedding", f(6, 3), i(5, low=0, high=6)),
             "v e, b -> b e",
             {"reduce": {"v": "sum"}},
+        ),
+        "what was there counted by every part": (
+            s("index_add", f(5, 3), 0, i(4, low=0, high=5), f(4, 3)),
+            "a b, j, j b -> a b",
+            {"reduce": {"j": "sum"}, "whole": ("a",)},
+        ),
+        "negative indices of a shard": (
+            s("index.Tensor", f(6, 3), [i(5, low=-6, high=0)]),
+            "v e, b -> b e",
+            {
+                "reduce": {"v": "sum"},
+                "indexed": {"v": Shard("autopar.index", {"dim": 0, "extent": 0})},
+            },
         ),
         "repeats not local": (
             s("repeat", f(4), [3]),
