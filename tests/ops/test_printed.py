@@ -313,7 +313,7 @@ scatter
 s0_0 i1, s1_0 i1, s1_0 i1 -> s0_0 i1
   whole s1_0
   indexed s0_0: autopar.scatter
-  linear [0, 2] any
+  linear [0, 2] any, [0] all any max min, [2] all any max min
 
 index_add
 i0 i1, j, j i1 -> i0 i1

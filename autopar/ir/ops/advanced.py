@@ -10,9 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.ir.ops.pointwise import broadcast_dims
-from autopar.ir.ops.table import MOVED, RuleFunction, Table, factors, pending, same
+from autopar.ir.ops.table import (
+    IDEMPOTENT,
+    MOVED,
+    ZERO_FILLED,
+    RuleFunction,
+    Table,
+    chosen,
+    factors,
+    pending,
+    same,
+)
 from autopar.ir.ops.writing import splitting
-from autopar.ir.rule import ALL_MONOIDS, Dims, OpCall, Rule, RuleError, Shard, build_rule
+from autopar.ir.rule import Dims, OpCall, Rule, RuleError, Shard, build_rule
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,6 @@ def index_put(call: OpCall) -> Rule | None:
     found = selection(call)
     last = len(call.operands) - 1
     added = call.flag("accumulate")
-    monoids = ("sum",) if added else ALL_MONOIDS
     writes = splitting(call, (name for (name,) in found.chosen), "sum" if added else "")
     return build_rule(
         call,
@@ -155,7 +164,7 @@ def index_put(call: OpCall) -> Rule | None:
         reduce=writes.reduce,
         once=writes.once,
         indexed=found.shards(call, "autopar.index_put"),
-        linear=(pending(0, last, monoids=monoids),),
+        linear=(pending(0, last),) if added else chosen(0, last),
         work=0,
     )
 
@@ -181,13 +190,12 @@ def _masked_put(call: OpCall) -> Rule | None:
         for at, size in enumerate(values)
     )
     each = ("k",) in written
-    monoids = ("sum",) if call.flag("accumulate") else ALL_MONOIDS
     return build_rule(
         call,
         [own, own[first:behind], written],
         [own],
         whole=("k", *(name for (name,) in own[first:behind])) if each else (),
-        linear=(pending(0, 2, monoids=monoids),),
+        linear=(pending(0, 2),) if call.flag("accumulate") else chosen(0, 2),
         work=0,
     )
 
@@ -202,7 +210,11 @@ def masked_index(write: bool) -> RuleFunction:
             return None
         tensors = [found.own, found.written(mask.shape), *found.indices]
         if not write:
-            return build_rule(call, tensors, [found.selected], whole=found.addressed, work=0)
+            zero = call.args.get("fill") == 0
+            linear = ZERO_FILLED if zero else (pending(0, monoids=IDEMPOTENT),)
+            return build_rule(
+                call, tensors, [found.selected], whole=found.addressed, linear=linear, work=0
+            )
         tensors.append(found.written(call.operands[-1].shape))
         writes = splitting(call, (name for (name,) in found.chosen), "sum")
         return build_rule(

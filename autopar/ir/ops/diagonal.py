@@ -18,12 +18,12 @@ from autopar.ir.ops.table import (
     ZERO_FILLED,
     Table,
     axis,
+    chosen,
     factors,
-    pending,
     same,
 )
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rule import ALL_MONOIDS, Dims, Offset, OpCall, Rule, Sizes, build_rule, make_rule
+from autopar.ir.rule import Dims, Offset, OpCall, Rule, Sizes, build_rule, make_rule
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def diagonal_scatter(call: OpCall) -> Rule | None:
             [found.matrix_dims, found.dims],
             [found.matrix_dims],
             whole=() if split else found.whole,
-            linear=(pending(0, 1, monoids=ALL_MONOIDS),),
+            linear=chosen(0, 1),
             work=3 if split else 0,
         )
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autopar.ir.ops.table import ZERO_FILLED, Table, axis, factors, operand_dims, pending
+from autopar.ir.ops.table import ZERO_FILLED, Table, axis, chosen, factors, operand_dims
 from autopar.ir.rule import (
-    ALL_MONOIDS,
     Dims,
     IfSplit,
     LocalArg,
@@ -20,9 +19,6 @@ from autopar.ir.rule import (
     build_rule,
 )
 from autopar.ir.window import Fill, Window
-
-TOGETHER = (pending(0, 1, monoids=ALL_MONOIDS),)
-"""Of two operands, some elements of one and the others of the other."""
 
 
 def select_backward(call: OpCall) -> Rule | None:
@@ -51,7 +47,7 @@ def select_scatter(call: OpCall) -> Rule | None:
         operand_dims(call, {"self": dims, "src": dims[:at] + dims[at + 1 :]}),
         [dims],
         indexed={f"i{at}": Shard("autopar.select_scatter", _entry(call, shape[at]))},
-        linear=TOGETHER,
+        linear=chosen(0, 1),
         work=0,
     )
 
@@ -100,7 +96,7 @@ def slice_scatter(call: OpCall) -> Rule | None:
         whole=() if found.step == 1 else tuple(found.sizes),
         windows=found.windows("none"),
         local=local,
-        linear=TOGETHER,
+        linear=chosen(0, 1),
         work=0,
     )
 

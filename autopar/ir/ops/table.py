@@ -28,6 +28,15 @@ def pending(*operands: int, monoids: Collection[str] = ("sum",)) -> Linear:
     return Linear(frozenset(operands), frozenset(monoids))
 
 
+def chosen(*operands: int) -> tuple[Linear, ...]:
+    """Returns how an op commutes each of whose results' elements is one operand's.
+
+    The operands may be pending together; if the reduction doesn't mind equal elements, also alone.
+    """
+    alone = (pending(at, monoids=IDEMPOTENT) for at in operands)
+    return (pending(*operands, monoids=ALL_MONOIDS), *alone)
+
+
 FIRST = (pending(0),)
 """Linear in the first operand."""
 

@@ -17,13 +17,13 @@ from autopar.ir.ops.table import (
     Table,
     along_index,
     axis,
+    chosen,
     factors,
     operand_dims,
     pending,
     whole,
 )
 from autopar.ir.rule import (
-    ALL_MONOIDS,
     Dims,
     Linear,
     OpCall,
@@ -34,11 +34,11 @@ from autopar.ir.rule import (
     make_rule,
 )
 
-MOVED_TOGETHER = (pending(0, 2, monoids=ALL_MONOIDS),)
-"""What is written to and what is written may be pending together."""
+REPLACED = chosen(0, 2)
+"""What is written replaces what is written to."""
 
 ADDED = (pending(0, 2),)
-"""The same, but for sums only."""
+"""What is written is added to what is written to."""
 
 
 def embedding_backward(call: OpCall) -> Rule | None:
@@ -203,7 +203,7 @@ def index_fill(call: OpCall) -> Rule | None:
     extent = call.operands[0].shape[axis(call, rank)] if rank else 1
     kind, linear = "autopar.index_fill", _constant(call)
     if call.tensor("value") is not None:
-        kind, linear = "autopar.index_fill_tensor", MOVED_TOGETHER
+        kind, linear = "autopar.index_fill_tensor", REPLACED
     return _along_vector(call, Shard(kind, {"extent": extent}), linear)
 
 
@@ -217,7 +217,7 @@ def put(call: OpCall) -> Rule | None:
     """aten.put: elements at `index` of all in a row, of which a shard has some rows."""
     shape, index, source = (operand.shape for operand in call.operands)
     added = call.flag("accumulate")
-    linear = ADDED if added else MOVED_TOGETHER
+    linear = ADDED if added else REPLACED
     if not shape or index != source:
         return whole(call, linear)
     found = splitting(call, (f"j{at}" for at in range(len(index))), "sum" if added else "")
@@ -235,19 +235,19 @@ def put(call: OpCall) -> Rule | None:
 
 def masked_scatter(call: OpCall) -> Rule | None:
     """aten.masked_scatter: where an element comes from depends on the whole mask."""
-    return whole(call, MOVED_TOGETHER)
+    return whole(call, REPLACED)
 
 
 RULES: Table = {
     "aten.embedding_dense_backward.default": embedding_backward,
-    "aten.scatter.src": scatter("autopar.scatter", MOVED_TOGETHER),
+    "aten.scatter.src": scatter("autopar.scatter", REPLACED),
     "aten.scatter.value": scatter_value,
     "aten.scatter.reduce": scatter_with("autopar.scatter_with"),
     "aten.scatter.value_reduce": scatter_with("autopar.scatter_value_with"),
     "aten.scatter_add.default": scatter("autopar.scatter_add", ADDED, "sum"),
     "aten.scatter_reduce.two": scatter_reduce,
     "aten.index_add.default": along_vector("autopar.index_add", ADDED, "sum"),
-    "aten.index_copy.default": along_vector("autopar.index_copy", MOVED_TOGETHER),
+    "aten.index_copy.default": along_vector("autopar.index_copy", REPLACED),
     "aten.index_fill.int_Scalar": index_fill,
     "aten.index_fill.int_Tensor": index_fill,
     "aten.index_reduce.default": index_reduce,
