@@ -78,7 +78,8 @@ class Session:
         """Runs the program once.
 
         Args:
-            inputs: Global inputs by label, the same on all ranks.
+            inputs: Global inputs by label, the same on all ranks. A program that draws random
+                numbers has an input `seed`, 0 if it is left out; give each training step its own.
             gather: Whether rank 0 returns the global outputs and the others nothing; otherwise
                 each rank returns its pieces.
 

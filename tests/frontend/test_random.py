@@ -110,7 +110,7 @@ def test_masks_are_those_of_one_device_for_every_split(no_weights: WeightFile) -
     program = lowered(lambda x: (F.dropout(x, 0.4, True),), X)
     expected = run_serial(program, {}, {"x0": X, "seed": 1})["out0"]
     assert 0 < int((expected == 0).sum()) < 35
-    for mesh, layout in splits(2):
+    for mesh, layout in [("1", "[-1,-1]"), *splits(2)]:
         compiled = compile_program(program, options(mesh, layout))
         found = VirtualMesh(compiled.deployment, no_weights).run({"x0": X, "seed": 1})
         assert torch.equal(found["out0"], expected), f"{mesh} {layout}"
