@@ -207,6 +207,8 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten._weight_int8pack_mm.default": _dense,
     "aten.view.dtype": _dense,
     "aten._linalg_det.default": _dense,
+    "aten._grouped_mm.default": _dense,
+    "aten._scaled_mm.default": _dense,
     "aten._linalg_slogdet.default": _dense,
     "aten._masked_softmax.default": _dense,
     "aten._pdist_forward.default": _dense,

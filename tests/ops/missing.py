@@ -9,12 +9,13 @@ from tests.ops.test_coverage import NO_RULE
 MISSING: Mapping[str, str] = {
     "an operand isn't read under some arguments, and may hold anything": (
         "aten._cdist_backward.default aten._pdist_backward.default aten.batch_norm_backward.default"
-        " aten._segment_reduce_backward.default"
+        " aten._segment_reduce_backward.default aten.rrelu_with_noise_backward.default"
     ),
     "bins follow from the data unless a range is given": ("aten._histogramdd_from_bin_cts.default"),
     "of booleans, any is max and all is min": (
         "aten.all.dims aten.amax.default aten.amin.default aten.any.dims"
     ),
+    "the median of two is the lesser": "aten.median.default aten.nanmedian.default",
     "without a right-hand side the kernel finds no rank": "aten.linalg_lstsq.default",
 }
 """Reason -> ops that have a rule which lacks a valid split."""

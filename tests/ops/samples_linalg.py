@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from tests.ops.sample import Sample, c, f, i, s
 def samples() -> Iterator[Sample]:
     """Yields the samples."""
     yield from products()
+    yield from packed()
     yield from decompositions()
     yield from solutions()
 
@@ -26,8 +28,6 @@ def products() -> Iterator[Sample]:
     yield s("mm", f(3, 4, dtype=torch.bfloat16), f(4, 5, dtype=torch.bfloat16))
     yield s("mm", i(3, 4), i(4, 5))
     yield s("mm", i(3, 4, dtype=torch.int32), i(4, 5, dtype=torch.int32))
-    small = torch.int8
-    yield s("_int_mm", i(18, 8, dtype=small), i(8, 8, dtype=small))
     yield s("bmm", f(2, 3, 4), f(2, 4, 5))
     yield s("mv", f(3, 4), f(4))
     for name in ("dot", "vdot"):
@@ -67,6 +67,25 @@ def products() -> Iterator[Sample]:
     yield s("trace", c(4, 5))
     yield s("trace", i(4, 5, dtype=torch.int8))
     yield s("trace", torch.tensor([[1.0, float("nan")], [2.0, 3.0]]))
+
+
+def packed() -> Iterator[Sample]:
+    """Yields samples of products in few bits, and of groups of matrices."""
+    small, single = torch.int8, torch.float32
+    yield s("_int_mm", i(18, 8, dtype=small), i(8, 8, dtype=small))
+    left, right = f(3, 48).to(torch.float8_e4m3fn), f(48, 32).to(torch.float8_e4m3fn)
+    one, rows, columns = f(low=0.5, dtype=single), f(3, 1, dtype=single), f(1, 32, dtype=single)
+    yield s("_scaled_mm", left, right, one, one, out_dtype=single)
+    yield s("_scaled_mm", left, right, rows, columns, out_dtype=single)
+    yield s("_scaled_mm", left, right, one, one, f(32, dtype=single), out_dtype=single)
+    yield s("_scaled_mm", left[:, :24], right[:24], one, one, out_dtype=single)
+    half, ends = torch.bfloat16, torch.tensor([2, 8], dtype=torch.int32)
+    # Small, since the pieces of pending sums are not, and bfloat16 rounds them.
+    groups: dict[str, Any] = {"low": -0.2, "high": 0.2, "dtype": half}
+    yield s("_grouped_mm", f(2, 3, 16, **groups), f(2, 16, 48, **groups))
+    yield s("_grouped_mm", f(8, 32, **groups), f(2, 32, 48, **groups), ends)
+    yield s("_grouped_mm", f(2, 3, 32, **groups), f(32, 8, **groups), ends)
+    yield s("_grouped_mm", f(3, 8, **groups), f(8, 32, **groups), ends)
 
 
 def regular(*batch: int) -> Tensor:

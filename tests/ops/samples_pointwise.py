@@ -28,6 +28,10 @@ special_scaled_modified_bessel_k1"""
 COMPLEX = """abs angle acos asinh conj_physical _conj _conj_copy _conj_physical _neg_view cos exp
 isfinite log neg reciprocal resolve_conj rsqrt sgn sigmoid sinh sqrt square tanh"""
 
+MONOTONE = """abs acosh asinh atan ceil celu clone deg2rad elu erf exp exp2 expm1 floor hardshrink
+hardsigmoid hardtanh leaky_relu log log10 log1p log2 relu relu6 round selu sigmoid sinh softplus
+softshrink sqrt tanh trunc"""
+
 POLYNOMIALS = """special_chebyshev_polynomial_t special_chebyshev_polynomial_u
 special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_hermite_polynomial_h
 special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p
@@ -63,7 +67,7 @@ def unary() -> Iterator[Sample]:
     for name in COMPLEX.split():
         yield s(name, c(3, 4))
     for special in (float("nan"), float("inf"), -float("inf")):
-        for name in ("exp", "sigmoid", "sinh", "relu", "round", "softplus", "abs", "clone"):
+        for name in MONOTONE.split():
             yield s(name, torch.tensor([[1.0, special, -2.0], [0.0, 0.5, special]]))
     yield s("exp", f(0, 3))
     yield s("abs", i(4, 3))

@@ -200,7 +200,6 @@ def _product(text: str) -> RuleFunction:
 
 RULES: Table = {
     "aten.mm.default": _product("m k, k n -> m n"),
-    "aten._int_mm.default": _product("m k, k n -> m n"),
     "aten.bmm.default": _product("b m k, b k n -> b m n"),
     "aten.mv.default": _product("m k, k -> m"),
     **same(["aten.dot.default", "aten.vdot.default"], _product("k, k -> ")),

@@ -54,6 +54,12 @@ def scaled(call: OpCall) -> Rule | None:
     return (pointwise(LEFT, EXTREMA) if positive and real else pointwise(LEFT))(call)
 
 
+def absolute(call: OpCall) -> Rule | None:
+    """aten.abs: of a product, the product of those of its factors, unless integers wrap around."""
+    inexact = call.operands[0].dtype in ("f64", "f32", "f16", "bf16", "c64", "c128")
+    return (pointwise(PRODUCT) if inexact else pointwise())(call)
+
+
 def bitwise(monoid: str) -> RuleFunction:
     """Returns the rule function of a bitwise op that is, of booleans, this monoid."""
 
@@ -111,28 +117,36 @@ def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunc
 UNARY: Table = {
     **_aten(
         "acos acosh angle asin atanh bitwise_not cos cosh digamma erfc erfinv frac i0 isfinite"
-        " isinf isnan isneginf isposinf lgamma log log10 log1p log2 logical_not logit mvlgamma"
-        " nan_to_num polygamma reciprocal rsqrt sgn sign signbit sin sinc sqrt tan",
+        " isinf isnan isneginf isposinf lgamma logical_not logit mvlgamma"
+        " nan_to_num polygamma reciprocal rsqrt sgn sign signbit sin sinc tan",
         pointwise(),
         "default",
     ),
-    **_aten("abs square", pointwise(PRODUCT), "default"),
+    # What is greater than an element of their domain is in it too.
+    **_aten("acosh log log10 log1p log2 sqrt", pointwise(pending(0, monoids=("min",))), "default"),
+    **_aten("abs", absolute, "default"),
+    **_aten("square", pointwise(PRODUCT), "default"),
     **_aten(
         "asinh atan ceil erf exp exp2 expm1 floor relu relu6 round sigmoid sinh tanh trunc",
         pointwise(EXTREMA),
         "default",
     ),
     **_aten("clamp clamp_max clamp_min hardtanh", pointwise(EXTREMA), "default"),
-    **_aten("round", pointwise(), "decimals"),
+    **_aten("round", pointwise(EXTREMA), "decimals"),
     **_aten(
-        "gelu hardshrink hardsigmoid hardswish log_sigmoid_forward mish silu softshrink threshold",
+        "gelu hardswish log_sigmoid_forward mish silu threshold",
         pointwise(work=5),
         "default",
     ),
-    **_aten("celu elu selu softplus", pointwise(EXTREMA, work=5), "default"),
+    **_aten(
+        "celu elu hardshrink hardsigmoid selu softplus softshrink",
+        pointwise(EXTREMA, work=5),
+        "default",
+    ),
     **_aten("leaky_relu", leaky, "default"),
     **_aten("rrelu_with_noise_functional", rrelu_functional, "default"),
-    **_aten("deg2rad neg rad2deg", pointwise(LEFT), "default"),
+    **_aten("neg", pointwise(LEFT), "default"),
+    **_aten("deg2rad rad2deg", pointwise(LEFT, EXTREMA), "default"),
     **_aten(
         "alias clone contiguous detach detach_copy lift lift_fresh lift_fresh_copy positive",
         pointwise(MOVE, work=0),
@@ -190,10 +204,13 @@ ARITHMETIC: Table = {
     **_aten("clamp_min", pointwise(*_lattice("max", ("max", "min"))), "Tensor"),
     **_aten("clamp_max", pointwise(*_lattice("min", ("max", "min"))), "Tensor"),
     **_aten(
-        "atan2 fmax fmin gcd heaviside hypot igamma igammac lcm logaddexp logaddexp2 nextafter"
-        " special_xlog1py special_zeta",
+        "atan2 fmax fmin gcd heaviside hypot igamma igammac lcm nextafter special_xlog1py"
+        " special_zeta",
         pointwise(),
         "default",
+    ),
+    **_aten(
+        "logaddexp logaddexp2", pointwise(EXTREMA, pending(1, monoids=("max", "min"))), "default"
     ),
     **_aten("special_xlog1py special_zeta", pointwise(), "self_scalar", "other_scalar"),
     **_aten(
@@ -218,7 +235,7 @@ ARITHMETIC: Table = {
         pointwise(LEFT, work=0),
         "default",
     ),
-    **_aten("polar", pointwise(), "default"),
+    **_aten("polar", pointwise(LEFT), "default"),
     **_aten("_prelu_kernel", pointwise(), "default"),
 }
 
@@ -235,7 +252,15 @@ CHOICE: Table = {
     **_aten("where", pointwise(pending(1, monoids=IDEMPOTENT)), "ScalarOther", "ScalarSelf"),
     **_aten("where", pointwise(), "Scalar"),
     **_aten("masked_fill", masked_fill, "Scalar"),
-    **_aten("masked_fill", pointwise(pending(0, 2, monoids=ALL_MONOIDS)), "Tensor"),
+    **_aten(
+        "masked_fill",
+        pointwise(
+            pending(0, 2, monoids=ALL_MONOIDS),
+            pending(0, monoids=IDEMPOTENT),
+            pending(2, monoids=IDEMPOTENT),
+        ),
+        "Tensor",
+    ),
     **_aten("copy", pointwise(pending(1, monoids=ALL_MONOIDS)), "default"),
     **_aten("fill", pointwise(), "Scalar"),
     **_aten("fill", fill, "Tensor"),

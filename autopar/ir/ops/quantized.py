@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.ir.ops.pointwise import pointwise
 from autopar.ir.ops.reduction import along, last_dim
-from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, row, same
+from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, same
 from autopar.ir.rule import Dims, OpCall, Rule, build_rule, make_rule
 
 
@@ -98,5 +98,4 @@ RULES: Table = {
         ],
         along(last_dim, work=3),
     ),
-    "aten._weight_int8pack_mm.default": row("m k, n k, n -> m n", whole=("k",), work=2),
 }
