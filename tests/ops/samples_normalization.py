@@ -127,7 +127,7 @@ def batch_norms() -> Iterator[Sample]:
 def batch_norm_gradients() -> Iterator[Sample]:
     """Yields samples of the gradient of batch normalization."""
     w, mean, var = f(3), f(3, low=-1), f(3, low=0.5)
-    reserve = torch.empty(0, dtype=torch.uint8)
+    reserve, unsaved = torch.empty(0, dtype=torch.uint8), f(0)
     for x in (f(4, 3, 5), f(5, 3), f(2, 3, 2, 3)):
         grad = reversed_dims(*x.shape)
         _, saved, inverse = torch.native_batch_norm(x, w, w, None, None, True, 0.1, 1e-5)
@@ -136,6 +136,8 @@ def batch_norm_gradients() -> Iterator[Sample]:
             yield s("native_batch_norm_backward", *args)
             given = (grad, x, w, mean, var, None, None, False, 1e-5, mask)
             yield s("native_batch_norm_backward", *given)
+        given = (grad, x, w, mean, var, unsaved, unsaved, False, 1e-5, [True] * 3)
+        yield s("native_batch_norm_backward", *given)
         args = (grad, x, w, mean, var, saved, inverse, True, 1e-5, [True] * 3, reserve)
         yield s("batch_norm_backward", *args)
         args = (grad, x, w, mean, var, None, None, False, 1e-5, [True] * 3, reserve)

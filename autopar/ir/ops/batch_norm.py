@@ -166,14 +166,20 @@ def batch_norm_backward(call: OpCall) -> Rule | None:
     If statistics are those of the batch, the fused op can only be split along the channels.
     """
     batch = _batch(call)
-    saved = ("weight", "running_mean", "running_var", "save_mean", "save_invstd", "save_var")
-    by_name = {"grad_out": batch.dims, "input": batch.dims, **dict.fromkeys(saved, CHANNEL)}
-    operands = operand_dims(call, {**by_name, "reserve": (("r",),)})
+    names = ("weight", "running_mean", "running_var", "save_mean", "save_invstd", "save_var")
+    # Statistics that were given have not been saved: their place is taken by a tensor of no size.
+    unread = ["r", "s"]
+    saved = {
+        name: (("s",),) if tensor.shape == (0,) else CHANNEL
+        for name in names
+        if (tensor := call.tensor(name)) is not None
+    }
+    by_name = {"grad_out": batch.dims, "input": batch.dims, "reserve": (("r",),), **saved}
+    operands = operand_dims(call, by_name)
     results = unmasked(call, (batch.dims, CHANNEL, CHANNEL))
     if results is None:
         return None
     learned = call.flag("train") or call.flag("update")
-    unread = ["r"]
 
     def make(split: bool) -> Rule:
         return build_rule(
