@@ -86,7 +86,9 @@ class Ranks:
                 found[rank] = error
                 threaded.ProcessLocalGroup.exception_handle(error)  # type: ignore[no-untyped-call]
             finally:
-                dist.destroy_process_group()
+                # A rank that was given up finds the group gone.
+                if dist.is_initialized():
+                    dist.destroy_process_group()
 
         threads = [
             threading.Thread(target=rank_main, args=(rank,), daemon=True)
