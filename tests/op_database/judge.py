@@ -146,9 +146,12 @@ class RoundingNoise:
     def trace(self, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
         """Takes note of a value."""
         if tensor.is_floating_point() or tensor.is_complex():
-            finite = tensor[tensor.isfinite()].abs()
+            eps = torch.finfo(tensor.dtype).eps
+            # Narrow ones know neither isfinite nor abs.
+            wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+            finite = wide[wide.isfinite()].abs()
             largest = float(finite.max()) if finite.numel() else 0.0
-            self.error = max(self.error, 8 * torch.finfo(tensor.dtype).eps * largest)
+            self.error = max(self.error, 8 * eps * largest)
         return tensor
 
 

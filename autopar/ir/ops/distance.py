@@ -51,8 +51,8 @@ def distances_backward(call: OpCall) -> Rule | None:
     """aten._cdist_backward: the gradient of `x1`, a sum over the rows of `x2`."""
     batch = call.results[0].shape[:-2]
     grad, left, right, found = (operand.shape for operand in call.operands)
-    if len(grad) != len(batch) + 2:
-        # The gradient of no distances at all comes without the batch.
+    if len(grad) != len(batch) + 2 or max(map(len, (left, right, found))) > len(batch) + 2:
+        # The gradient of no distances at all, or by one of them, comes without the batch.
         return None
     operands: list[Dims] = [
         (*_lead(grad, batch), ("p",), ("r",)),
