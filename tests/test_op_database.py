@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autopar.ir.mesh import ProcessMesh
 from tests.op_database.capture import CAPTURES, NoTensors, capture_backward, capture_forward
-from tests.op_database.exclusions import EXCLUDED, RANDOM, UNDEFINED
+from tests.op_database.exclusions import EXCLUDED, UNDEFINED
 from tests.op_database.judge import Verdict, differences, judge, judge_serial, random_pins
 from tests.op_database.selection import SAMPLES, Call, all_opinfos, calls_of, name_of
 from tests.op_database.suite import Record, records_of
@@ -95,6 +95,13 @@ def test_writing_operators_become_functions() -> None:
     assert not judge_serial(captured)
 
 
+def test_random_results_are_those_of_the_serial_program() -> None:
+    captured = capture_forward(call_of(torch.nn.functional.dropout, torch.ones(6, 4)))
+    assert captured.draws
+    assert not judge_serial(captured)
+    assert judge(captured, ProcessMesh.of_shape((2, 3)), "a seed").outcome == "split"
+
+
 def test_gradients_take_the_gradients_of_the_results() -> None:
     captured = capture_backward(call_of(torch.mul, *torch.rand(2, 3).requires_grad_().unbind()))
     assert len(captured.inputs) == 3
@@ -110,7 +117,7 @@ def test_calls_without_tensors_are_refused(direction: str) -> None:
 
 
 def test_nothing_is_in_two_tables() -> None:
-    names = [name for each in (*EXCLUDED.values(), RANDOM, UNDEFINED) for name in each]
+    names = [name for each in (*EXCLUDED.values(), UNDEFINED) for name in each]
     assert len(names) == len(set(names))
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
-from autopar.ir.program import Program
+from autopar.ir.program import SEED, Program
 from tests.op_database.selection import Call
 
 Run = Callable[..., list[Tensor]]
@@ -46,6 +46,11 @@ class Captured:
     expected: dict[str, Tensor]
     run: Run
     tensors: Sequence[Tensor]
+
+    @property
+    def draws(self) -> bool:
+        """Whether the program draws random numbers, so that only its ranks can be compared."""
+        return any(port.role == SEED for port in self.program.signature.inputs)
 
 
 @dataclass(frozen=True)

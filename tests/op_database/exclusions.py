@@ -1,4 +1,4 @@
-"""Which OpInfos are not judged, by category, and which are judged without their values."""
+"""Which OpInfos are not judged, by category, and which are judged in part."""
 
 from __future__ import annotations
 
@@ -52,37 +52,6 @@ UNDEFINED = frozenset(
     )
 )
 """OpInfos whose results hold whatever was in memory: shapes and dtypes are judged."""
-
-RANDOM = frozenset(
-    (
-        "bernoulli",
-        "cauchy",
-        "exponential",
-        "geometric",
-        "log_normal",
-        "multinomial",
-        "nn.functional.alpha_dropout",
-        "nn.functional.dropout",
-        "nn.functional.dropout2d",
-        "nn.functional.dropout3d",
-        "nn.functional.feature_alpha_dropout.with_train",
-        "nn.functional.fractional_max_pool2d",
-        "nn.functional.fractional_max_pool3d",
-        "nn.functional.rrelu",
-        "normal",
-        "normal.in_place",
-        "normal.number_mean",
-        "pca_lowrank",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "svd_lowrank",
-        "uniform",
-    )
-)
-"""OpInfos whose results are random: the ranks are compared with the serial program alone."""
 
 
 def excluded(name: str) -> str:

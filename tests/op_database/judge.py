@@ -29,7 +29,6 @@ MESHES = ((2,), (3,), (2, 2), (2, 3))
 REDUCING = frozenset(("comm.all_reduce", "comm.reduce_scatter"))
 """Collectives that finish a reduction."""
 
-Values = Literal["defined", "random", "undefined"]
 Outcome = Literal["whole", "split", "reduced", "moved", "fell back", "wrong", "error"]
 OUTCOMES: tuple[Outcome, ...] = (
     "whole",
@@ -98,21 +97,28 @@ def compile_case(captured: Captured, mesh: ProcessMesh, pins: tuple[Pin, ...]) -
     return compile_program(captured.program, options)
 
 
-def judge_serial(captured: Captured, values: Values = "defined") -> str:
-    """Returns how the serial program differs from eager PyTorch; empty if it doesn't."""
+def judge_serial(captured: Captured, defined: bool = True) -> str:
+    """Returns how the serial program differs from eager PyTorch; empty if it doesn't.
+
+    Random numbers are others in eager PyTorch.
+
+    Args:
+        captured: The call.
+        defined: Whether the values of the results are; shapes and dtypes always are.
+    """
     found = run_serial(captured.program, {}, captured.inputs)
-    return differences(found, captured.expected, FORCED_TOLERANCE, values == "defined")
+    return differences(found, captured.expected, FORCED_TOLERANCE, defined and not captured.draws)
 
 
-def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "defined") -> Verdict:
+def judge(captured: Captured, mesh: ProcessMesh, seed: str, defined: bool = True) -> Verdict:
     """Returns how a captured call goes on a mesh.
 
     Args:
         captured: The call.
         mesh: The ranks.
         seed: Of the pins.
-        values: What the values of the results are. Where they are undefined, shapes and dtypes
-            alone are judged; random ones depend on the program's seed, and on nothing else.
+        defined: Whether the values of the results are; shapes and dtypes always are. Random
+            values depend on the program's seed, and on nothing else.
     """
     pins = random_pins(captured.program, mesh, seed)
     compiled = compile_case(captured, mesh, pins)
@@ -121,7 +127,6 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, values: Values = "de
     found = ranks.run(captured.inputs, seen.trace)
     noise = RoundingNoise()
     expected = run_serial(captured.program, {}, captured.inputs, noise.trace)
-    defined = values != "undefined"
     wrong = differences(found, expected, FREE_TOLERANCE, defined, noise.error)
     if not wrong and defined:
         wrong = seen.disagreements()

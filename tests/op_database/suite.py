@@ -9,8 +9,8 @@ from typing import Any
 
 from autopar.ir.mesh import ProcessMesh
 from tests.op_database.capture import CAPTURES, Direction, NoTensors
-from tests.op_database.exclusions import RANDOM, UNDEFINED, excluded
-from tests.op_database.judge import MESHES, Values, Verdict, judge, judge_serial
+from tests.op_database.exclusions import UNDEFINED, excluded
+from tests.op_database.judge import MESHES, Verdict, judge, judge_serial
 from tests.op_database.selection import Call, calls_of, name_of
 
 
@@ -52,7 +52,7 @@ def records_of(opinfo: Any, meshes: Sequence[tuple[int, ...]] = MESHES) -> Itera
 def _records(
     call: Call, direction: Direction, meshes: Sequence[tuple[int, ...]]
 ) -> Iterator[Record]:
-    values = _values(call.name)
+    defined = call.name not in UNDEFINED
 
     def record(mesh: tuple[int, ...], verdict: Verdict) -> Record:
         return Record(call.name, call.number, direction, mesh, verdict)
@@ -63,7 +63,7 @@ def _records(
             warnings.simplefilter("ignore")
             captured = CAPTURES[direction](call)
             stage = "serial"
-            wrong = judge_serial(captured, values)
+            wrong = judge_serial(captured, defined)
     except NoTensors as reason:
         if direction != "backward":
             yield record((), Verdict("error", f"capture: {reason}"))
@@ -79,15 +79,9 @@ def _records(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                yield record(shape, judge(captured, ProcessMesh.of_shape(shape), seed, values))
+                yield record(shape, judge(captured, ProcessMesh.of_shape(shape), seed, defined))
         except Exception as error:
             yield record(shape, _failure("mesh", error))
-
-
-def _values(name: str) -> Values:
-    if name in RANDOM:
-        return "random"
-    return "undefined" if name in UNDEFINED else "defined"
 
 
 def _failure(stage: str, error: Exception) -> Verdict:
