@@ -194,6 +194,26 @@ def test_real_processes(ranks: int, tmp_path: Path) -> None:
     torch.testing.assert_close(found, model.expected["y"], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("mesh", ["2", "3"])
+def test_a_convolution_split_along_the_last_dimension(
+    dims: int, transposed: bool, mesh: str
+) -> None:
+    """DTensor computes all six wrong without a word."""
+    name = f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
+
+    def step(w: dict[str, Tensor], given: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"y": getattr(F, name)(given["x"], w["kernel"], w["bias"], padding=1)}
+
+    weights = {"kernel": random(2, 2, *(3,) * dims), "bias": random(2)}
+    model = captured.capture(step, weights, {"x": random(2, 2, *(4,) * (dims - 1), 11)})
+    whole = "-1," * (dims + 1)
+    done = compiled(model, mesh, f"x=[{whole}0]", f"y=[{whole}0]")
+    captured.check(model, done, 1e-9)
+    assert set(moved_bytes(done)) == {"redistribute"}
+
+
 def random_chain(seed: int) -> None:
     """Compiles a random chain of windows, and checks it with and without latency."""
     dice = Random(seed)
