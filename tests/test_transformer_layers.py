@@ -17,6 +17,11 @@ SIZE = 96
 VARIANTS = ("separate", *FUSED)
 
 
+def slow(*values: object) -> list[object]:
+    """Returns parameters of a test that are left to the slow tests."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def pins(layer: Layer, *, kv: bool = True) -> list[str]:
     """Returns the pins of Megatron: columns, then rows; flat, whatever a weight holds.
 
@@ -43,7 +48,7 @@ def sample(batch: int = 2, length: int = 6) -> torch.Tensor:
     return torch.randn(batch, length, SIZE, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("tp", [2, 3, 4, 5])
+@pytest.mark.parametrize("tp", [3, *slow(2, 4, 5)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_flat_pins_of_weights_are_placed_between_the_heads(variant: str, tp: int) -> None:
     layer = Layer(variant, SIZE)
@@ -51,7 +56,7 @@ def test_flat_pins_of_weights_are_placed_between_the_heads(variant: str, tp: int
     assert captured.kinds(done) == MEGATRON
 
 
-@pytest.mark.parametrize("tp", [3, 4])
+@pytest.mark.parametrize("tp", [4, *slow(2, 3, 5)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_preset_finds_the_heads(variant: str, tp: int) -> None:
     done = parallel(captured.forward(Layer(variant, SIZE), x=sample()), tp, "tensor:0")
@@ -116,8 +121,8 @@ def layouts(case: str, layer: Layer) -> tuple[str, list[str], dict[str, int]]:
     }[case]
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("variant", ["split", "interleaved", "separate"])
+@pytest.mark.parametrize("explicit", [False, *slow(True)])
+@pytest.mark.parametrize("variant", ["split", *slow("interleaved", "separate")])
 @pytest.mark.parametrize(
     "case",
     [
@@ -163,8 +168,8 @@ def training(layer: Layer) -> captured.Step:
     return step
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("variant", ["separate", "split", "unbind", "interleaved"])
+@pytest.mark.parametrize("explicit", [False, *slow(True)])
+@pytest.mark.parametrize("variant", ["split", *slow("separate", "unbind", "interleaved")])
 def test_training_reduces_twice_forward_and_twice_backward(variant: str, explicit: bool) -> None:
     layer = Layer(variant, SIZE, explicit=explicit, causal=True)
     source = captured.capture(training(layer), layer.state_dict(), {"x": sample()})
