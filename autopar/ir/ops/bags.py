@@ -45,7 +45,7 @@ def _bags(call: OpCall, shard: Shard | None) -> Rule:
         results,
         reduce={**others, ("v", 0): "sum"},
         indexed={"v": shard} if shard else None,
-        whole=["n", "o", "b", *counts, *(() if shard else "v")],
+        whole=["n", "o", "b", *counts, *(() if shard else ("v",))],
     )
 
 
@@ -77,14 +77,14 @@ def bags_backward(own: str) -> RuleFunction:
             "maximum_indices": (("b",), ("e",)) if by_bag else (("m",),),
             "per_sample_weights": (("n",),),
         }
-        whole = ["o", "p", "s", "m", *(() if by_index else "n"), *(() if by_bag else "b")]
+        whole = ["o", "p", "s", "m", *(() if by_index else ("n",)), *(() if by_bag else ("b",))]
         return build_rule(
             call,
             operand_dims(call, by_name),
             [(("v",), ("e",))],
             reduce={"n": "sum", "b": "sum"},
             indexed={"v": own} if alone else None,
-            whole=[*whole, *(() if alone else "v")],
+            whole=[*whole, *(() if alone else ("v",))],
             local={"num_weights": Size(("v",))},
             linear=FIRST,
             work=0,
@@ -112,7 +112,7 @@ def weights_backward(call: OpCall) -> Rule | None:
         [(("n",),)],
         reduce={"e": "sum", "v": "sum"},
         indexed={"v": "autopar.embedding_bag_weights_backward"},
-        whole=["b", "o", "p", *(() if known else "n")],
+        whole=["b", "o", "p", *(() if known else ("n",))],
         linear=FIRST,
     )
 

@@ -183,7 +183,7 @@ def _along_vector(
     dims = factors("i", rank)
     index: Dims = (("j",),) if call.operands[1].shape else ()
     source: Dims = (*dims[:at], ("j",) if index else (), *dims[at + 1 :])
-    found = splitting(call, "j", monoid)
+    found = splitting(call, ("j",), monoid)
     return build_rule(
         call,
         operand_dims(call, {"self": dims, "index": index, "source": source, "value": ()}),
