@@ -126,7 +126,7 @@ class Judge:
         mesh = parse_mesh(self.mesh)
         dice = random.Random(name)
         pins = tuple(
-            Pin(glob.escape(label), random_mapping(array.ndim, mesh, dice), f"pin of {label!r}")
+            Pin(glob.escape(label), random_mapping(array.shape, mesh, dice), f"pin of {label!r}")
             for label, array in inputs.items()
             if array.ndim
         )
@@ -139,18 +139,21 @@ class Judge:
             return VirtualMesh(compiled.deployment, weights).run(inputs)
 
 
-def random_mapping(rank: int, mesh: ProcessMesh, dice: random.Random) -> tuple[Entry, ...]:
+def random_mapping(
+    shape: tuple[int, ...], mesh: ProcessMesh, dice: random.Random
+) -> tuple[Entry, ...]:
     """Returns a dims_mapping that puts at least one mesh axis on a dimension.
 
     Args:
-        rank: How many dimensions the tensor has: at least one.
+        shape: The sizes of the tensor: at least one. Those above one are split, if there are any.
         mesh: The mesh.
         dice: What decides.
     """
     count = dice.randint(1, mesh.ndim)
-    axes: list[list[str]] = [[] for _ in range(rank)]
+    dims = [at for at, size in enumerate(shape) if size > 1] or list(range(len(shape)))
+    axes: list[list[str]] = [[] for _ in shape]
     for axis in dice.sample(mesh.dim_names, count):
-        axes[dice.randrange(rank)].append(axis)
+        axes[dims[dice.randrange(len(dims))]].append(axis)
     return tuple(tuple(names) if names else -1 for names in axes)
 
 
