@@ -89,7 +89,8 @@ def test_a_change_of_the_axis_that_splits_a_dimension_communicates(size: int) ->
 @pytest.mark.parametrize(("mesh", "size"), [("x=2,y=4", 16), ("x=2,y=2", 7), ("x=2,y=3", 4)])
 def test_the_order_of_axes_is_changed_without_a_gather(mesh: str, size: int) -> None:
     done = judge(torch.neg, {"input": draw(size, 3)}, mesh, "input=[(x,y),-1]", "y=[(y,x),-1]")
-    assert kinds(done) == {"permute": 1}
+    (moved,) = collectives(done)
+    assert moved.kind in ("permute", "redistribute")
 
 
 @pytest.mark.parametrize("size", [8, 6, 5])
