@@ -116,7 +116,7 @@ def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunc
 
 UNARY: Table = {
     **_aten(
-        "acos acosh angle asin atanh bitwise_not cos cosh digamma erfc erfinv frac i0 isfinite"
+        "acos angle asin atanh bitwise_not cos cosh digamma erfc erfinv frac i0 isfinite"
         " isinf isnan isneginf isposinf lgamma logical_not logit mvlgamma"
         " nan_to_num polygamma reciprocal rsqrt sgn sign signbit sin sinc tan",
         pointwise(),
