@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -277,6 +278,14 @@ def test_external_data_too_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize("location", ["none.bin", "", "."])
 def test_external_data_missing(tmp_path: Path, location: str) -> None:
     assert f"external data {location!r} " in message(external(tmp_path, location))
+
+
+def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
+    proto = onnx.load(external(tmp_path, "none.bin"), load_external_data=False)
+    for number in range(20):
+        proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+        proto.graph.initializer[-1].name = f"more.{number}"
+    assert message(save(tmp_path, proto)).count("none.bin") == 1
 
 
 def test_external_data_that_would_block(tmp_path: Path) -> None:
