@@ -29,11 +29,9 @@ compute  2.11 KFLOP per rank of 16.9 KFLOP (12.5%)
 layouts  8 values: 3 preset, 5 implied
 
 collective  group  count  bytes per rank
-all_gather  d1         1           512 B
+all_reduce  d1         1           256 B
 
 replicated for lack of a rule: nothing
-resharded, because two ops need different layouts (1):
-  a: [8@d0, 32@d1] -> [8@d0, 32]: all_gather (512 B) [model.onnx: second (MatMul)]
 """
 
 RANK_5 = """\
@@ -46,13 +44,13 @@ func main {
   input     %x: f32[4, 16] box [8[4; 4], 16]
   parameter %0.weight: f32[16, 8] box [16, 32[8; 8]]
   parameter %0.bias: f32[8] box [32[8; 8]]
-  parameter %1.weight: f32[32, 4] box [32, 16[4; 4]]
+  parameter %1.weight: f32[8, 16] box [32[8; 8], 16]
   %h: f32[4, 8]    = aten.mm.default(self=%x, mat2=%0.weight)
   %hb: f32[4, 8]   = aten.add.Tensor(self=%h, other=%0.bias)
   %a: f32[4, 8]    = aten.relu.default(self=%hb)
-  %a.1: f32[4, 32] = comm.all_gather(self=%a, dim=1, size=32, group="d1")
-  %y: f32[4, 4]    = aten.mm.default(self=%a.1, mat2=%1.weight)
-  return %y box [8[4; 4], 16[4; 4]]
+  %y.1: f32[4, 16] = aten.mm.default(self=%a, mat2=%1.weight)
+  %y: f32[4, 16]   = comm.all_reduce(self=%y.1, monoid="sum", group="d1")
+  return %y box [8[4; 4], 16]
 }
 """
 
@@ -83,8 +81,8 @@ def test_summary_as_json(here: Path) -> None:
     found = shown_json("build")
     assert found.keys() == {field.name for field in fields(Summary)}
     assert (found["axes"], found["weight_bytes"]) == ({"d0": 2, "d1": 4}, 4224)
-    assert found["collectives"] == [{"kind": "all_gather", "group": "d1", "count": 1, "bytes": 512}]
-    assert [entry["category"] for entry in found["report"]] == ["reshard", "origins"]
+    assert found["collectives"] == [{"kind": "all_reduce", "group": "d1", "count": 1, "bytes": 256}]
+    assert [entry["category"] for entry in found["report"]] == ["origins"]
 
 
 def test_summary_of_a_mesh_that_does_not_divide_and_of_many_remarks(here: Path) -> None:
@@ -133,7 +131,7 @@ def test_collectives_stand_out_on_a_terminal(here: Path) -> None:
     done = CliRunner().invoke(main, words, color=True)
     colored = [line for line in done.stdout.splitlines() if "\x1b" in line]
     assert [click.unstyle(line) for line in colored] == [
-        '  %a.1: f32[4, 32] = comm.all_gather(self=%a, dim=1, size=32, group="d1")'
+        '  %y: f32[4, 16]   = comm.all_reduce(self=%y.1, monoid="sum", group="d1")'
     ]
 
 
@@ -169,8 +167,8 @@ def test_names_that_would_collide_keep_their_scope() -> None:
 
 def test_rank_as_json(here: Path) -> None:
     main = shown_json("build", "--rank", 5)["functions"]["main"]
-    assert [op["kind"] for op in main["ops"]][3] == "comm.all_gather"
-    assert main["ops"][3]["args"] == {"self": "%a", "dim": 1, "size": 32, "group": "d1"}
+    assert [op["kind"] for op in main["ops"]][4] == "comm.all_reduce"
+    assert main["ops"][4]["args"] == {"self": "%y.1", "monoid": "sum", "group": "d1"}
     assert main["ops"][0]["loc"] == "model.onnx: first (MatMul)"
     assert main["inputs"][1]["shape"] == [16, 8]
 
