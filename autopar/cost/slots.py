@@ -184,7 +184,7 @@ class SlotTable:
 
     def _cut_of(self, dim: DimLayout) -> Cut | None:
         major, *minor = dim
-        if not major.axes or any(sub.axes for sub in minor):
+        if not major.axes or any(sub.axes for sub in minor) or (minor and major.size == 1):
             return None
         inner = math.prod(sub.size for sub in minor)
         block = block_size(major.size, self.count(major.axes)) * inner
@@ -317,9 +317,11 @@ def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[Dim
     """Cuts a dimension's layout at places in it, given from the major to the minor one.
 
     Returns the parts before, at, between and behind the places: 2 n + 1 for n places. None if the
-    layout's blocks don't respect those boundaries, or the places overlap.
+    layout's blocks don't respect those boundaries, or the places overlap. The split of a single
+    element is at a place of size 1, and otherwise before all places.
     """
-    if len(places) == 1 and places[0].outer == places[0].inner == 1:
+    single, dim = (dim[:1], dim[1:]) if dim[0].size == 1 and len(dim) > 1 else ((), dim)
+    if not single and len(places) == 1 and places[0].outer == places[0].inner == 1:
         return (SubDim(1),), dim, (SubDim(1),)
     sizes: list[int] = []
     done = 1
@@ -331,6 +333,8 @@ def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[Dim
     parts = factorize_dim(dim, [*sizes, places[-1].inner], mesh)
     if parts is None:
         return None
+    home = int(places[0].size == 1)
+    parts = (*parts[:home], (*single, *parts[home]), *parts[home + 1 :])
     return tuple(normalize_dim(part, mesh) if len(part) > 1 else part for part in parts)
 
 
@@ -338,8 +342,11 @@ def widen(place: Place, dims: Dims, mesh: ProcessMesh) -> Place:
     """Returns the place together with the unsplit elements just minor to it.
 
     A digit with what follows it is one stretch of the local tensor, so moves need no view. The
-    place is returned as it is where its blocks would change: `(5@x)(3)` is not `15@x`.
+    place is returned as it is where its blocks would change: `(5@x)(3)` is not `15@x`, and
+    `(1@x)(3)` not `3@x`.
     """
+    if place.size == 1:
+        return place
     parts = cut(dims[place.dim], [place], mesh)
     if parts is None or parts[2][0].axes:
         return place

@@ -91,12 +91,17 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
     """Returns the canonical form of a dimension: two forms are equal iff all ranks hold the same.
 
     Neighbours merge where the merged block boundaries coincide, and axes of one process vanish.
+    A split of a single element leaves everything to the first process, wherever it stands: it
+    comes first, as one sub-dimension with its axes in the order of the mesh.
     (Only a split over several axes that leaves processes empty may have more than one form.)
     """
-    merged: list[SubDim] = []
-    for sub in dim:
-        sub = SubDim(sub.size, tuple(axis for axis in sub.axes if mesh.axis_size(axis) > 1))
-        if sub.size == 1 and not sub.axes:
+    subs = [
+        SubDim(sub.size, tuple(axis for axis in sub.axes if mesh.axis_size(axis) > 1))
+        for sub in dim
+    ]
+    merged = _single(subs, mesh)
+    for sub in subs:
+        if sub.size == 1:
             continue
         while merged and (joined := _join(merged[-1], sub, mesh)) is not None:
             merged.pop()
@@ -105,6 +110,12 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
     if any(sub.size % mesh.axes_size(sub.axes) for sub in merged if sub.axes):
         merged = _settle(merged, mesh)
     return tuple(merged) if merged else (SubDim(1),)
+
+
+def _single(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
+    """Returns the splits of single elements as one sub-dimension, if there are any."""
+    axes = [axis for sub in dim if sub.size == 1 for axis in sub.axes]
+    return [SubDim(1, tuple(sorted(axes, key=mesh.axis_index)))] if axes else []
 
 
 def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
@@ -150,14 +161,18 @@ def factorize_dim(
     """Cuts a dimension's layout along factors of these sizes, major to minor.
 
     The inverse of concatenation: `normalize_dim(sum(result, ()))` equals `normalize_dim(dim)`.
-    Returns None if the split doesn't respect the factors' boundaries.
+    The split of a single element, whose place isn't known, goes to the first factor of one
+    element, or else to the first. Returns None if the split doesn't respect the factors'
+    boundaries.
     """
-    rest = [sub for sub in dim if sub.size != 1 or sub.axes]
+    single = [sub for sub in dim if sub.size == 1 and sub.axes]
+    rest = [sub for sub in dim if sub.size != 1]
+    home = sizes.index(1) if 1 in sizes else 0
     result: list[DimLayout] = []
-    for size in sizes:
-        taken: list[SubDim] = []
+    for at, size in enumerate(sizes):
+        taken = [*single] if at == home else []
         need = size
-        while need != 1 or (rest and rest[0].size == 1):
+        while need != 1:
             if not rest:
                 return None
             piece = _take(rest.pop(0), need, mesh)
@@ -171,7 +186,7 @@ def factorize_dim(
                     tail = SubDim(tail.size * rest.pop(0).size)
                 rest.insert(0, tail)
         result.append(tuple(taken) or (SubDim(1),))
-    return tuple(result) if not rest else None
+    return None if rest or (single and not sizes) else tuple(result)
 
 
 def _take(sub: SubDim, need: int, mesh: ProcessMesh) -> tuple[SubDim, SubDim | None] | None:

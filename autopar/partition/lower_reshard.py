@@ -113,7 +113,7 @@ def _exposures(layout: Layout, move: Move) -> tuple[list[_Part], list[_Part]]:
     before: list[_Part] = []
     after: list[_Part] = []
     for at, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
-        mine = sorted((p for p in places if p.dim == at), key=lambda place: place.outer)
+        mine = sorted((p for p in places if p.dim == at), key=_position)
         if mine:
             pair = _exposed(old, new, mine, layout.mesh)
             before += pair[0]
@@ -125,8 +125,14 @@ def _exposures(layout: Layout, move: Move) -> tuple[list[_Part], list[_Part]]:
 
 
 def _widen(place: Place, layout: Layout, move: Move) -> Place:
-    dims = layout.dims if place is move.source else move.layout.dims
-    return widen(place, dims, layout.mesh)
+    """Returns the place with what is just minor to it, if both layouts leave it in one piece."""
+    before, after = (widen(place, dims, layout.mesh) for dims in (layout.dims, move.layout.dims))
+    return before if before == after else place
+
+
+def _position(place: Place) -> tuple[int, int]:
+    """The order of places in a dimension; a single element comes first."""
+    return place.outer, place.size
 
 
 def _exposed(
@@ -143,7 +149,7 @@ def _exposed(
     after: list[_Part] = []
     outer = 1
     for position, (mine, then) in enumerate(zip(was, now, strict=True)):
-        if position % 2 or dim_size(mine) > 1:
+        if position % 2 or dim_size(mine) > 1 or dim_axes(mine):
             before.append(_Part(at, outer, mine, mine))
             after.append(_Part(at, outer, then, then))
         outer *= dim_size(mine)

@@ -46,16 +46,19 @@ def layouts(mesh: ProcessMesh, shape: Sequence[int], monoids: Sequence[str]) -> 
     return list(found)
 
 
-def with_sub_dims(mesh: ProcessMesh, sizes: Sequence[int]) -> list[Layout]:
-    """All ways to split one dimension made of sub-dimensions of these sizes."""
+def with_sub_dims(mesh: ProcessMesh, *dims: Sequence[int]) -> list[Layout]:
+    """All ways to split dimensions made of sub-dimensions of these sizes."""
     found: dict[Layout, None] = {}
+    sizes = [size for dim in dims for size in dim]
     for order in itertools.permutations(mesh.dim_names):
         for assignment in itertools.product([*range(len(sizes)), None], repeat=len(order)):
             subs = [SubDim(size) for size in sizes]
             for axis, choice in zip(order, assignment, strict=True):
                 if choice is not None:
                     subs[choice] = SubDim(subs[choice].size, (*subs[choice].axes, axis))
-            found[Layout(mesh, (tuple(subs),)).normalized()] = None
+            rest = iter(subs)
+            split = tuple(tuple(next(rest) for _ in dim) for dim in dims)
+            found[Layout(mesh, split).normalized()] = None
     return list(found)
 
 

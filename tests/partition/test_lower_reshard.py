@@ -22,7 +22,17 @@ MESHES = (
     ProcessMesh.of_shape((2, 3), ("x", "y")),
 )
 SHAPES = ((), (4,), (7,), (4, 6), (5, 7), (2, 1), (8, 12, 6), (3, 5, 2), (0, 3))
-SUB_DIMS = ((12, ((3, 4), (4, 3), (2, 2, 3), (2, 6))), (15, ((5, 3), (3, 5))))
+SUB_DIMS = (
+    (6, ((1, 6), (6, 1), (2, 1, 3), (1, 2, 3), (2, 3))),
+    (5, ((1, 5), (5, 1), (1, 5, 1))),
+    (12, ((3, 4), (4, 3), (2, 2, 3), (2, 6))),
+    (15, ((5, 3), (3, 5))),
+)
+SINGLE = (
+    (((1, 6), (3,)), ((2, 1, 3), (3,)), ((6,), (1, 3))),
+    (((1, 4), (1,)), ((2, 1, 2), (1, 1))),
+)
+"""Forms of tensors of two dimensions in which sub-dimensions of one element may be split."""
 MONOIDS = ("sum", "max", "min", "prod")
 
 
@@ -34,6 +44,8 @@ def cases(mesh: ProcessMesh) -> Iterator[list[tuple[Layout, Layout]]]:
     for size, forms in SUB_DIMS:
         split = [layout for form in forms for layout in with_sub_dims(mesh, form)]
         yield pairs([*layouts(mesh, (size,), ("sum",)), *split])
+    for forms in SINGLE:
+        yield pairs([layout for form in forms for layout in with_sub_dims(mesh, *form)])
 
 
 def pairs(found: Sequence[Layout]) -> list[tuple[Layout, Layout]]:
