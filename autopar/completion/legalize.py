@@ -1,8 +1,8 @@
 """Legalize: replaces ops by the bodies that were chosen for them, with complete layouts.
 
 After this pass every `OpDist.body` is empty, so partition never meets an op that its rule doesn't
-describe. Operands and results keep the layouts that completion gave them; what lies between is
-completed from there.
+describe. Operands and results keep the layouts that completion gave them, unless the body can't
+leave a result so; what lies between is completed from there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import ClassVar
 
 from autopar.completion.body import body_function, expand_body, solve_body
 from autopar.completion.call import Call, CallTable
+from autopar.completion.solve import Solution
 from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Function, Op, OpDist, Program, Value
+from autopar.ir.verify_distribution import PINNED
 
 DEFAULT_CLUSTER = "cpu"
 
@@ -52,10 +54,18 @@ class Legalize:
 
 @dataclass(frozen=True)
 class _Template:
-    """Layouts of a body's ops and of the values between them, in the order of its expansion."""
+    """Layouts of a body's ops and of the values between them, in the order of its expansion.
+
+    Attributes:
+        dists: Of the ops.
+        layouts: Of the values between them.
+        left: How the ops leave those results of the body that they leave otherwise than the choice
+            says, by position. A choice doesn't know what the ops within a body can be split along.
+    """
 
     dists: tuple[OpDist | None, ...]
     layouts: tuple[Layout | None, ...]
+    left: Mapping[int, Layout]
 
 
 class _Expansion:
@@ -82,10 +92,19 @@ class _Expansion:
         origin = Origin("chosen", f"body {dist.body!r} of {op.kind} ({op.origin})")
         for value, layout in zip(new, template.layouts, strict=True):
             self.values[value.name] = replace(value, dist=layout, origin=origin)
+        for at, layout in template.left.items():
+            self._leave(op.results[at], layout)
         return [
             replace(inner, dist=found, origin=origin)
             for inner, found in zip(ops, template.dists, strict=True)
         ]
+
+    def _leave(self, name: str, layout: Layout) -> None:
+        """Stores a result as the body leaves it, unless the user wants it otherwise."""
+        value = self.values[name]
+        if value.origin is None or value.origin.kind not in PINNED:
+            stored = layout.without_partial() if name in self.function.outputs else layout
+            self.values[name] = replace(value, dist=stored)
 
     def _template(self, call: Call, op: Op, dist: OpDist) -> _Template:
         key = (call, dist)
@@ -121,11 +140,30 @@ def _counter() -> Callable[[str], str]:
 def _solved(calls: CallTable, function: Function) -> _Template:
     from autopar.completion.write import write_solution
 
-    done = write_solution(function, solve_body(calls, function))
+    solution = solve_body(calls, function)
+    done = write_solution(function, solution)
     between = _between(function)
     return _Template(
-        tuple(op.dist for op in done.ops), tuple(done.values[name].dist for name in between)
+        tuple(op.dist for op in done.ops),
+        tuple(done.values[name].dist for name in between),
+        _left_otherwise(function, solution),
     )
+
+
+def _left_otherwise(function: Function, solution: Solution) -> Mapping[int, Layout]:
+    """Returns the layouts of results that a body's ops leave otherwise than they are pinned."""
+    graph = solution.graph
+    by_name = {value.name: at for at, value in enumerate(graph.values)}
+    found = {}
+    for at, name in enumerate(function.outputs):
+        value = by_name[name]
+        producer = graph.producer[value]
+        if producer is not None:
+            node, position = producer
+            made = solution.choices[node.index].produced[position]
+            if made is not solution.forms[value]:
+                found[at] = made.layout
+    return found
 
 
 def _between(function: Function) -> Sequence[str]:

@@ -123,3 +123,25 @@ def test_reductions_of_nothing_are_computed_whole() -> None:
         return %y
         """
     )
+
+
+def test_a_result_is_stored_as_the_body_leaves_it() -> None:
+    """A choice of the whole op doesn't know that a range can't be split within a dimension."""
+    done = legalized(
+        """
+        input %x: f32[2, 128@tp] ~annotated
+        %r: f32[256] = aten.arange.default(end=256, dtype=f32)
+        %v: f32[2, 128] = aten.view.default(self=%r, size=[2, 128])
+        %y: f32[2, 128] = aten.add.Tensor(self=%x, other=%v)
+        return %y
+        """
+    )
+    assert shown(done) == lines(
+        """
+        input %x: f32[2, 128@tp]
+        %r: f32[256] = aten.arange.start(start=0, end=256, dtype=f32) {}
+        %v: f32[2, 128@tp] = aten.view.default(self=%r, size=[2, 128]) {v1: 128@tp}
+        %y: f32[2, 128@tp] = aten.add.Tensor(self=%x, other=%v) {i1: 128@tp}
+        return %y
+        """
+    )
