@@ -8,13 +8,12 @@ import pytest
 
 from autopar.ir.distribution import (
     consumed,
-    factor_start,
-    indexed_factor,
     local_args,
     local_points,
     produced,
     replicated,
     serial_points,
+    shard_call,
     split_factors,
 )
 from autopar.ir.expr import Coord, Expr, IntExpr, evaluate
@@ -131,9 +130,8 @@ def test_an_indexed_factor_that_is_split() -> None:
         (TensorType((5, 4), "f32"),),
     )
     rule = make_rule("v e, b -> b e", call, reduce={"v": "sum"}, indexed={"v": "shard"})
-    assert indexed_factor(rule, choice("v: 12@tp")) == "v"
-    assert indexed_factor(rule, choice("e: 4@tp")) is None
-    assert factor_start(rule, choice("v: 12@tp"), "v") == Coord("tp") * 3
+    assert shard_call(rule, choice("v: 12@tp")) == ("shard", {"offset": Coord("tp") * 3})
+    assert shard_call(rule, choice("e: 4@tp")) is None
 
 
 def test_points_are_those_of_the_rank_with_the_largest_part() -> None:
