@@ -15,6 +15,9 @@ weight lies. So a tensor-parallel layer isn't undone because gathering would be 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
 from autopar.completion.shift import shifts
@@ -81,7 +84,7 @@ class Refine:
             choice = node.call.choice(splits)
             if choice is None or choice.seconds >= limit:
                 continue
-            seconds = choice.seconds + around.seconds(choice)
+            seconds = choice.seconds + around.seconds(choice, limit - choice.seconds)
             if seconds < limit:
                 best, limit = choice, seconds * (1 - GAIN)
         if best is current:
@@ -99,10 +102,9 @@ class Refine:
         gain = 0.0
         for splits in self._candidates(node, current, around.suggested()):
             for changes in shifts(self.graph, self.choices, node, splits):
-                if (now := self._gain(changes)) > gain:
+                if (now := self._gain(changes, gain)) > gain:
                     best, gain = changes, now
-        for index, choice in best.items():
-            self.choices[index] = choice
+        self._choose(best)
         return sorted(best)
 
     def _retreat(self, node: Node) -> list[int]:
@@ -113,8 +115,7 @@ class Refine:
         for axis in choice.splits.places:
             chain = self._best_chain(node, axis)
             if chain:
-                for index, other in chain.items():
-                    self.choices[index] = other
+                self._choose(chain)
                 return sorted(chain)
         return []
 
@@ -128,7 +129,7 @@ class Refine:
             if choice is None:
                 break
             chain[other.index] = choice
-            now = self._gain(chain)
+            now = self._gain(chain, gain)
             if now > gain:
                 best, gain = dict(chain), now
         return best
@@ -155,22 +156,35 @@ class Refine:
     def _fixed_here(self, node: Node) -> list[str]:
         return self._fixed_axes(node, self._splits(node), _Around(self, node).suggested())
 
-    def _gain(self, changes: dict[int, Choice]) -> float:
-        """Returns how many seconds less other choices for some ops would take."""
+    def _gain(self, changes: dict[int, Choice], best: float) -> float:
+        """Returns how many seconds less other choices for some ops would take.
+
+        What can't gain more than the best so far isn't planned, and counts as no gain.
+        """
         nodes = [self.graph.nodes[index] for index in changes]
         values = sorted({value for node in nodes for value in node.tensors})
         kept = {index: self.choices[index] for index in changes}
-        before = self._seconds(kept, values)
-        for index, choice in changes.items():
-            self.choices[index] = choice
-        after = self._seconds(changes, values)
-        for index, choice in kept.items():
-            self.choices[index] = choice
-        return before - after - GAIN * before
+        before = self._seconds(kept, values, value_seconds)
+        limit = before - GAIN * before - best
+        self._choose(changes)
+        gain = 0.0
+        if self._seconds(changes, values, _least_value_seconds) < limit:
+            gain = before - self._seconds(changes, values, value_seconds) - GAIN * before
+        self._choose(kept)
+        return gain
 
-    def _seconds(self, choices: dict[int, Choice], values: list[int]) -> float:
+    def _choose(self, choices: dict[int, Choice]) -> None:
+        for index, choice in choices.items():
+            self.choices[index] = choice
+
+    def _seconds(
+        self,
+        choices: dict[int, Choice],
+        values: list[int],
+        price: Callable[[Graph, list[Choice], int], float],
+    ) -> float:
         total = sum(choice.seconds for choice in choices.values())
-        return total + sum(value_seconds(self.graph, self.choices, value) for value in values)
+        return total + sum(price(self.graph, self.choices, value) for value in values)
 
     def _candidates(
         self, node: Node, current: Choice, suggested: list[tuple[Splits, int]]
@@ -237,11 +251,16 @@ class _Around:
         self.itemsizes = graph.itemsizes
         self.choice = choices[node.index]
 
-    def seconds(self, choice: Choice) -> float:
-        """Returns the seconds of all reshards next to the op, if it made this choice."""
+    def seconds(self, choice: Choice, limit: float = math.inf) -> float:
+        """Returns the seconds of all reshards next to the op, if it made this choice.
+
+        What is beyond a limit isn't counted: planning takes time.
+        """
         total = 0.0
         operands = self.node.operands
         for at, value, source, others in self.sources:
+            if total >= limit:
+                return total
             if source is None:
                 continue
             demands = dict.fromkeys(others)
@@ -251,6 +270,8 @@ class _Around:
                     demands[choice.consumed[again]] = None
             total += self.space.spread_seconds(source, list(demands), self.itemsizes[value])
         for at, value, pin, demands_of, out in self.targets:
+            if total >= limit:
+                return total
             size = self.itemsizes[value]
             made = choice.produced[at]
             kept = pin if pin is not None else self.space.complete(made) if out else made
@@ -304,6 +325,19 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
         total += graph.space.seconds(made, stored, size)
     demands = _demands(graph, choices, value, -1)
     return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
+
+
+def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
+    """Returns seconds that the reshards of a value take at least: the slowest one of them."""
+    stored = stored_form(graph, choices, value)
+    if stored is None:
+        return 0.0
+    least, size = graph.space.least_seconds, graph.itemsizes[value]
+    producer = graph.producer[value]
+    made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
+    demands = _demands(graph, choices, value, -1)
+    slowest = max((least(stored, demand, size) for demand in demands), default=0.0)
+    return least(made, stored, size) + slowest
 
 
 def _demands(graph: Graph, choices: list[Choice], value: int, without: int) -> list[Form]:

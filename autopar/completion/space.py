@@ -116,6 +116,12 @@ class Space:
             found = source.seconds[key] = self.plan(source, target, itemsize).seconds
         return found
 
+    def least_seconds(self, source: Form, target: Form, itemsize: int) -> float:
+        """Returns seconds that a reshard takes at least, without planning it."""
+        if source is target:
+            return 0.0
+        return self.planner.least_seconds(source.layout, target.layout, itemsize)
+
     def plan(self, source: Form, target: Form, itemsize: int) -> Reshard:
         """Returns the way from one form to another."""
         return self.planner.plan(source.layout, target.layout, itemsize)

@@ -11,7 +11,7 @@ are one, and the cheaper past wins, as in dynamic programming; of the rest the b
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from autopar.completion.call import Choice
@@ -325,36 +325,62 @@ class _Walk:
                 for form in forms
             }
             choices = [c for way in ways if (c := node.call.choice(way)) and not c.dist.body]
-            steps = [self._priced(node, c, hands, False) for c in [*choices, node.call.whole]]
-            split_first = sorted(steps, key=lambda s: not s.choice.splits.items)
-            found = self._follows[key] = min(split_first, key=lambda s: s.seconds)
+            found = self._follows[key] = self._cheapest(node, [*choices, node.call.whole], hands)
         return found
+
+    def _cheapest(self, node: Node, choices: list[Choice], hands: tuple[Forms, ...]) -> _Step:
+        """Returns the step of the choice with the cheapest reshards, of equal ones a split one."""
+        split_first = sorted(choices, key=lambda choice: not choice.splits.items)
+        least = [sum(self._seconds(node, c, hands, self._least)) for c in split_first]
+        promising, *others = sorted(range(len(least)), key=least.__getitem__)
+        best = (self._priced(node, split_first[promising], hands, False), promising)
+        for at in others:
+            if least[at] <= best[0].seconds:
+                # What can't be the cheapest isn't planned, which takes time.
+                step = self._priced(node, split_first[at], hands, False)
+                best = min(best, (step, at), key=lambda pair: (pair[0].seconds, pair[1]))
+        return best[0]
 
     def _has_pin(self, node: Node) -> bool:
         return any(self.graph.pins[value] is not None for value in node.results)
 
     def _priced(self, node: Node, choice: Choice, hands: tuple[Forms, ...], weighs: bool) -> _Step:
-        seconds = choice.seconds if weighs else 0.0
+        start = choice.seconds if weighs else 0.0
+        weights = {*node.weights, *self._weights(node)} if weighs else set()
+        seconds = sum(self._seconds(node, choice, hands, self._reshard, weights), start)
+        made = tuple(self._kept(node, at, form) for at, form in enumerate(choice.produced))
+        return _Step(choice, seconds, choice.consumed, made)
+
+    def _kept(self, node: Node, at: int, made: Form) -> Form:
+        """Returns the form of a result behind an op: as it is pinned, or as the op makes it."""
+        pin = self.graph.pins[node.results[at]]
+        return made if pin is None else self.space.only(pin, self.axis)
+
+    def _seconds(
+        self,
+        node: Node,
+        choice: Choice,
+        hands: tuple[Forms, ...],
+        price: Callable[[Forms, Form, int], float],
+        weights: Collection[int] = (),
+    ) -> Iterator[float]:
+        """Yields the price of each reshard around an op; its weights lie as needed."""
         seen: set[tuple[int, Form]] = set()
-        weights = {*node.weights, *self._weights(node)}
         for at, (value, forms) in enumerate(zip(node.operands, hands, strict=True)):
             needed = choice.consumed[at]
-            if (weighs and at in weights) or (value, needed) in seen:
-                continue
-            seen.add((value, needed))
-            seconds += self._reshard(forms, needed, value)
-        made = list(choice.produced)
-        for at, value in enumerate(node.results):
-            pin = self.graph.pins[value]
-            if pin is not None:
-                kept = self.space.only(pin, self.axis)
-                seconds += self._reshard((made[at],), kept, value)
-                made[at] = kept
-        return _Step(choice, seconds, choice.consumed, tuple(made))
+            if at not in weights and (value, needed) not in seen:
+                seen.add((value, needed))
+                yield price(forms, needed, value)
+        for at, made in enumerate(choice.produced):
+            yield price((made,), self._kept(node, at, made), node.results[at])
 
     def _reshard(self, sources: Forms, target: Form, value: int) -> float:
         itemsize = self.graph.itemsizes[value]
         return min(self._cost(source, target, itemsize) for source in sources)
+
+    def _least(self, sources: Forms, target: Form, value: int) -> float:
+        itemsize = self.graph.itemsizes[value]
+        return min(self.space.least_seconds(source, target, itemsize) for source in sources)
 
     def _cost(self, source: Form, target: Form, itemsize: int) -> float:
         if source is target:

@@ -45,7 +45,7 @@ class PathSearch:
 
     def best(self, source: Layout) -> list[Step] | None:
         """Returns the fastest path from a layout; None if there is none."""
-        start: State = (self.table.numbered(source.dims), source.partial)
+        start = self._start(source)
         steps = self._shortest(start, math.inf, wide=False)
         if steps is None:
             return self._shortest(start, math.inf, wide=True)
@@ -53,6 +53,13 @@ class PathSearch:
         if limit <= self._bound(start):
             return steps
         return self._shortest(start, limit, wide=True) or steps
+
+    def least(self, source: Layout) -> float:
+        """Returns seconds that a path from a layout takes at least."""
+        return self._bound(self._start(source)) * (1 - ROUNDING)
+
+    def _start(self, source: Layout) -> State:
+        return self.table.numbered(source.dims), source.partial
 
     def _shortest(self, start: State, limit: float, *, wide: bool) -> list[Step] | None:
         """Returns the fastest path; of equally fast ones, one with few moves.
