@@ -205,7 +205,8 @@ class SlotTable:
         regions = {slot.region for slot in kept}
         return all(
             slot in kept
-            or any(slot.region == region[: len(slot.region)] for region in regions if region)
+            # A region may be cut further, but digits that aren't in the goal don't vanish in one.
+            or (slot.region and any(slot.region == r[: len(slot.region)] for r in regions))
             for slot in self._dim_slots(at, self._dims[coarse])
             if len(slot.axes) == 1
         )
