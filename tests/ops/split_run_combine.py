@@ -312,6 +312,9 @@ def check_body(sample: Sample, rule: Rule) -> None:
         assert body.rule.operands == rule.operands, what
         assert body.rule.results == rule.results, what
         assert set(rule.splittable) < set(body.rule.splittable), what
+        for at, dims in enumerate(body.rule.results):
+            absent = set(body.rule.splittable).difference(*dims)
+            assert all((factor, at) in body.rule.reduce for factor in absent), what
         ops, new = expand(sample, body.name, rule)
         values = {**sample.values, **{value.name: value for value in new}}
         tensors = {f"x{at}": tensor for at, tensor in enumerate(sample.tensors)}

@@ -90,8 +90,11 @@ def validate(kind: str, samples: Sequence[Sample]) -> Finding:
 
     In a child process, and if that dies of what brute force tries, each trial in one of its own.
     """
-    found = in_child(partial(_validate, kind, samples))
-    return found or _validate(kind, samples, guarded=True)
+    try:
+        found = in_child(partial(_validate, kind, samples))
+        return found or _validate(kind, samples, guarded=True)
+    except Exception as error:
+        return Finding(kind, samples=len(samples), wrong=[f"{kind}: {error}"])
 
 
 def _validate(kind: str, samples: Sequence[Sample], guarded: bool = False) -> Finding:

@@ -262,7 +262,8 @@ def _same_padding(call: OpCall) -> Rule:
     split = _convolution(replace(call, args={**call.args, "padding": before}), False)
     if not split.windows:
         return split
-    split = replace(split, bodies=(), whole=split.under("product").whole)
+    product = split.under("product")
+    split = replace(split, bodies=(), whole=product.whole, reduce=product.reduce)
     spatial = {name for read, window in split.windows.items() for name in (read, window.of)}
     whole = split.whole | spatial | ({"i"} if len(call.operands) == 3 else set())
     local = {name: arg for name, arg in split.local.items() if name != "padding"}
