@@ -23,6 +23,8 @@ def samples() -> Iterator[Sample]:
     yield s(name, q, k, f(2, 4, 7, 3))
     yield s(name, q, k, v, b(5, 7) | True)
     yield s(name, q, k, v, some_rows_masked())
+    lowest = torch.finfo(q.dtype).min
+    yield s(name, q, k, v, f(5, 7).masked_fill(~some_rows_masked(), lowest))
     yield s(name, q, k, v, f(2, 1, 5, 7))
     yield s(name, q, k, v, f(2, 4, 1, 7), scale=0.3)
     yield s(name, f(2, 5, 6), f(2, 5, 6), f(2, 5, 6), is_causal=True)

@@ -16,8 +16,9 @@ from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rule import SAME, Body, Dims, OpCall, Rule, RuleError, build_rule
 
 INFINITY = float("inf")
-LOWEST = -3e38
-"""Below every score in f32, and finite: what a row that is masked as a whole is shifted by."""
+LOWEST = {"f32": -(2 - 2**-23) * 2.0**127, "f64": -(2 - 2**-52) * 2.0**1023}
+"""The lowest finite score of each dtype: what a row that is masked with -inf is shifted by. A row
+that is masked with this number itself is still an average of all values."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,8 @@ def _products(mask: str, second: str, sizes: Mapping[str, int]) -> Write:
         query, key, value = (w.cast(w.required(n), wide) for n in ("query", "key", "value"))
         scores = _scores(w, query, shared_heads(w, key, sizes), mask)
         last = len(w.value(scores).global_shape) - 1
-        top = w.like(
-            "aten.clamp_min.default", w.reduce("aten.amax.default", scores, (last,)), min=LOWEST
-        )
+        highest = w.reduce("aten.amax.default", scores, (last,))
+        top = w.like("aten.clamp_min.default", highest, min=LOWEST[wide])
         powers = w.like("aten.exp.default", w.combine("aten.sub.Tensor", scores, top))
         # A row without a key has a total of 0, and zeros as its weights.
         sums = w.reduce("aten.sum.dim_IntList", powers, (last,))
