@@ -75,7 +75,7 @@ class PathSearch:
         best: dict[State, tuple[float, int]] = {start: (0.0, 0)}
         came: dict[State, tuple[State, Step]] = {}
         queue: list[tuple[float, float, int, int, State]] = [(0.0, 0.0, 0, 0, start)]
-        while queue:
+        while queue and queue[0][0] < limit:
             _, seconds, count, _, state = heapq.heappop(queue)
             if (seconds, count) > best[state]:
                 continue
@@ -90,14 +90,16 @@ class PathSearch:
                     best[step.state] = reached
                     came[step.state] = (state, step)
                     heapq.heappush(queue, (total, *reached, len(queue), step.state))
-        return None
+                    if wide and step.state == self.target:
+                        limit = total * (1 - ROUNDING)
+        return _path(came, self.target) if self.target in came else None
 
     def _bound(self, state: State) -> float:
         """Returns seconds that any path from a state to the goal takes at least.
 
         Unless local moves lead there, a last collective leaves at least the goal's bytes, of which
         it moves half or more; and what a device doesn't hold has to come from others, from 2^n of
-        them after n messages.
+        them after n messages. Of what one needs, each holds what their pieces share.
 
         To reduce p terms of each of T bytes takes p - 1 messages of one byte, and to bring the
         results to the processes that don't have them as many more as these are. All processes
@@ -107,14 +109,14 @@ class PathSearch:
         due = tuple(pair[0] for pair in partial if pair not in self.goal_pending)
         if not due and self.table.may_become(dims, self.target[0]):
             return 0.0
-        held = self.graph.nbytes(dims, self.itemsize)
-        received = max(self.goal_bytes - held, self.goal_bytes / 2)
-        sources = max(self.goal_bytes / held, 2.0)
+        shared = self.table.shared(dims, self.target[0]) * self.itemsize
+        received = max(self.goal_bytes - shared, self.goal_bytes / 2)
+        sources = max(self.goal_bytes / shared, 2.0)
         if due and not self.goal.partial:
             terms = self.table.count(due)
             share = self.whole_bytes * (terms - 2) / self.goal.mesh.size
             received = max(self.goal_average + share, received)
-            sources = max(terms * self.goal_bytes / held, 2.0)
+            sources = max(terms * self.goal_bytes / shared, 2.0)
         return self.alpha * math.log2(sources) + received * self.beta + self.stored
 
     def _all_steps(self, state: State) -> Iterator[Step]:

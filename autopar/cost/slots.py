@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from autopar.ir.layout import (
     DimLayout,
@@ -92,6 +92,7 @@ class SlotTable:
         self._numbers: dict[DimLayout, int] = {}
         self._dims: list[DimLayout] = []
         self._elements: list[int] = []
+        self._shared: dict[tuple[int, int], int] = {}
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
         self._changes: dict[object, int | None] = {}
         self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
@@ -130,6 +131,35 @@ class SlotTable:
         for number in numbers:
             product *= self._elements[number]
         return product
+
+    def shared(self, numbers: Numbers, others: Numbers) -> int:
+        """Returns at most how many elements a piece of one layout and one of another share."""
+        product = 1
+        for pair in zip(numbers, others, strict=True):
+            shared = self._shared.get(pair)
+            if shared is None:
+                shared = self._shared[pair] = self._dim_shared(*pair)
+            product *= shared
+        return product
+
+    def _dim_shared(self, number: int, other: int) -> int:
+        """Elements of a dimension: of digits, those where all that either layout splits agree."""
+        least = min(self._elements[number], self._elements[other])
+        places = [found for n in (number, other) for found in _places(0, self._dims[n])]
+        spans: list[tuple[int, int]] = []
+        for place, sub in places:
+            count = self.count(sub.axes)
+            if place.size % count:
+                return least
+            if count > 1:
+                spans.append((place.inner * (place.size // count), place.inner * place.size))
+        shared = dim_size(self._dims[number])
+        for low, high in pairwise(sorted({end for span in spans for end in span})):
+            if high % low:
+                return least
+            if any(start <= low and high <= end for start, end in spans):
+                shared //= high // low
+        return shared
 
     def filled(self, numbers: Numbers) -> list[Slot]:
         """Returns every slot that a layout fills: digits, runs of digits, parts of regions."""
