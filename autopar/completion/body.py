@@ -30,9 +30,7 @@ def expand_body(
     return body.expand(op, values, fresh)
 
 
-def body_function(
-    rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value], fresh: Callable[[str], str]
-) -> Function:
+def body_function(rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value]) -> Function:
     """Returns the ops of the body that `dist` names, with the values around them pinned.
 
     Operands are pinned to the layouts that the choice consumes, results to what it produces.
@@ -42,9 +40,8 @@ def body_function(
         op: The op.
         dist: The choice.
         values: The values around the op.
-        fresh: Returns an unused name for a value, from a hint.
     """
-    ops, new = expand_body(rule, op, dist, values, fresh)
+    ops, new = expand_body(rule, op, dist, values, _numbered())
     origin = Origin("chosen", f"body {dist.body!r} of {op.kind}")
     inner: dict[str, Value] = {}
     for at, name in enumerate(op.operands):
@@ -53,6 +50,18 @@ def body_function(
         inner[name] = replace(values[name], dist=produced(rule, dist, at), origin=origin)
     inner.update((value.name, value) for value in new)
     return Function("body", tuple(dict.fromkeys(op.operands)), op.results, inner, tuple(ops))
+
+
+def _numbered() -> Callable[[str], str]:
+    """Returns what makes names out of hints, each another one."""
+    count = 0
+
+    def fresh(hint: str) -> str:
+        nonlocal count
+        count += 1
+        return f"{hint}.body{count}"
+
+    return fresh
 
 
 def solve_body(calls: CallTable, function: Function) -> Solution:
@@ -67,11 +76,4 @@ def solve_body(calls: CallTable, function: Function) -> Solution:
 def body_seconds(calls: CallTable, call: Call, dist: OpDist) -> float:
     """Returns the predicted seconds of computing an op by a body, reshards inside included."""
     op, values = call.example
-    count = 0
-
-    def fresh(hint: str) -> str:
-        nonlocal count
-        count += 1
-        return f"{hint}.body{count}"
-
-    return solve_body(calls, body_function(call.rule, op, dist, values, fresh)).seconds
+    return solve_body(calls, body_function(call.rule, op, dist, values)).seconds

@@ -7,7 +7,7 @@ leave a result so; what lies between is completed from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -109,7 +109,7 @@ class _Expansion:
     def _template(self, call: Call, op: Op, dist: OpDist) -> _Template:
         key = (call, dist)
         if key not in self.templates:
-            function = body_function(call.rule, op, dist, self.values, _counter())
+            function = body_function(call.rule, op, dist, self.values)
             self.templates[key] = _solved(self.calls, function)
         return self.templates[key]
 
@@ -124,17 +124,6 @@ class _Expansion:
 
 
 _RESERVED = Value("", "f32", ())
-
-
-def _counter() -> Callable[[str], str]:
-    count = 0
-
-    def fresh(hint: str) -> str:
-        nonlocal count
-        count += 1
-        return f"{hint}.body{count}"
-
-    return fresh
 
 
 def _solved(calls: CallTable, function: Function) -> _Template:

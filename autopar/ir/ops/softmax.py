@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending
 from autopar.ir.program import Ref
@@ -12,13 +14,7 @@ def softmax(log: bool) -> RuleFunction:
     """Returns the rule function of aten._softmax, or of _log_softmax, along `dim`."""
 
     def rule(call: OpCall) -> Rule | None:
-        rank = len(call.operands[0].shape)
-        at = axis(call, rank, default=-1)
-        dims = factors("i", rank)
-
-        def make(split: bool) -> Rule:
-            whole = () if split or not rank else dims[at]
-            return build_rule(call, [dims], [dims], whole=whole, work=5)
+        at = axis(call, len(call.operands[0].shape), default=-1)
 
         def write(w: BodyWriter) -> None:
             target = w.value(w.op.results[0])
@@ -33,9 +29,16 @@ def softmax(log: bool) -> RuleFunction:
             if name is None:
                 w.cast(found, target.dtype, target.name)
 
-        return with_bodies(call, make, "reduced", write)
+        return with_bodies(call, partial(_normalized, call, at), "reduced", write)
 
     return rule
+
+
+def _normalized(call: OpCall, at: int, split: bool) -> Rule:
+    """Returns the rule of an op that normalizes along dimension `at`, which may be split or not."""
+    dims = factors("i", len(call.operands[0].shape))
+    whole = () if split or not dims else dims[at]
+    return build_rule(call, [dims], [dims], whole=whole, work=5)
 
 
 def _powers(w: BodyWriter, x: str, at: int) -> tuple[str, str, str]:
@@ -88,12 +91,7 @@ def softmax_backward(log: bool) -> RuleFunction:
 
 def safe_softmax(call: OpCall) -> Rule | None:
     """aten._safe_softmax: rows of nothing but negative infinity become zero."""
-    rank = len(call.operands[0].shape)
-    at, dims = axis(call, rank, default=-1), factors("i", rank)
-
-    def make(split: bool) -> Rule:
-        whole = () if split or not rank else dims[at]
-        return build_rule(call, [dims], [dims], whole=whole, work=5)
+    at = axis(call, len(call.operands[0].shape), default=-1)
 
     def write(w: BodyWriter) -> None:
         target = w.value(w.op.results[0])
@@ -107,7 +105,7 @@ def safe_softmax(call: OpCall) -> Rule | None:
         divisor = w.like("aten.masked_fill.Scalar", total, mask=Ref(nothing), value=1)
         w.cast(w.combine("aten.div.Tensor", powers, divisor), target.dtype, target.name)
 
-    return with_bodies(call, make, "reduced", write)
+    return with_bodies(call, partial(_normalized, call, at), "reduced", write)
 
 
 def masked_softmax(call: OpCall) -> Rule | None:
