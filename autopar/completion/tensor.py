@@ -120,12 +120,12 @@ class _Walk:
         states = [_State(pinned, 0.0, (), None)]
         for node in self.graph.nodes:
             options = list(self._options(node))
-            if not options and all(state.live.keys().isdisjoint(node.operands) for state in states):
-                continue
-            states = [after for state in states for after in self._after(state, node, options)]
             if options:
-                # Elsewhere their number stays, so it isn't worth the search for equal ones.
-                states = self._best(states, node.index)
+                after = [new for state in states for new in self._after(state, node, options)]
+                states = self._best(after, node.index)
+            else:
+                # Their number stays, so it isn't worth the search for equal ones.
+                states = [self._followed(state, node) for state in states]
         best = min(states, key=self._final_seconds)
         found: dict[int, Form] = {}
         at: _State | None = best
@@ -165,27 +165,29 @@ class _Walk:
     def _after(
         self, state: _State, node: Node, options: list[tuple[Splits, int]]
     ) -> Iterator[_State]:
-        """Yields the states behind an op: one, or for a weight one per way to split it."""
+        """Yields the states behind an op with a weight: one per way to split it."""
         any_way = False
-        if not options and state.live.keys().isdisjoint(node.operands):
-            yield state
-            return
-        if options:
-            for splits, at in self._ways(state, node, options):
-                step = self._step(state, node, splits)
-                if step is None:
-                    continue
-                weights = self._origins(node.operands[at], step.choice.consumed[at])
-                asked = [(node.operands[at], step.choice.consumed[at]), *(weights or ())]
-                if weights is not None and self._stay(weights) and _agree(state, asked):
-                    any_way = True
-                    yield self._moved(state, node, step, tuple(weights), node.operands[at])
+        for splits, at in self._ways(state, node, options):
+            step = self._step(state, node, splits)
+            if step is None:
+                continue
+            weights = self._origins(node.operands[at], step.choice.consumed[at])
+            asked = [(node.operands[at], step.choice.consumed[at]), *(weights or ())]
+            if weights is not None and self._stay(weights) and _agree(state, asked):
+                any_way = True
+                yield self._moved(state, node, step, tuple(weights), node.operands[at])
         if any_way and node.index in self.minor:
             hands = tuple(self._at_hand(state, value) for value in node.operands)
             whole = self._priced(node, node.call.whole, hands, True)
             yield self._moved(state, node, whole, (), node.operands[options[0][1]])
         if not any_way:
             yield self._moved(state, node, self._follow(state, node), (), -1)
+
+    def _followed(self, state: _State, node: Node) -> _State:
+        """Returns the state behind an op that takes its operands as they come, or whole."""
+        if state.live.keys().isdisjoint(node.operands):
+            return state
+        return self._moved(state, node, self._follow(state, node), (), -1)
 
     def _ways(
         self, state: _State, node: Node, options: list[tuple[Splits, int]]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from autopar.cost.moves import LayoutGraph, State, Step
-from autopar.cost.slots import Slot
+from autopar.cost.slots import Numbers, Slot
 from autopar.ir.layout import Layout
 
 ROUNDING = 1e-9
@@ -42,6 +42,7 @@ class PathSearch:
         self.goal_average = self.whole_bytes / goal.mesh.axes_size(goal.sharded_axes)
         self.alpha, self.beta = graph.model.fastest(graph.axes)
         self.stored = graph.model.local_copy(self.goal_bytes)
+        self.alike = _alike(self.target[0])
 
     def best(self, source: Layout) -> list[Step] | None:
         """Returns the fastest path from a layout; None if there is none."""
@@ -72,27 +73,41 @@ class PathSearch:
             limit: Only paths that take less seconds count.
             wide: Whether all moves are tried.
         """
-        best: dict[State, tuple[float, int]] = {start: (0.0, 0)}
+        best: dict[State, tuple[float, int]] = {self._class_of(start): (0.0, 0)}
         came: dict[State, tuple[State, Step]] = {}
         queue: list[tuple[float, float, int, int, State]] = [(0.0, 0.0, 0, 0, start)]
         while queue and queue[0][0] < limit:
             _, seconds, count, _, state = heapq.heappop(queue)
-            if (seconds, count) > best[state]:
+            if (seconds, count) > best[self._class_of(state)]:
                 continue
             if state == self.target:
                 return _path(came, state)
             for step in self._all_steps(state) if wide else self._steps(state):
                 reached = (seconds + step.seconds, count + 1)
-                if step.state in best and best[step.state] <= reached:
+                found = self._class_of(step.state)
+                if found in best and best[found] <= reached:
                     continue
                 total = reached[0] + (self._bound(step.state) if wide else 0.0)
                 if total < limit:
-                    best[step.state] = reached
+                    best[found] = reached
                     came[step.state] = (state, step)
                     heapq.heappush(queue, (total, *reached, len(queue), step.state))
                     if wide and step.state == self.target:
                         limit = total * (1 - ROUNDING)
         return _path(came, self.target) if self.target in came else None
+
+    def _class_of(self, state: State) -> State:
+        """Returns the same state for all from which equally fast paths lead to the goal.
+
+        These are states that differ in the order of dimensions that are alike in the goal.
+        """
+        if not self.alike:
+            return state
+        dims = list(state[0])
+        for group in self.alike:
+            for at, number in zip(group, sorted(dims[at] for at in group), strict=True):
+                dims[at] = number
+        return tuple(dims), state[1]
 
     def _bound(self, state: State) -> float:
         """Returns seconds that any path from a state to the goal takes at least.
@@ -175,6 +190,14 @@ class PathSearch:
         for slot in self.goal_slots:
             if set(slot.axes) <= set(axes):
                 yield from self.graph.reduce_scatter(state, slot, self.itemsize)
+
+
+def _alike(dims: Numbers) -> list[list[int]]:
+    """Returns groups of positions with equal numbers."""
+    groups: dict[int, list[int]] = {}
+    for at, number in enumerate(dims):
+        groups.setdefault(number, []).append(at)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _path(came: dict[State, tuple[State, Step]], state: State) -> list[Step]:
