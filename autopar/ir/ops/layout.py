@@ -134,11 +134,9 @@ def blocks(
         dims: The factors of all dimensions.
         block: Elements of a block.
         local: As in `Rule`.
-        windows: How the operands' blocks are read; left out where an operand is one block, of
-            which only one part would have anything.
+        windows: How the operands' blocks are read.
     """
-    single = block > 1 and any(tensor.shape[at : at + 1] == (block,) for tensor in call.operands)
-    windows = {} if single else windows or {}
+    windows = windows or {}
     split = {window.of for window in windows.values()}
     whole: list[str] = []
     sizes = {"e": block} if block > 1 else {}
