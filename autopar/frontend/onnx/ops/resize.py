@@ -174,8 +174,12 @@ def _native(node: Node, x: torch.Tensor, axes: list[_Axis]) -> torch.Tensor | No
 
 
 def _coordinates(node: Node, a: _Axis) -> Weights:
-    """Returns where in the input each output element lies (ONNX Resize, attributes)."""
-    out = np.arange(a.target, dtype=np.float64)
+    """Returns where in the input each output element lies (ONNX Resize, attributes).
+
+    For nearest elements in single precision, as executors compute it: 17 / 1.7 is 10 there.
+    """
+    nearest = node.text("mode", "nearest") == "nearest"
+    out: Weights = np.arange(a.target).astype(np.float32 if nearest else np.float64)
     how = node.text("coordinate_transformation_mode", "half_pixel")
     if how == "half_pixel":
         return (out + 0.5) / a.scale - 0.5
