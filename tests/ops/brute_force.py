@@ -32,7 +32,14 @@ MOST_TRIALS = 400
 """Of one sample. Beyond, only dimensions of one size are split together."""
 
 
-REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
+REFUSALS = (
+    RuntimeError,
+    IndexError,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    AssertionError,
+)
 """What kernels raise on operands that don't fit together."""
 
 

@@ -21,6 +21,32 @@ MISSING: Mapping[str, str] = {
     "the kernel refuses a row of no elements, as an empty part has them": (
         "quantized_decomposed.choose_qparams_per_token.default"
     ),
+    "each part would make a whole tensor of which all but its own elements are 0, to be summed": (
+        "aten.adaptive_max_pool2d_backward.default aten.adaptive_max_pool3d_backward.default"
+        " aten.max_pool3d_with_indices_backward.default aten.max_unpool3d.default"
+        " autopar.max_pool_backward"
+    ),
+    "windows of gradients are there for sums, not for these averages": (
+        "aten.avg_pool2d_backward.default aten.avg_pool3d_backward.default"
+    ),
+    "windows are drawn at random": (
+        "aten.fractional_max_pool2d.default aten.fractional_max_pool2d_backward.default"
+        " aten.fractional_max_pool3d.default aten.fractional_max_pool3d_backward.default"
+    ),
+    "a pad that is negative, or larger than the tensor": (
+        "aten.replication_pad2d.default aten.replication_pad1d_backward.default"
+        " aten.replication_pad2d_backward.default aten.reflection_pad1d_backward.default"
+    ),
+    "only where another operand has no elements, or only zeros": (
+        "aten.cat.default aten.gather.default aten.scatter_add.default aten.repeat.default"
+        " aten.diagonal_scatter.default aten._unsafe_masked_index_put_accumulate.default"
+        " aten.grid_sampler_3d_backward.default aten.cumsum.default"
+    ),
+    "writes true, which any of the parts may do": "aten.scatter.value",
+    "an element's place depends on all before it, but for masks that are true everywhere": (
+        "aten.masked_scatter.default"
+    ),
+    "the kernel wants whole blocks of products": "aten._scaled_mm.default",
     "without a right-hand side the kernel finds no rank": "aten.linalg_lstsq.default",
 }
 """Reason -> ops that have a rule which lacks a valid split."""

@@ -150,12 +150,16 @@ def accumulate_dtype(dtype: str) -> str:
 
 
 def with_bodies(call: OpCall, make: Callable[[bool], Rule], name: str, write: Write) -> Rule:
-    """Returns `make(False)`, the op's own rule, with a body whose rule is `make(True)`.
+    """Returns the op's own rule, `make(False)`, with a body whose rule is `make(True)`."""
+    return with_body(make(False), make(True), name, write)
+
+
+def with_body(own: Rule, split: Rule, name: str, write: Write) -> Rule:
+    """Returns a rule with a body whose rule is `split`.
 
     The body is left out where it would split nothing more, and where there is nothing to compute:
     a reshape of no elements keeps no layout.
     """
-    own, split = make(False), make(True)
     empty = any(size == 0 for name, size in split.sizes.items() if name not in split.whole)
     if empty or own.splittable == split.splittable:
         return own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.ir.ops.body import BodyWriter, body
+from autopar.ir.ops.body import BodyWriter, with_body
 from autopar.ir.ops.convolution import Axis
 from autopar.ir.ops.reduction import mean
 from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, per_dim
@@ -220,7 +220,7 @@ def _placed(call: OpCall, dims: Sequence[Pool], ceil_mode: bool) -> Rule:
         own_args: dict[str, Arg] = {"self": Ref(w.required("self")), **args, **more}
         w.emit_all("autopar.max_pool_with_indices", own_args)
 
-    return replace(own, bodies=(body("placed", split, write),))
+    return with_body(own, split, "placed", write)
 
 
 def _parts(call: OpCall, dims: Sequence[Pool]) -> Rule:
@@ -257,7 +257,7 @@ def max_pool_backward(spatial: int) -> RuleFunction:
             args |= {"starts": (0,) * spatial, "plane": plane, "sizes": plane}
             w.emit_all("autopar.max_pool_backward", args)
 
-        return replace(own, bodies=(body("placed", split, write),) if split.splittable else ())
+        return with_body(own, split, "placed", write)
 
     return rule
 
