@@ -147,14 +147,14 @@ CAPTURES: Mapping[Direction, Callable[[Call], Captured]] = {
 }
 
 
-class ReadValues(TorchDispatchMode):
+class ReadValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what Python code reads of tensors, or answers with what was recorded.
 
     Some operators check their operands' values in Python, which a traced tensor doesn't have.
     """
 
     def __init__(self, answers: Sequence[object] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.answers: list[object] = []
         self.replayed = None if answers is None else iter(answers)
 
