@@ -398,7 +398,8 @@ def verify_command(
         with status("running ONNX Runtime"):
             expected = judge.run(arrays)
             found_outputs = api.run_virtual(build, arrays)
-        differences = compare_outputs(found_outputs, expected, tolerance or FREE_TOLERANCE)
+        allowed = tolerance or FREE_TOLERANCE
+        differences = compare_outputs(found_outputs, expected, allowed, found.serial)
         _show_verdicts(report.render_outputs_compared(differences, "ONNX Runtime", judge.random))
         ok = ok and all(difference.ok for difference in differences.values())
     if not ok:

@@ -25,6 +25,7 @@ from autopar.ir.program import Program, Value
 from autopar.runtime.boxes import layout_box, take
 from autopar.runtime.ports import Arrays
 from autopar.runtime.reduction import identity, reduce_tensors
+from autopar.runtime.rounding import ALLOWED_ROUNDINGS, rounding_of, roundings
 from autopar.runtime.serial import run_serial
 from autopar.runtime.stepper import Scope
 from autopar.runtime.virtual import VirtualMesh
@@ -105,14 +106,13 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
     """Returns (largest absolute error, the same relative to the largest element, whether it's ok).
 
     Integers of 8 bits, which hold quantized numbers, may be off by one quantum; others are exact.
-    NaN and infinities must be where they are expected. Floats below 32 bits are allowed eight
-    units of rounding.
+    NaN and infinities must be where they are expected. Floats are allowed eight units of rounding,
+    which counts for those below 32 bits.
     """
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf"), float("inf"), False
     if found.numel() == 0:
         return 0.0, 0.0, True
-    eps = torch.finfo(found.dtype).eps if _is_inexact(found) else 0.0
     if found.dtype == torch.complex32:  # for which torch compares nothing
         found, expected = found.to(torch.complex64), expected.to(torch.complex64)
     if torch.equal(found, expected):
@@ -121,7 +121,7 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
     relative = error / largest if largest else (0.0 if error == 0 else float("inf"))
     if not _is_inexact(found):
         return error, relative, error <= (found.dtype in QUANTIZED)
-    allowed = max(tolerance, 8 * eps)
+    allowed = max(tolerance, ALLOWED_ROUNDINGS * rounding_of(found.dtype))
     return error, relative, error <= allowed * largest
 
 
@@ -173,17 +173,31 @@ def verify_mesh(
     expected = run_serial(serial, weights, inputs, reference.record)
     comparison = _Comparison(reference, mesh.deployment, forced, allowed)
     found = mesh.run(inputs, comparison.see)
-    outputs = compare_outputs(found, expected, allowed)
+    outputs = compare_outputs(found, expected, allowed, serial)
     return Verification(comparison.results(), outputs, allowed, forced=forced)
 
 
 def compare_outputs(
-    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    tolerance: float,
+    program: Program | None = None,
 ) -> dict[str, Difference]:
-    """Returns the error of each output by label, also against another program's outputs."""
+    """Returns the error of each output by label, also against another program's outputs.
+
+    Args:
+        found, expected: Outputs by label.
+        tolerance: Largest allowed error, relative to the largest element of an output.
+        program: The serial program; outputs that it computes from halves are judged as halves.
+    """
+    coarse: dict[str, float] = {}
+    if program is not None:
+        units = roundings(program)
+        coarse = {port.label: units[port.name] for port in program.signature.outputs}
     differences: dict[str, Difference] = {}
     for label, tensor in expected.items():
-        error, relative, ok = compare(found[label], tensor, tolerance)
+        allowed = max(tolerance, ALLOWED_ROUNDINGS * coarse.get(label, 0.0))
+        error, relative, ok = compare(found[label], tensor, allowed)
         differences[label] = Difference(label, "", Loc(name="output"), (), error, relative, ok)
     return differences
 
@@ -194,6 +208,7 @@ class _Reference:
     def __init__(self, program: Program) -> None:
         self.tensors: dict[Key, Tensor] = {}
         self.values: dict[Key, Value] = {}
+        self.roundings = roundings(program)
         self.ops = {
             name: (op.kind, op.loc)
             for function in program.functions.values()
@@ -242,10 +257,10 @@ class _Comparison:
         piece = take(expected, layout_box(layout, self.coords[rank]))
         if layout.partial:
             judged.pieces[rank] = tensor
-            self._judge_pending(judged, layout, expected, rank)
+            self._judge_pending(key, layout, expected, rank)
             piece = self._share(piece, layout, rank)
         else:
-            self._judge(judged, tensor, piece, (rank,))
+            self._judge(key, tensor, piece, (rank,))
         return piece if self.forced else tensor
 
     def results(self) -> tuple[Difference, ...]:
@@ -261,17 +276,21 @@ class _Comparison:
         ranks = tuple(sorted(judged.wrong))
         return Difference(_path(key), kind, loc, ranks, judged.error, judged.relative, not ranks)
 
-    def _judge(
-        self, judged: _Judged, found: Tensor, expected: Tensor, ranks: tuple[int, ...]
-    ) -> None:
-        error, relative, ok = compare(found, expected, self.tolerance)
+    def _judge(self, key: Key, found: Tensor, expected: Tensor, ranks: tuple[int, ...]) -> None:
+        scope, name = key
+        # In forced mode an op is judged on the serial program's operands, rounded alike.
+        coarse = 0.0 if self.forced or scope else self.reference.roundings.get(name, 0.0)
+        allowed = max(self.tolerance, ALLOWED_ROUNDINGS * coarse)
+        judged = self.judged[key]
+        error, relative, ok = compare(found, expected, allowed)
         judged.error = max(judged.error, error)
         judged.relative = max(judged.relative, relative)
         if not ok:
             judged.wrong.update((rank, (error, relative)) for rank in ranks)
 
-    def _judge_pending(self, judged: _Judged, layout: Layout, expected: Tensor, rank: int) -> None:
+    def _judge_pending(self, key: Key, layout: Layout, expected: Tensor, rank: int) -> None:
         """Compares a pending value once all ranks that hold a share of it have computed theirs."""
+        judged = self.judged[key]
         fixed = {a: c for a, c in self.coords[rank].items() if a not in layout.partial_axes}
         ranks = tuple(
             other
@@ -283,7 +302,7 @@ class _Comparison:
         shares = {self._partial_coords(other, layout): judged.pieces.pop(other) for other in ranks}
         reduced = _reduce(shares, [monoid for _, monoid in layout.partial])
         piece = take(expected, layout_box(layout, self.coords[rank]))
-        self._judge(judged, reduced, piece, ranks)
+        self._judge(key, reduced, piece, ranks)
 
     def _partial_coords(self, rank: int, layout: Layout) -> tuple[int, ...]:
         return tuple(self.coords[rank][axis] for axis in layout.partial_axes)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from autopar.ir.text import parse_program
 from autopar.runtime.api import verify
-from autopar.runtime.verification import Verification, compare
+from autopar.runtime.verification import Verification, compare, compare_outputs
 from tests.runtime.programs import MLP, MLP_SERIAL, build, deploy
 
 
@@ -96,3 +97,22 @@ def test_other_shapes_and_dtypes_are_never_equal() -> None:
 def test_quantized_numbers_may_be_off_by_one(found: list[int], ok: bool) -> None:
     quantized = [torch.tensor(numbers, dtype=torch.uint8) for numbers in (found, [3, 4])]
     assert compare(quantized[0], quantized[1], 1e-5)[2] == ok
+
+
+def test_a_cast_of_halves_is_judged_as_halves() -> None:
+    program = parse_program(
+        """
+        program "p" serial
+        func main {
+          input %x: f16[4]
+          %w: f32[4] = aten._to_copy.default(self=%x, dtype=f32)
+          %h: f16[4] = aten.relu.default(self=%x)
+          %y: f32[4] = aten._to_copy.default(self=%h, dtype=f32)
+          return %w, %y
+        }
+        """
+    )
+    found = {"w": torch.ones(4), "y": torch.ones(4)}
+    off = {label: tensor + 5e-4 for label, tensor in found.items()}
+    judged = compare_outputs(off, found, 1e-4, program)
+    assert {label: difference.ok for label, difference in judged.items()} == {"w": False, "y": True}
