@@ -10,6 +10,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+LONGEST = 300
+"""Seconds until a child counts as dead: one that has corrupted its memory may wait for ever."""
+
+
 def in_child(function: Callable[[], T]) -> T | None:
     """Returns what a function returns in a forked process; None if the process dies.
 
@@ -22,6 +26,8 @@ def in_child(function: Callable[[], T]) -> T | None:
     child.start()
     there.close()
     try:
+        if not here.poll(LONGEST):
+            child.kill()
         found, error = here.recv()
     except EOFError:
         return None
