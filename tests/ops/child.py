@@ -43,5 +43,7 @@ def in_child(function: Callable[[], T]) -> T | None:
 def _report(function: Callable[[], T], there: Connection) -> None:
     try:
         there.send((function(), None))
+    except MemoryError:
+        return  # of what is left of its memory; it counts as dead
     except Exception as error:
         there.send((None, RuntimeError(repr(error))))
