@@ -39,14 +39,18 @@ MISSING: Mapping[str, str] = {
     ),
     "only where another operand has no elements, or only zeros": (
         "aten.cat.default aten.gather.default aten.scatter_add.default aten.repeat.default"
-        " aten.diagonal_scatter.default aten._unsafe_masked_index_put_accumulate.default"
-        " aten.grid_sampler_3d_backward.default aten.cumsum.default"
+        " aten.diagonal_scatter.default aten.cumsum.default"
+    ),
+    "the result is zero, or nothing is written, for these arguments": (
+        "aten.grid_sampler_3d_backward.default aten._unsafe_masked_index_put_accumulate.default"
     ),
     "writes true, which any of the parts may do": "aten.scatter.value",
     "an element's place depends on all before it, but for masks that are true everywhere": (
         "aten.masked_scatter.default"
     ),
-    "the kernel wants whole blocks of products": "aten._scaled_mm.default",
+    "split in whole blocks of 16, of which 24 elements are no multiple": (
+        "aten._scaled_mm.default"
+    ),
     "without a right-hand side the kernel finds no rank": "aten.linalg_lstsq.default",
 }
 """Reason -> ops that have a rule which lacks a valid split."""
