@@ -409,12 +409,12 @@ def verify_command(
 def _read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[str, Any]:
     """Reads and makes up inputs; says how to give those that are missing."""
     from autopar.ir.build import read_build
-    from autopar.ir.program import SEED
     from autopar.runtime import api, ports
 
     arrays = api.read_inputs(build, specs, seed=seed)
     wanted = {port.label or port.name: port for port in ports.user_inputs(read_build(build).serial)}
-    missing = [label for label in wanted if label not in arrays and wanted[label].role != SEED]
+    needed = [label for label, port in wanted.items() if ports.default_of(port) is None]
+    missing = [label for label in needed if label not in arrays]
     # A name that is wrong explains one that is missing, and is reported with it.
     if missing and arrays.keys() <= wanted.keys():
         lines = [

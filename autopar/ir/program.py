@@ -276,6 +276,8 @@ class Port:
         role: One of `ROLES`.
         box: Per dimension, the rank's piece of each sub-dimension, major to minor. The piece of
             the dimension is their product.
+        fill: Of an input: what all its elements are unless something else is given. State that
+            is in no weights file starts with it, and a learning rate is it until it is changed.
     """
 
     name: str
@@ -284,6 +286,7 @@ class Port:
     shape: tuple[int, ...]
     role: str
     box: tuple[tuple[BoxDim, ...], ...] = ()
+    fill: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,20 +315,22 @@ class Signature(_message.Message):
         sub_dims: _containers.RepeatedCompositeFieldContainer[Signature.BoxDim]
         def __init__(self, sub_dims: _Optional[_Iterable[_Union[Signature.BoxDim, _Mapping]]] = ...) -> None: ...
     class Port(_message.Message):
-        __slots__ = ("name", "label", "dtype", "shape", "role", "box")
+        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill")
         NAME_FIELD_NUMBER: _ClassVar[int]
         LABEL_FIELD_NUMBER: _ClassVar[int]
         DTYPE_FIELD_NUMBER: _ClassVar[int]
         SHAPE_FIELD_NUMBER: _ClassVar[int]
         ROLE_FIELD_NUMBER: _ClassVar[int]
         BOX_FIELD_NUMBER: _ClassVar[int]
+        FILL_FIELD_NUMBER: _ClassVar[int]
         name: int
         label: int
         dtype: int
         shape: _containers.RepeatedScalarFieldContainer[int]
         role: int
         box: _containers.RepeatedCompositeFieldContainer[Signature.Box]
-        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ...) -> None: ...
+        fill: float
+        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Signature.Port]

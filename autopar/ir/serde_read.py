@@ -224,18 +224,19 @@ class _ProgramReader:
             shape=tuple(port.shape),
             role=self._word(port.role, ROLES, "role"),
             box=box,
+            fill=_number(port.fill) if port.HasField("fill") else None,
         )
 
 
-def _number(arg: pb.Arg) -> float:
+def _number(number: float) -> float:
     # One NaN object for all: tuples compare by identity first, so programs compare equal.
-    return math.nan if math.isnan(arg.number) else arg.number
+    return math.nan if math.isnan(number) else number
 
 
 _ARG_READERS: Mapping[str, Callable[[pb.Arg], Arg]] = {
     "boolean": lambda arg: arg.boolean,
     "integer": lambda arg: arg.integer,
-    "number": _number,
+    "number": lambda arg: _number(arg.number),
     "complex": lambda arg: complex(arg.complex.real, arg.complex.imag),
     "integers": lambda arg: tuple(arg.integers.items),
     "big_integer": lambda arg: int.from_bytes(arg.big_integer, "big", signed=True),

@@ -269,6 +269,8 @@ class _ProgramWriter:
             for sub in dim:
                 start, length = self._size(sub.start), self._size(sub.length)
                 box.sub_dims.add(size=sub.size, start=start, length=length)
+        if port.fill is not None:
+            message.fill = math.nan if math.isnan(port.fill) else port.fill
 
 
 def _depth(arg: Arg) -> int:

@@ -151,7 +151,8 @@ class _ProgramParser:
         if len(shape) != len(value.shape):
             self._cursor.fail("the shape of a port is the global one, without expressions", start)
         label = name if declared.label is None else declared.label
-        return Port(name, label, value.dtype, shape, value.role, declared.box or ())
+        box = declared.box or ()
+        return Port(name, label, value.dtype, shape, value.role, box, declared.fill)
 
     def _function(self) -> Function:
         cursor, start = self._cursor, self._cursor.at
@@ -168,7 +169,9 @@ class _ProgramParser:
         if name == "main":
             self._main = parser
         elif parser.has_ports():
-            cursor.fail("only the inputs and outputs of main have `as` and `box`", start)
+            cursor.fail(
+                "only the inputs and outputs of main have `as`, `box` or `fill`", start
+            )
         return function
 
 
@@ -276,14 +279,14 @@ class _FunctionParser:
             label = self._cursor.string() if self._cursor.keyword("as") else None
             box = self._parts.box() if self._cursor.keyword("box") else None
             placeholder = Value(names[-1], "f32", ())
-            self._outputs.append(Declared(placeholder, False, False, label, box, start))
+            self._outputs.append(Declared(placeholder, False, False, label, box, None, start))
             more = self._cursor.sign(",")
         return tuple(names)
 
     def has_ports(self) -> bool:
         """Returns whether an input or output says something about its port."""
         ports = (*self._inputs, *self._outputs)
-        return any(port.label is not None or port.box is not None for port in ports)
+        return any(port.is_port for port in ports)
 
     def signature(self, level: str) -> Signature:
         """Returns the signature that the inputs and outputs tell."""
@@ -294,7 +297,7 @@ class _FunctionParser:
 
     def _port(self, declared: Declared, level: str) -> Port:
         value = self._values[declared.value.name]
-        port = make_port(value, level, declared.label, declared.box)
+        port = make_port(value, level, declared.label, declared.box, declared.fill)
         if port is None:
             self._cursor.fail(
                 f"the global shape of %{value.name} can't be told from a local one; write its box,"

@@ -212,15 +212,16 @@ class PartsParser:
             return DType(word)
         self._cursor.expect("(")
         if word == "complex":
-            real = self._float_arg()
+            real = self.number()
             self._cursor.expect(",")
-            arg: Arg = complex(real, self._float_arg())
+            arg: Arg = complex(real, self.number())
         else:
             arg = DType(self._cursor.string())
         self._cursor.expect(")")
         return arg
 
-    def _float_arg(self) -> float:
+    def number(self) -> float:
+        """Reads a number that isn't an integer."""
         if (number := self._cursor.match(_FLOAT)) is None:
             self._cursor.fail_expecting("a number with a decimal point")
         return _float(number)

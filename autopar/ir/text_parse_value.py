@@ -26,7 +26,7 @@ class Declared:
         value: The value; without origin if none was given.
         has_origin: Whether the origin was given.
         undistributed: Whether it was said to have no layout.
-        label, box: Of the port, as given.
+        label, box, fill: Of the port, as given.
         at: Where the declaration begins.
     """
 
@@ -35,7 +35,13 @@ class Declared:
     undistributed: bool
     label: str | None
     box: Box | None
+    fill: float | None
     at: int
+
+    @property
+    def is_port(self) -> bool:
+        """Whether anything was said about a port."""
+        return (self.label, self.box, self.fill) != (None, None, None)
 
 
 class ValueParser:
@@ -54,6 +60,7 @@ class ValueParser:
         self._undistributed = False
         self._origin: tuple[Origin | None, ...] = ()
         self._box: Box | None = None
+        self._fill: float | None = None
         self._loc = UNKNOWN
 
     def read(self, name: str, at: int, role: str) -> Declared:
@@ -75,7 +82,9 @@ class ValueParser:
             self._loc,
         )
         label = self._words.get("label")
-        return Declared(value, bool(self._origin), self._undistributed, label, self._box, at)
+        return Declared(
+            value, bool(self._origin), self._undistributed, label, self._box, self._fill, at
+        )
 
     def _dtype(self) -> str:
         start = self._cursor.at
@@ -116,6 +125,8 @@ class ValueParser:
             self._words["label"] = cursor.string("the user's name for it, a string")
         elif self._is_port and cursor.keyword("box"):
             self._box = self._parts.box()
+        elif self._is_port and cursor.keyword("fill"):
+            self._fill = self._parts.number()
         else:
             return self._layout_clause() or self._role()
         return True

@@ -191,12 +191,16 @@ def op_clauses(op: Op, context: Context) -> Iterator[str]:
     yield from loc_clauses(op.loc, context)
 
 
-def port_clauses(label: str | None, box: Sequence[Sequence[BoxDim]] | None) -> Iterator[str]:
-    """Yields `as "label"` and `box [8[dp * 4; 4], 768]`, each unless it is None."""
+def port_clauses(
+    label: str | None, box: Sequence[Sequence[BoxDim]] | None, fill: float | None
+) -> Iterator[str]:
+    """Yields `as "label"`, `box [8[dp * 4; 4], 768]` and `fill 0.0`, each unless it is None."""
     if label is not None:
         yield f"as {quote(label)}"
     if box is not None:
         yield f"box [{', '.join(map(_box_dim, box))}]"
+    if fill is not None:
+        yield f"fill {fill!r}"
 
 
 def port_line(port: Port) -> str:
@@ -204,7 +208,7 @@ def port_line(port: Port) -> str:
     shape = ", ".join(map(str, port.shape))
     head = f"{value_name(port.name)}: {word(port.dtype)}[{shape}] {word(port.role)}"
     label = None if port.label == port.name else port.label
-    return " ".join((head, *port_clauses(label, port.box or None)))
+    return " ".join((head, *port_clauses(label, port.box or None, port.fill)))
 
 
 def _box_dim(dim: Sequence[BoxDim]) -> str:

@@ -246,9 +246,10 @@ def _inline_ports(program: Program) -> Ports | None:
             value = main.values[port.name]
             label = None if port.label == port.name else port.label
             box = None if port.box == default_box(value, program.level) else port.box
-            if make_port(value, program.level, label, box) != port:
+            fill = port.fill if side == "input" else None
+            if make_port(value, program.level, label, box, fill) != port:
                 return None
-            found[side, at] = tuple(port_clauses(label, box))
+            found[side, at] = tuple(port_clauses(label, box, fill))
     return found
 
 

@@ -28,7 +28,9 @@ def default_box(value: Value, level: str) -> Box:
     return box_of(value.dist) if value.dist is not None and level == "partitioned" else ()
 
 
-def make_port(value: Value, level: str, label: str | None, box: Box | None) -> Port | None:
+def make_port(
+    value: Value, level: str, label: str | None, box: Box | None, fill: float | None = None
+) -> Port | None:
     """Returns the port of a value with this label and box, by default its name and layout's box.
 
     None if nothing tells the global shape: the box, the layout, or a shape that is plain numbers.
@@ -43,7 +45,7 @@ def make_port(value: Value, level: str, label: str | None, box: Box | None) -> P
         if len(shape) != len(value.shape):
             return None
     label = value.name if label is None else label
-    return Port(value.name, label, value.dtype, shape, value.role, box)
+    return Port(value.name, label, value.dtype, shape, value.role, box, fill)
 
 
 def derived_signature(program: Program) -> Signature | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import SEED, STORED_ROLES, Port, Program
-from autopar.runtime.boxes import Box, resolve_box, take
+from autopar.runtime.boxes import Box, box_shape, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.weights import WeightFile
 
@@ -29,8 +29,13 @@ def is_weight(port: Port) -> bool:
 
 
 def user_inputs(program: Program) -> tuple[Port, ...]:
-    """Returns the inputs whose values the user gives; the seed may be left out."""
+    """Returns the inputs whose values the user gives, unless they have a default."""
     return tuple(port for port in program.signature.inputs if not is_weight(port))
+
+
+def default_of(port: Port) -> float | None:
+    """Returns what the elements of an input are if it is left out; None if it may not be."""
+    return 0 if port.role == SEED and port.fill is None else port.fill
 
 
 def seed_input(program: Program) -> Port | None:
@@ -73,8 +78,9 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
     ]
     tensors: dict[str, Tensor] = {}
     for label, port in ports.items():
-        if label not in inputs and port.role == SEED:
-            tensors[port.name] = torch.tensor(0)
+        default = default_of(port)
+        if label not in inputs and default is not None:
+            tensors[port.name] = torch.full(port.shape, default, dtype=TORCH_DTYPES[port.dtype])
             continue
         if label not in inputs:
             problems.append(f"input {label!r} is missing; it is {_expected(port)}")
@@ -131,10 +137,16 @@ def read_weights(
         if is_weight(port):
             box = port_box(port, {})
             if (port.name, box) not in cache:
-                dtype = TORCH_DTYPES[port.dtype]
-                cache[port.name, box] = file.read(port.name, dtype, port.shape, box, device)
+                cache[port.name, box] = _read_weight(port, file, box, device)
             pieces[port.name] = cache[port.name, box]
     return pieces
+
+
+def _read_weight(port: Port, file: WeightFile, box: Box, device: str) -> Tensor:
+    dtype = TORCH_DTYPES[port.dtype]
+    if port.fill is not None and port.name not in file.entries:
+        return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
+    return file.read(port.name, dtype, port.shape, box, device)
 
 
 def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[str, Any]:
@@ -145,13 +157,13 @@ def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[s
 def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
     """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
 
-    Integers often index a table, so they stay where every table has an entry. The program's own
-    seed is left out.
+    Integers often index a table, so they stay where every table has an entry. What has a default,
+    as the program's own seed, is left out.
     """
     generator = torch.Generator().manual_seed(seed)
     inputs: dict[str, Tensor] = {}
     for port in user_inputs(program):
-        if port.role == SEED:
+        if default_of(port) is not None:
             continue
         dtype = TORCH_DTYPES[port.dtype]
         if dtype.is_floating_point or dtype.is_complex:

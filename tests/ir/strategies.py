@@ -44,6 +44,7 @@ names = st.one_of(
     st.sampled_from(("x", "y", "w.1", "0", "a-b", "/layer.0/Add", "$t", "in", "return", "f32")),
     any_text,
 )
+fills = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from((math.nan, 0.0, 1.0)))
 words = st.one_of(st.sampled_from(("m", "k", "body", "pending", "on", "split")), any_text)
 dtypes = st.sampled_from(sorted(DTYPE_BYTES))
 sizes = st.integers(min_value=0, max_value=12)
@@ -271,7 +272,7 @@ def ports(draw: st.DrawFn, value: Value, axes: tuple[str, ...]) -> Port:
     if draw(st.booleans()):
         shape = tuple(draw(st.lists(sizes, max_size=2)))
     label = draw(st.one_of(st.just(value.name), any_text))
-    return Port(value.name, label, value.dtype, shape, value.role, box)
+    return Port(value.name, label, value.dtype, shape, value.role, box, draw(fills))
 
 
 @st.composite

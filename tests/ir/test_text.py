@@ -359,6 +359,13 @@ def test_boxes_are_written_where_nothing_tells_them() -> None:
     assert f"  {line}\n  return %x\n" in print_program(program)
 
 
+def test_inputs_say_what_they_are_filled_with_unless_given() -> None:
+    line = "input %lr: f32[] fill 0.0003"
+    program = parse_program(f"program serial\n{line}\nreturn %lr")
+    assert program.signature.inputs[0].fill == 3e-4
+    assert f"  {line}\n" in print_program(program)
+
+
 def test_a_signature_that_differs_from_main_is_spelled_out() -> None:
     main = parse_program("input %x: f32[8]\nreturn %x").main
     odd = Signature((Port("x", "y", "bf16", (7,), "buffer", ((BoxDim(7, 1, 2),),)),))
