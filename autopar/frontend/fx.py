@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from autopar.frontend.dropout import is_resting
 from autopar.frontend.functionalized import (
     Surroundings,
     Unwritable,
@@ -204,7 +205,8 @@ class _Lowerer:
             if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
                 continue
             source, packet = node.args[0], _kind(node).rpartition(".")[0]
-            if packet in _COPIES or (packet in _RESHAPING and _same_type(node, source)):
+            same = packet in _COPIES or (packet in _RESHAPING and _same_type(node, source))
+            if same or is_resting(node):
                 self.same[node] = source
         for node in reversed(self.same):
             if node in self.names:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from autopar.frontend.dropout import plain_dropouts
 from autopar.ir.foreign import SEEDED, bare_kind
 from autopar.ir.program import (
     SEED,
@@ -42,7 +43,7 @@ def draw_by_counter(program: Program) -> Program:
     Args:
         program: A serial program of one function.
     """
-    main = program.main
+    main = plain_dropouts(program.main)
     if not any(map(_is_random, main.ops)):
         return program
     seed = _fresh("seed", main.values)
