@@ -12,6 +12,7 @@ from functools import cached_property
 
 from autopar.completion.call import Call, CallTable
 from autopar.completion.cuts import Cuts
+from autopar.completion.join import Joins
 from autopar.completion.space import Form, Space
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import STORED_ROLES, Op, Value
@@ -122,6 +123,11 @@ class Graph:
     def cuts(self) -> Cuts:
         """The boundaries within the values' dimensions."""
         return Cuts(self.nodes)
+
+    @cached_property
+    def joins(self) -> Joins:
+        """The values that meet while their sums are pending."""
+        return Joins(self)
 
     @cached_property
     def itemsizes(self) -> list[int]:

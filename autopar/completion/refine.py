@@ -243,7 +243,7 @@ class _Around:
             if value in node.operands[:at]:
                 continue
             others = _demands(graph, choices, value, node.index)
-            self.sources.append((at, value, stored_form(graph, choices, value), others))
+            self.sources.append((at, value, _priced_form(graph, choices, value), others))
         for at, value in enumerate(node.results):
             demands = _demands(graph, choices, value, -1)
             out = value in graph.outputs
@@ -273,7 +273,7 @@ class _Around:
             if total >= limit:
                 return total
             size = self.itemsizes[value]
-            made = choice.produced[at]
+            made = self.graph.joins.priced(self.choices, value, choice.produced[at])
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
                 total += self.space.seconds(made, kept, size)
@@ -313,15 +313,22 @@ def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
     return graph.space.complete(made) if value in graph.outputs else made
 
 
+def _priced_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
+    """Returns the form in which a value is stored, without reductions that it doesn't pay for."""
+    stored = stored_form(graph, choices, value)
+    return None if stored is None else graph.joins.priced(choices, value, stored)
+
+
 def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
     """Returns the seconds of all reshards of a value; a free input takes none."""
-    stored = stored_form(graph, choices, value)
+    stored = _priced_form(graph, choices, value)
     if stored is None:
         return 0.0
     total, size = 0.0, graph.itemsizes[value]
     producer = graph.producer[value]
     if producer is not None:
         made = choices[producer[0].index].produced[producer[1]]
+        made = graph.joins.priced(choices, value, made)
         total += graph.space.seconds(made, stored, size)
     demands = _demands(graph, choices, value, -1)
     return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
@@ -329,12 +336,13 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
 
 def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
     """Returns seconds that the reshards of a value take at least: the slowest one of them."""
-    stored = stored_form(graph, choices, value)
+    stored = _priced_form(graph, choices, value)
     if stored is None:
         return 0.0
     least, size = graph.space.least_seconds, graph.itemsizes[value]
     producer = graph.producer[value]
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
+    made = graph.joins.priced(choices, value, made)
     demands = _demands(graph, choices, value, -1)
     slowest = max((least(stored, demand, size) for demand in demands), default=0.0)
     return least(made, stored, size) + slowest
