@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from autopar.frontend.explicit_writes import make_writes_explicit
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.program import Program
@@ -70,7 +71,10 @@ def capture(step: Step, weights: Tensors, inputs: Tensors) -> Captured:
         return list(found.values())
 
     given = [tensor.detach().clone() for tensor in (*weights.values(), *inputs.values())]
-    pure = make_fx(torch.func.functionalize(make_fx(flat)(*given)))(*given)
+    traced = make_fx(flat)(*given)
+    make_writes_explicit(traced.graph)
+    traced.recompile()
+    pure = make_fx(torch.func.functionalize(traced))(*given)
     pure.graph.eliminate_dead_code()
     graph = pure.graph
     program = lower(graph, _lowering(graph, names, len(weights), labels))

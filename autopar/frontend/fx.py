@@ -9,14 +9,15 @@ come from.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from autopar.frontend.dropout import is_resting
+from autopar.frontend.explicit_writes import make_writes_explicit
 from autopar.frontend.functionalized import (
     Surroundings,
     Unwritable,
@@ -77,6 +78,9 @@ _RENAMED_ARGUMENTS: Mapping[str, str | None] = {
     "aten.new_empty_strided.default.stride": None,
 }
 """Arguments of these ops that are called otherwise by those, or that they don't have."""
+
+_Path = tuple[int, ...]
+"""Where a part of a result is: its position, and within a list that position's."""
 
 _SIZES: Mapping[str, str] = {"aten.view.default": "size", "aten.expand.default": "size"}
 """Arguments that spell the shape of the result, and may say -1 in it."""
@@ -145,11 +149,15 @@ class Lowering:
 def lower(graph: fx.Graph, lowering: Lowering) -> Program:
     """Returns the program that a functional graph of ATen overloads computes.
 
+    Batch norms in training are replaced in the graph by ops that return the running statistics.
+
     Raises:
         InvalidInputError: If the graph has something in it that is no ATen op on dense tensors
             of static shape. Names all such nodes.
     """
-    return _Lowerer(graph, lowering).run()
+    last = make_writes_explicit(graph)
+    outputs = [replace(out, node=last.get(out.node, out.node)) for out in lowering.outputs]
+    return _Lowerer(graph, replace(lowering, outputs=outputs)).run()
 
 
 class _Lowerer:
@@ -244,11 +252,11 @@ class _Lowerer:
 
     def _name_results(self, live: Sequence[fx.Node]) -> None:
         """Gives every result a value. The picks of a tuple name the parts of it."""
-        picks: dict[fx.Node, dict[int, fx.Node]] = {}
+        picks: dict[fx.Node, dict[_Path, fx.Node]] = {}
         for node in live:
             if node.target is operator.getitem:
-                whole, position = node.args
-                picks.setdefault(self._origin(whole), {})[position] = node  # type: ignore[arg-type,index]
+                whole, path = self._picked(node)
+                picks.setdefault(whole, {})[path] = node
         for node in live:
             if node.op != "call_function" or node.target is operator.getitem:
                 continue
@@ -261,12 +269,23 @@ class _Lowerer:
                 where = self.lowering.locate(node)
                 self.problems.append(f"  - {where}: {_kind(node)} returns no tensor")
 
+    def _picked(self, node: fx.Node) -> tuple[fx.Node, _Path]:
+        """Returns what a pick picks from, and from where. Lists may be parts of tuples."""
+        path: _Path = ()
+        while node.target is operator.getitem:
+            whole, position = node.args
+            assert isinstance(whole, fx.Node)
+            assert isinstance(position, int)
+            node, path = self._origin(whole), (position, *path)
+        return node, path
+
     def _add_parts(
-        self, node: fx.Node, parts: Sequence[object], picks: Mapping[int, fx.Node]
+        self, node: fx.Node, parts: Sequence[object], picks: Mapping[_Path, fx.Node]
     ) -> None:
         names = []
-        for position, part in enumerate(parts):
-            pick = picks.get(position)
+        for path, part in _leaves(parts):
+            pick = picks.get(path)
+            position = ".".join(map(str, path))
             if part is None:
                 # The kernel leaves out what its caller didn't ask for.
                 if pick is not None:
@@ -396,6 +415,15 @@ def _kind(node: fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._opname}.{target._overloadname}"
     return str(getattr(target, "__name__", target))
+
+
+def _leaves(parts: Sequence[object], path: _Path = ()) -> Iterator[tuple[_Path, object]]:
+    """Yields what a tuple holds, lists among its parts opened, and where."""
+    for position, part in enumerate(parts):
+        if isinstance(part, (tuple, list)):
+            yield from _leaves(part, (*path, position))
+        else:
+            yield (*path, position), part
 
 
 def _same_type(node: fx.Node, source: fx.Node) -> bool:

@@ -1,7 +1,8 @@
 """Takes ops on lists of tensors apart, into one op for each tensor.
 
 Optimizers call `_foreach_add` and the like to spare launches of kernels. For a compiler the list
-would tie together tensors that have nothing to do with each other: one op has one layout.
+would tie together tensors that have nothing to do with each other: one op has one layout. Fused
+steps (`_fused_adam`) exist on lists alone, so each tensor gets one on lists of one entry.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from autopar.ir.ops.optimizer import FUSED_STEPS
 from autopar.ir.program import Arg, Op
 
 _UNARY = """abs acos asin atan ceil clone cos cosh erf erfc exp expm1 floor frac lgamma log log10
@@ -61,6 +63,8 @@ SINGLE: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 def singles(op: Op) -> list[Op]:
     """Returns the ops on single tensors that an op on lists stands for; any other op as it is."""
+    if op.kind in FUSED_STEPS:
+        return _single_steps(op)
     if op.kind not in SINGLE:
         return [op]
     kind, renamed = SINGLE[op.kind]
@@ -72,6 +76,22 @@ def singles(op: Op) -> list[Op]:
             results=(result,),
         )
         for at, result in enumerate(op.results)
+    ]
+
+
+def _single_steps(op: Op) -> list[Op]:
+    """Returns the steps of single parameters. Results are lists too, one behind the other."""
+    parameters = op.arg("self")
+    count = len(parameters) if isinstance(parameters, tuple) else 0
+    return [
+        replace(
+            op,
+            args=tuple(
+                (name, arg[at : at + 1] if isinstance(arg, tuple) else arg) for name, arg in op.args
+            ),
+            results=op.results[at::count],
+        )
+        for at in range(count)
     ]
 
 

@@ -26,11 +26,11 @@ def lost_writes(graph: fx.Graph, live: Collection[fx.Node]) -> Iterator[fx.Node]
     for node in graph.nodes:
         if node in needed or not _is_mutable(node):
             continue
-        changed = {_memory(operand) for operand in _written(node)}
+        changed = {memory_of(operand) for operand in _written(node)}
         reads = (
             user
             for other in at
-            if _memory(other) in changed
+            if memory_of(other) in changed
             for user in other.users
             if user in needed and at[user] > at[node]
         )
@@ -55,7 +55,7 @@ def _listed(value: object) -> Collection[object]:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-def _memory(node: fx.Node) -> fx.Node:
+def memory_of(node: fx.Node) -> fx.Node:
     """Returns the node whose memory a node's result lies in: views are seen through."""
     while isinstance(node.target, torch._ops.OpOverload) and node.args:
         shared = any(result.alias_info is not None for result in node.target._schema.returns)

@@ -18,6 +18,7 @@ import torch
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
 from autopar.ir.foreign import FUNCTIONAL, SEEDED
+from autopar.ir.ops.optimizer import FUSED_STEPS
 from autopar.ir.program import Arg, DType, Ref
 from autopar.runtime.foreign import foreign, seeded
 from autopar.runtime.own_ops import OWN_OPS
@@ -95,6 +96,8 @@ def kernel(kind: str) -> Kernel:
         return foreign(found, found._schema)  # type: ignore[attr-defined]
     if kind in _STRIDES:
         found = _with_strides(found, _STRIDES[kind])
+    if kind in FUSED_STEPS:
+        return _flattened(found)
     return _without_masked(found) if "output_mask" in signature(kind).positional else found
 
 
@@ -173,6 +176,15 @@ def _without_masked(backward: Kernel) -> Kernel:
         return found[0] if len(found) == 1 else found
 
     return masked
+
+
+def _flattened(kernel: Kernel) -> Kernel:
+    """Returns a kernel whose results, lists of tensors, become one tuple of all tensors."""
+
+    def flat(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor for tensors in kernel(*args, **kwargs) for tensor in tensors)
+
+    return flat
 
 
 def _with_strides(strict: Kernel, dense: Callable[[torch.Tensor], torch.Tensor]) -> Kernel:

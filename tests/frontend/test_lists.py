@@ -58,6 +58,22 @@ def test_each_op_computes_its_entry(sample: Sample) -> None:
         assert_equal(found, whole, str(sample))
 
 
+def test_a_fused_step_becomes_one_of_each_parameter() -> None:
+    """Without `amsgrad` a list is empty, and stays so."""
+    ps, gs, ms, vs = ([f(3, 4, low=at), f(5, low=at)] for at in range(4))
+    scalars = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8}
+    flags = {"amsgrad": False, "maximize": False}
+    sample = s("_fused_adam", ps, gs, ms, vs, [], [f(), f()], **scalars, **flags)
+    ops = singles(sample.op)
+    assert [op.results for op in ops] == [("y0", "y2", "y4", "y6"), ("y1", "y3", "y5", "y7")]
+    tensors = {f"x{at}": tensor for at, tensor in enumerate(sample.tensors)}
+    whole = dict(zip(sample.op.results, sample.results, strict=True))
+    for op in ops:
+        found = compute(op.kind, dict(op.args), [tensors[name] for name in op.operands])
+        for name, tensor in zip(op.results, found, strict=True):
+            assert_equal(tensor, whole[name], name)
+
+
 def test_every_op_has_a_sample() -> None:
     assert {sample.kind for sample in samples()} == set(SINGLE)
 

@@ -76,8 +76,15 @@ def valid_strategies(sample: Sample, *, guarded: bool = False) -> list[Strategy]
     trials = list(_operand_placements(sample.tensors))
     if not guarded:
         return _least(_valid(sample, trials))
-    each = (in_child(partial(_valid, sample, [trial])) for trial in trials)
-    return _least([strategy for strategies in each for strategy in strategies or ()])
+    return _least([found for trial in trials for found in _survivors(sample, trial)])
+
+
+def _survivors(sample: Sample, trial: tuple[Placement, ...]) -> list[Strategy]:
+    """Tries in a child process. One that fails afterwards has corrupted its memory."""
+    try:
+        return in_child(partial(_valid, sample, [trial])) or []
+    except RuntimeError:
+        return []
 
 
 def _least(found: Sequence[Strategy]) -> list[Strategy]:

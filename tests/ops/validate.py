@@ -92,6 +92,9 @@ def validate(kind: str, samples: Sequence[Sample]) -> Finding:
     """
     try:
         found = in_child(partial(_validate, kind, samples))
+    except RuntimeError:
+        found = None
+    try:
         return found or _validate(kind, samples, guarded=True)
     except Exception as error:
         return Finding(kind, samples=len(samples), wrong=[f"{kind}: {error}"])

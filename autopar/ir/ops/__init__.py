@@ -32,6 +32,7 @@ from autopar.ir.ops import (
     matmul,
     nll,
     normalization,
+    optimizer,
     packed_matmul,
     pointwise,
     pooling,
@@ -59,6 +60,7 @@ class RuleDefect(RuntimeError):
 TABLES: tuple[Table, ...] = (
     pointwise.RULES,
     gated.RULES,
+    optimizer.RULES,
     cast.RULES,
     matmul.RULES,
     packed_matmul.RULES,

@@ -45,7 +45,7 @@ def searching(dims_of: DimsOf, extremum: str) -> RuleFunction:
                 w.reshape(peak, target.global_shape, target.name)
 
         # The index of nothing is an error, which the op itself reports best.
-        return with_bodies(call, make, "first", write) if call.operands[0].shape else make(False)
+        return with_bodies(make, "first", write) if call.operands[0].shape else make(False)
 
     return rule
 

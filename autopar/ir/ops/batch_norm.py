@@ -120,7 +120,7 @@ def training(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_training(w, batch)
 
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 def _write_training(w: BodyWriter, batch: _Batch) -> None:
@@ -195,7 +195,7 @@ def batch_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, batch, mask_of(call))
 
-    return with_bodies(call, make, "moments", write) if learned else make(True)
+    return with_bodies(make, "moments", write) if learned else make(True)
 
 
 def _write_backward(w: BodyWriter, batch: _Batch, mask: tuple[bool, ...]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.ir.program import Arg, DType, Op, Ref, Value
-from autopar.ir.rule import Body, OpCall, Rule
+from autopar.ir.rule import Body, Rule
 
 Write = Callable[["BodyWriter"], None]
 """Writes the ops that replace one op."""
@@ -149,7 +149,7 @@ def accumulate_dtype(dtype: str) -> str:
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
-def with_bodies(call: OpCall, make: Callable[[bool], Rule], name: str, write: Write) -> Rule:
+def with_bodies(make: Callable[[bool], Rule], name: str, write: Write) -> Rule:
     """Returns the op's own rule, `make(False)`, with a body whose rule is `make(True)`."""
     return with_body(make(False), make(True), name, write)
 

@@ -218,7 +218,7 @@ def _convolution(call: OpCall, swap: bool) -> Rule:
             work=2 / max(1, space.excess),
         )
 
-    return with_bodies(call, make, "product", _add_bias) if biased else make(False)
+    return with_bodies(make, "product", _add_bias) if biased else make(False)
 
 
 def _padding_args(call: OpCall, space: Space) -> dict[str, LocalArg]:
@@ -330,7 +330,7 @@ def convolution_backward(call: OpCall) -> Rule | None:
             work=4 / max(1, math.prod(data[2:])),
         )
 
-    return with_bodies(call, make, "parts", _gradients(call, swap, kept))
+    return with_bodies(make, "parts", _gradients(call, swap, kept))
 
 
 def _gradient_space(call: OpCall, swap: bool, of_input: bool) -> Space:

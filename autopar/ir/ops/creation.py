@@ -58,7 +58,7 @@ def arange_to(call: OpCall) -> Rule | None:
 
     if not isinstance(call.args.get("end"), int):
         return whole(call)
-    return with_bodies(call, make, "start", write)
+    return with_bodies(make, "start", write)
 
 
 def eye(call: OpCall) -> Rule | None:
@@ -75,7 +75,7 @@ def eye(call: OpCall) -> Rule | None:
         ones = w.emit("aten.full.default", args, target.global_shape, target.dtype)
         w.like("aten.tril.default", w.like("aten.triu.default", ones), target.name)
 
-    return with_bodies(call, make, "triangles", write)
+    return with_bodies(make, "triangles", write)
 
 
 WINDOWS = ("bartlett", "blackman", "hamming", "hann", "kaiser")

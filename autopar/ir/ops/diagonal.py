@@ -118,7 +118,7 @@ def diagonal(call: OpCall) -> Rule | None:
     # There is no sum of truth values.
     if found.every is None or call.results[0].dtype == "bool":
         return make(False)
-    return with_bodies(call, make, "triangles", write)
+    return with_bodies(make, "triangles", write)
 
 
 def embedded(call: OpCall, found: Diagonal) -> Rule | None:
@@ -140,7 +140,7 @@ def embedded(call: OpCall, found: Diagonal) -> Rule | None:
         name = "self" if w.name("self") else "grad_output"
         _write_embedded(w, w.required(name), found, w.op.results[0])
 
-    return make(False) if found.every is None else with_bodies(call, make, "triangles", write)
+    return make(False) if found.every is None else with_bodies(make, "triangles", write)
 
 
 def diag_embed(call: OpCall) -> Rule | None:
@@ -175,7 +175,7 @@ def diagonal_scatter(call: OpCall) -> Rule | None:
         inserted = _write_embedded(w, w.required("src"), found)
         w.combine("aten.add.Tensor", around, inserted, w.op.results[0])
 
-    return make(False) if found.every is None else with_bodies(call, make, "triangles", write)
+    return make(False) if found.every is None else with_bodies(make, "triangles", write)
 
 
 def _band(w: BodyWriter, x: str, offset: int) -> str:

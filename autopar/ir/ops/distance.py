@@ -44,7 +44,7 @@ def distances(call: OpCall) -> Rule | None:
         found = write_norm(w, difference, (last,), 2 if order is None else order, wide)
         w.reshape(w.cast(found, target.dtype), target.global_shape, target.name)
 
-    return make(True) if monoid else with_bodies(call, make, "differences", write)
+    return make(True) if monoid else with_bodies(make, "differences", write)
 
 
 def distances_backward(call: OpCall) -> Rule | None:

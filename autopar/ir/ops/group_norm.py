@@ -96,7 +96,7 @@ def group_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, moments.mean, moments.scale), targets, strict=False):
             w.reshape(w.cast(value, target.dtype), target.global_shape, target.name)
 
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 def group_norm_backward(call: OpCall) -> Rule | None:
@@ -125,7 +125,7 @@ def group_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, image, mask_of(call))
 
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 def _write_backward(w: BodyWriter, image: _Image, mask: tuple[bool, ...]) -> None:

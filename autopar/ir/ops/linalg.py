@@ -158,7 +158,7 @@ def trace(call: OpCall) -> Rule | None:
         kept = w.emit("aten.where.ScalarOther", args, shape, call.operands[0].dtype)
         w.emit("aten.sum.default", {"self": Ref(kept)}, (), target.dtype, target.name)
 
-    return with_bodies(call, make, "masked", write)
+    return with_bodies(make, "masked", write)
 
 
 ONE, TWO = "_", "_ _"

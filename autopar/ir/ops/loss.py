@@ -42,7 +42,7 @@ def elementwise_loss(call: OpCall) -> Rule | None:
         total = w.emit(w.op.kind, args, (), target.dtype)
         w.like("aten.div.Scalar", total, target.name, other=math.prod(first))
 
-    return with_bodies(call, make, "sum", write)
+    return with_bodies(make, "sum", write)
 
 
 def elementwise_loss_backward(call: OpCall) -> Rule | None:
@@ -72,7 +72,7 @@ def elementwise_loss_backward(call: OpCall) -> Rule | None:
         args: dict[str, Arg] = {**dict(w.op.args), "grad_output": Ref(share), "reduction": SUM}
         w.emit_all(w.op.kind, args)
 
-    return with_bodies(call, make, "sum", write)
+    return with_bodies(make, "sum", write)
 
 
 def margin_loss(call: OpCall) -> Rule | None:
@@ -100,7 +100,7 @@ def margin_loss(call: OpCall) -> Rule | None:
         total = w.emit(w.op.kind, {**dict(w.op.args), "reduction": SUM}, (), target.dtype)
         w.like("aten.div.Scalar", total, target.name, other=count)
 
-    return with_bodies(call, make, "sum", write) if len(call.results) == 1 else make(False)
+    return with_bodies(make, "sum", write) if len(call.results) == 1 else make(False)
 
 
 def margin_loss_backward(call: OpCall) -> Rule | None:
@@ -121,7 +121,7 @@ def margin_loss_backward(call: OpCall) -> Rule | None:
         args: dict[str, Arg] = {**dict(w.op.args), "grad_output": Ref(share), "reduction": SUM}
         w.emit_all(w.op.kind, args)
 
-    return with_bodies(call, make, "sum", write)
+    return with_bodies(make, "sum", write)
 
 
 def _rows(call: OpCall) -> list[Dims] | None:

@@ -57,7 +57,7 @@ def biased(
             found = w.emit(product, args, target.global_shape, target.dtype)
             _scale_and_add(w, found, w.required(names[0]))
 
-        return with_bodies(call, make, "product", write)
+        return with_bodies(make, "product", write)
 
     return rule
 
@@ -113,7 +113,7 @@ def linear(call: OpCall) -> Rule | None:
         product = w.emit("aten.linear.default", args, target.global_shape, target.dtype)
         w.combine("aten.add.Tensor", product, w.required("bias"), target.name)
 
-    return with_bodies(call, make, "product", write)
+    return with_bodies(make, "product", write)
 
 
 def summed_product(call: OpCall) -> Rule | None:
@@ -146,7 +146,7 @@ def summed_product(call: OpCall) -> Rule | None:
         found = w.emit("aten.sum.dim_IntList", total, target.global_shape, target.dtype)
         _scale_and_add(w, found, w.required("self"))
 
-    return with_bodies(call, make, "product", write)
+    return with_bodies(make, "product", write)
 
 
 _FLOATS = ("f64", "f32", "f16", "bf16", "c64", "c128")

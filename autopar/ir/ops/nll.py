@@ -93,7 +93,7 @@ def loss_of_targets(name: str) -> RuleFunction:
         def write(w: BodyWriter) -> None:
             _write_loss(w, classes, reduction, name, soft)
 
-        return with_bodies(call, make, "picked", write)
+        return with_bodies(make, "picked", write)
 
     return rule
 
@@ -263,7 +263,7 @@ def nll_loss_backward(call: OpCall) -> Rule | None:
         args: dict[str, Arg] = {"condition": Ref(_hot(w, classes)), "self": Ref(share), "other": 0}
         w.emit("aten.where.ScalarOther", args, target.global_shape, target.dtype, target.name)
 
-    return with_bodies(call, make, "compared", write)
+    return with_bodies(make, "compared", write)
 
 
 def _hot(w: BodyWriter, classes: _Classes) -> str:

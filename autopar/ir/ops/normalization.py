@@ -140,7 +140,7 @@ def layer_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, moments.mean, moments.scale), targets, strict=False):
             w.cast(value, target.dtype, target.name)
 
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 def layer_norm_backward(call: OpCall) -> Rule | None:
@@ -165,7 +165,7 @@ def layer_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, dims, mask_of(call))
 
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 def _write_backward(w: BodyWriter, dims: _Axes, mask: tuple[bool, ...]) -> None:
@@ -208,7 +208,7 @@ def rms_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, root), targets, strict=False):
             w.cast(value, target.dtype, target.name)
 
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 _EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}

@@ -120,7 +120,7 @@ def mean(dims_of: DimsOf) -> RuleFunction:
             else:
                 w.cast(w.like("aten.div.Scalar", total, other=count), target.dtype, target.name)
 
-        return with_bodies(call, make, "sum", write)
+        return with_bodies(make, "sum", write)
 
     return rule
 
@@ -164,7 +164,7 @@ def variance(call: OpCall) -> Rule | None:
 
     if free <= 0 or call.operands[0].dtype in COMPLEX:
         return make(False)
-    return with_bodies(call, make, "moments", write)
+    return with_bodies(make, "moments", write)
 
 
 def logsumexp(call: OpCall) -> Rule | None:
@@ -194,7 +194,7 @@ def logsumexp(call: OpCall) -> Rule | None:
     # Complex numbers have no maximum.
     if call.operands[0].dtype in COMPLEX:
         return make(False)
-    return with_bodies(call, make, "shifted", write)
+    return with_bodies(make, "shifted", write)
 
 
 def along(dims_of: DimsOf, linear: Sequence[Linear] = (), work: float = 1) -> RuleFunction:

@@ -29,7 +29,7 @@ def softmax(log: bool) -> RuleFunction:
             if name is None:
                 w.cast(found, target.dtype, target.name)
 
-        return with_bodies(call, partial(_normalized, call, at), "reduced", write)
+        return with_bodies(partial(_normalized, call, at), "reduced", write)
 
     return rule
 
@@ -84,7 +84,7 @@ def softmax_backward(log: bool) -> RuleFunction:
                 )
             w.cast(found, target.dtype, target.name)
 
-        return with_bodies(call, make, "reduced", write)
+        return with_bodies(make, "reduced", write)
 
     return rule
 
@@ -105,7 +105,7 @@ def safe_softmax(call: OpCall) -> Rule | None:
         divisor = w.like("aten.masked_fill.Scalar", total, mask=Ref(nothing), value=1)
         w.cast(w.combine("aten.div.Tensor", powers, divisor), target.dtype, target.name)
 
-    return with_bodies(call, partial(_normalized, call, at), "reduced", write)
+    return with_bodies(partial(_normalized, call, at), "reduced", write)
 
 
 def masked_softmax(call: OpCall) -> Rule | None:

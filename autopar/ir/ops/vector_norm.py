@@ -85,7 +85,7 @@ def _norm_rule(
         reduce = dict.fromkeys(names, monoid or SAME)
         return build_rule(call, operands, [result], reduce=reduce, whole=whole, work=3)
 
-    return make(True) if monoid else with_bodies(call, make, "powers", write)
+    return make(True) if monoid else with_bodies(make, "powers", write)
 
 
 def _write_result(w: BodyWriter, x: str, dims: Sequence[int], order: float) -> None:
@@ -146,7 +146,7 @@ def renorm(call: OpCall) -> Rule | None:
         w.cast(w.combine("aten.mul.Tensor", x, factor), dtype, w.op.results[0])
 
     ordinary = order > 0 and dtype not in ("c64", "c128")
-    return with_bodies(call, make, "norms", write) if ordinary else make(False)
+    return with_bodies(make, "norms", write) if ordinary else make(False)
 
 
 def _weight_dims(call: OpCall) -> tuple[Dims, Dims, list[int]]:
@@ -176,7 +176,7 @@ def weight_norm(call: OpCall) -> Rule | None:
         w.cast(scaled, weight.dtype, weight.name)
         w.cast(size, norms.dtype, norms.name)
 
-    return with_bodies(call, make, "norms", write)
+    return with_bodies(make, "norms", write)
 
 
 def weight_norm_backward(call: OpCall) -> Rule | None:
@@ -208,7 +208,7 @@ def weight_norm_backward(call: OpCall) -> Rule | None:
         for value, name in zip((found, slope), w.op.results, strict=True):
             w.cast(value, w.value(name).dtype, name)
 
-    return with_bodies(call, make, "norms", write)
+    return with_bodies(make, "norms", write)
 
 
 RULES: Table = {
