@@ -96,11 +96,14 @@ class _Walk:
         self.axis = axis
         self.movable = movable
         self.latency = self.space.planner.model.all_gather(0.0, (axis,))
-        self.use_indexes = [[node.index for node, _ in uses] for uses in graph.uses]
-        self.last_use = {value: uses[-1][0].index for value, uses in enumerate(graph.uses) if uses}
+        self.nodes = [node for node in graph.nodes if node.op.phase == "forward"]
+        self.use_indexes = [
+            [node.index for node, _ in uses if node.op.phase == "forward"] for uses in graph.uses
+        ]
+        self.last_use = {value: uses[-1] for value, uses in enumerate(self.use_indexes) if uses}
         self.contracted = frozenset(
             value
-            for node in graph.nodes
+            for node in self.nodes
             for at in node.weights[:1]
             for value in _parameters(graph, node.operands[at])
         )
@@ -118,7 +121,7 @@ class _Walk:
             and value not in (self.movable or ())
         }
         states = [_State(pinned, 0.0, (), None)]
-        for node in self.graph.nodes:
+        for node in self.nodes:
             options = list(self._options(node))
             if options:
                 after = [new for state in states for new in self._after(state, node, options)]
@@ -149,10 +152,12 @@ class _Walk:
         return sorted(unique.values(), key=self._expected_seconds)[:BEAM]
 
     def _is_near(self, value: int, now: int) -> bool:
-        """Whether a value is read soon."""
+        """Whether a value is read soon. How a tied weight lies is settled for whenever it is."""
         uses = self.use_indexes[value]
         following = bisect_right(uses, now)
-        return following < len(uses) and uses[following] <= now + HORIZON
+        if following == len(uses):
+            return False
+        return self.graph.steady[value] or uses[following] <= now + HORIZON
 
     def _expected_seconds(self, state: _State) -> float:
         """What a state has cost and will: a sum that is pending must be reduced sometime."""
@@ -326,7 +331,7 @@ class _Walk:
                 for at, forms in enumerate(hands)
                 for form in forms
             }
-            choices = [c for way in ways if (c := node.call.choice(way)) and not c.dist.body]
+            choices = [c for way in ways if (c := node.call.choice(way))]
             found = self._follows[key] = self._cheapest(node, [*choices, node.call.whole], hands)
         return found
 
@@ -347,11 +352,18 @@ class _Walk:
         return any(self.graph.pins[value] is not None for value in node.results)
 
     def _priced(self, node: Node, choice: Choice, hands: tuple[Forms, ...], weighs: bool) -> _Step:
-        start = choice.seconds if weighs else 0.0
+        start = choice.seconds if weighs else self._body_seconds(node, choice)
         weights = {*node.weights, *self._weights(node)} if weighs else set()
         seconds = sum(self._seconds(node, choice, hands, self._reshard, weights), start)
         made = tuple(self._kept(node, at, form) for at, form in enumerate(choice.produced))
         return _Step(choice, seconds, choice.consumed, made)
+
+    def _body_seconds(self, node: Node, choice: Choice) -> float:
+        """Returns what the communication within a body takes, as far as it exceeds the work."""
+        if not choice.dist.body:
+            return 0.0
+        parts = self.space.mesh.axis_size(self.axis)
+        return max(0.0, choice.seconds - node.call.whole.seconds / parts)
 
     def _kept(self, node: Node, at: int, made: Form) -> Form:
         """Returns the form of a result behind an op: as it is pinned, or as the op makes it."""
