@@ -56,6 +56,7 @@ class Space:
         self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
         self.table = SplitTable(mesh)
         self.planner = ReshardPlanner(CommunicationModel(cluster, mesh))
+        self._planners: dict[str, ReshardPlanner] = {}
         self._forms: dict[Layout, Form] = {}
         self._of_splits: dict[tuple[Splits, tuple[int, ...]], Form] = {}
         self._replicated: dict[tuple[int, ...], Form] = {}
@@ -125,6 +126,13 @@ class Space:
     def plan(self, source: Form, target: Form, itemsize: int) -> Reshard:
         """Returns the way from one form to another."""
         return self.planner.plan(source.layout, target.layout, itemsize)
+
+    def planner_along(self, axis: str) -> ReshardPlanner:
+        """Returns the planner of forms that a single axis splits, as if there were no other."""
+        found = self._planners.get(axis)
+        if found is None:
+            found = self._planners[axis] = ReshardPlanner(self.planner.model, (axis,))
+        return found
 
     def spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
         """Returns the seconds to reshard from one form to several, which may build on another."""

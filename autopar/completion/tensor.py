@@ -95,7 +95,8 @@ class _Walk:
         self.space = graph.space
         self.axis = axis
         self.movable = movable
-        self.latency = self.space.planner.model.all_gather(0.0, (axis,))
+        self.planner = self.space.planner_along(axis)
+        self.latency = self.planner.model.all_gather(0.0, (axis,))
         self.nodes = [node for node in graph.nodes if node.op.phase == "forward"]
         self.use_indexes = [
             [node.index for node, _ in uses if node.op.phase == "forward"] for uses in graph.uses
@@ -394,7 +395,12 @@ class _Walk:
 
     def _least(self, sources: Forms, target: Form, value: int) -> float:
         itemsize = self.graph.itemsizes[value]
-        return min(self.space.least_seconds(source, target, itemsize) for source in sources)
+        return min(self._least_cost(source, target, itemsize) for source in sources)
+
+    def _least_cost(self, source: Form, target: Form, itemsize: int) -> float:
+        if source is target:
+            return 0.0
+        return self.planner.least_seconds(source.layout, target.layout, itemsize)
 
     def _cost(self, source: Form, target: Form, itemsize: int) -> float:
         if source is target:
@@ -402,7 +408,7 @@ class _Walk:
         key = (source, target, itemsize)
         found = self._costs.get(key)
         if found is None:
-            plan = self.space.plan(source, target, itemsize)
+            plan = self.planner.plan(source.layout, target.layout, itemsize)
             collectives = sum(move.bytes > 0 for move in plan.moves)
             extra = collectives * COLLECTIVE_OVERHEAD * self.latency
             found = self._costs[key] = plan.seconds + extra

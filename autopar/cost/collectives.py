@@ -15,11 +15,31 @@ lg is the logarithm to base 2, rounded up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from autopar.cost.cluster import Cluster
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What lies around groups of devices: the links of one level and of those outside it.
+
+    Attributes:
+        alpha: The least latency of these links.
+        beta: Their least time per byte.
+        inner: Per mesh axis, how many neighbours along it are in the same group.
+    """
+
+    alpha: float
+    beta: float
+    inner: Mapping[str, int]
+
+    def members(self, axes: Iterable[str]) -> int:
+        """Returns how many members of a group differ in these axes only."""
+        return math.prod(self.inner[axis] for axis in axes)
 
 
 class CommunicationModel:
@@ -184,12 +204,22 @@ class CommunicationModel:
         """Returns the seconds to read and write this many bytes of a device's own memory."""
         return 2 * nbytes / self.cluster.memory_bytes_per_second
 
-    def fastest(self, axes: Sequence[str]) -> tuple[float, float]:
-        """Returns the least alpha and the least beta of all levels that a group spans."""
-        levels = self._levels(axes)
-        return min((a for a, _, _ in levels), default=0.0), min(
-            (b for _, b, _ in levels), default=0.0
-        )
+    def borders(self, axes: Sequence[str]) -> list[Border]:
+        """Returns the borders that messages over these axes cross, innermost first.
+
+        The first is that around every single device.
+        """
+        links = self.cluster.links
+        spans = {axis: self.span((axis,)) for axis in axes}
+        crossed = [level for level, count in enumerate(self.span(axes)) if count > 1]
+        return [
+            Border(
+                min(links[level].alpha_seconds for level in crossed[at:]),
+                min(links[level].beta_seconds_per_byte for level in crossed[at:]),
+                {axis: math.prod(span[:inside]) for axis, span in spans.items()},
+            )
+            for at, inside in enumerate(crossed)
+        ]
 
     def _levels(self, axes: Sequence[str]) -> tuple[tuple[float, float, int], ...]:
         """The levels that a group spans: alpha, beta, members."""

@@ -38,12 +38,13 @@ class LayoutGraph:
     Args:
         model: Predicts seconds.
         mesh: The processes.
+        axes: Those of its axes over which processes may communicate.
     """
 
-    def __init__(self, model: CommunicationModel, mesh: ProcessMesh) -> None:
+    def __init__(self, model: CommunicationModel, mesh: ProcessMesh, axes: Axes) -> None:
         self.model = model
-        self.table = SlotTable(mesh)
-        self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
+        self.axes = tuple(axis for axis in axes if mesh.axis_size(axis) > 1)
+        self.table = SlotTable(mesh, self.axes, model.borders(self.axes))
         self._moves: dict[tuple[State, int], tuple[Step, ...]] = {}
         self._permuted: dict[tuple[Axes, ...], list[tuple[tuple[Axes, ...], Axes]]] = {}
 
@@ -167,7 +168,7 @@ class LayoutGraph:
         runs = (*self.table.runs(dims), tuple(axis for axis, _ in partial))
         if runs not in self._permuted:
             self._permuted[runs] = [
-                (other, permutation(runs, other, mesh).axes) for other in alternatives(runs, mesh)
+                (other, permutation(runs, other, mesh).axes) for other in alternatives(runs, self.axes, mesh)
             ]
         for other, axes in self._permuted[runs]:
             left = tuple((axis, partial[0][1]) for axis in other[-1])

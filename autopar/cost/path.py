@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Iterator
 
+from autopar.cost.bound import Bound
 from autopar.cost.moves import LayoutGraph, State, Step
 from autopar.cost.slots import Numbers, Slot
 from autopar.ir.layout import Layout
@@ -37,11 +38,7 @@ class PathSearch:
         self.goal_slots = self.table.filled(self.target[0])
         self.settled = frozenset(self.goal_slots)
         self.goal_pending = frozenset(goal.partial)
-        self.goal_bytes = graph.nbytes(self.target[0], itemsize)
-        self.whole_bytes = math.prod(goal.shape) * itemsize
-        self.goal_average = self.whole_bytes / goal.mesh.axes_size(goal.sharded_axes)
-        self.alpha, self.beta = graph.model.fastest(graph.axes)
-        self.stored = graph.model.local_copy(self.goal_bytes)
+        self.bound = Bound(graph, goal, itemsize)
         self.alike = _alike(self.target[0])
 
     def best(self, source: Layout) -> list[Step] | None:
@@ -110,29 +107,11 @@ class PathSearch:
         return tuple(dims), state[1]
 
     def _bound(self, state: State) -> float:
-        """Returns seconds that any path from a state to the goal takes at least.
-
-        Unless local moves lead there, a last collective leaves at least the goal's bytes, of which
-        it moves half or more; and what a device doesn't hold has to come from others, from 2^n of
-        them after n messages. Of what one needs, each holds what their pieces share.
-
-        To reduce p terms of each of T bytes takes p - 1 messages of one byte, and to bring the
-        results to the processes that don't have them as many more as these are. All processes
-        share that.
-        """
-        dims, partial = state
-        due = tuple(pair[0] for pair in partial if pair not in self.goal_pending)
-        if not due and self.table.may_become(dims, self.target[0]):
+        """Returns seconds that any path from a state to the goal takes at least."""
+        due = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)
+        if not due and self.table.may_become(state[0], self.target[0]):
             return 0.0
-        shared = self.table.shared(dims, self.target[0]) * self.itemsize
-        received = max(self.goal_bytes - shared, self.goal_bytes / 2)
-        sources = max(self.goal_bytes / shared, 2.0)
-        if due and not self.goal.partial:
-            terms = self.table.count(due)
-            share = self.whole_bytes * (terms - 2) / self.goal.mesh.size
-            received = max(self.goal_average + share, received)
-            sources = max(terms * self.goal_bytes / shared, 2.0)
-        return self.alpha * math.log2(sources) + received * self.beta + self.stored
+        return self.bound.seconds(state[0], () if self.goal.partial else due)
 
     def _all_steps(self, state: State) -> Iterator[Step]:
         yield from self._steps(state)

@@ -49,14 +49,15 @@ def permutation(before: Runs, after: Runs, mesh: ProcessMesh) -> Permutation:
     return Permutation(held, sizes, tuple(held.index(axis) for axis in wanted))
 
 
-def alternatives(runs: Runs, mesh: ProcessMesh) -> Iterator[tuple[Axes, ...]]:
+def alternatives(runs: Runs, free: Axes, mesh: ProcessMesh) -> Iterator[tuple[Axes, ...]]:
     """Yields the other ways to fill places with axes, each with as many processes as it has.
+
+    These are some of the `free` axes, which are given in the order of the mesh.
 
     Which addends of a pending reduction a process holds doesn't matter, so the axes of the last
     place stay in the order of the mesh.
     """
     counts = [mesh.axes_size(run) for run in runs]
-    free = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
     given = tuple(runs)
     for found in _filled(counts, free, mesh):
         if found != given and all(free.index(a) < free.index(b) for a, b in pairwise(found[-1])):

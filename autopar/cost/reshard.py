@@ -93,10 +93,13 @@ class ReshardPlanner:
 
     Args:
         model: Predicts seconds.
+        axes: The only mesh axes that layouts split and over which processes may communicate; all
+            by default.
     """
 
-    def __init__(self, model: CommunicationModel) -> None:
+    def __init__(self, model: CommunicationModel, axes: tuple[str, ...] | None = None) -> None:
         self.model = model
+        self.axes = axes
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
         self._graphs: dict[ProcessMesh, LayoutGraph] = {}
 
@@ -127,7 +130,7 @@ class ReshardPlanner:
 
     def _graph(self, mesh: ProcessMesh) -> LayoutGraph:
         if mesh not in self._graphs:
-            self._graphs[mesh] = LayoutGraph(self.model, mesh)
+            self._graphs[mesh] = LayoutGraph(self.model, mesh, self.axes or mesh.dim_names)
         return self._graphs[mesh]
 
     def _plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+from autopar.cost.collectives import Border
 from autopar.ir.layout import (
     DimLayout,
     SubDim,
@@ -84,15 +85,21 @@ class SlotTable:
 
     Args:
         mesh: The mesh.
+        axes: Those of its axes that may split.
+        borders: Those around groups of processes along these axes.
     """
 
-    def __init__(self, mesh: ProcessMesh) -> None:
+    def __init__(
+        self, mesh: ProcessMesh, axes: tuple[str, ...], borders: Sequence[Border]
+    ) -> None:
         self.mesh = mesh
+        self.axes = axes
+        self.borders = tuple(borders)
         self._counts: dict[tuple[str, ...], int] = {}
         self._numbers: dict[DimLayout, int] = {}
         self._dims: list[DimLayout] = []
         self._elements: list[int] = []
-        self._shared: dict[tuple[int, int], int] = {}
+        self._shared: list[dict[tuple[int, int], int]] = [{} for _ in borders]
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
         self._changes: dict[object, int | None] = {}
         self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
@@ -132,15 +139,30 @@ class SlotTable:
             product *= self._elements[number]
         return product
 
-    def shared(self, numbers: Numbers, others: Numbers) -> int:
-        """Returns at most how many elements a piece of one layout and one of another share."""
+    def shared(self, numbers: Numbers, others: Numbers, border: int = 0) -> int:
+        """Returns at most how many elements of another layout's piece a group of devices holds.
+
+        Args:
+            numbers: The layout that the group's devices have.
+            others: The other layout.
+            border: Which border is around the group.
+        """
+        known = self._shared[border]
         product = 1
         for pair in zip(numbers, others, strict=True):
-            shared = self._shared.get(pair)
+            shared = known.get(pair)
             if shared is None:
-                shared = self._shared[pair] = self._dim_shared(*pair)
+                shared = known[pair] = self._group_shared(*pair, self.borders[border])
             product *= shared
         return product
+
+    def _group_shared(self, number: int, other: int, border: Border) -> int:
+        """Elements of a dimension: what each of the group's pieces shares, unless they agree."""
+        shared = self._dim_shared(number, other)
+        if number == other:
+            return shared
+        pieces = border.members(axis for sub in self._dims[number] for axis in sub.axes)
+        return min(pieces * shared, self._elements[other])
 
     def _dim_shared(self, number: int, other: int) -> int:
         """Elements of a dimension: of digits, those where all that either layout splits agree."""
@@ -293,7 +315,7 @@ class SlotTable:
 
     def _rooms(self, size: int, axes: tuple[str, ...]) -> dict[int, None]:
         """Returns how many elements to leave outside of axes: as other axes may need, or all."""
-        others = [axis for axis in self.mesh.dim_names if axis not in axes]
+        others = [axis for axis in self.axes if axis not in axes]
         products = [
             self.count(chosen)
             for count in range(max(1, len(others)))
