@@ -24,7 +24,7 @@ from autopar.annotate import (
 from autopar.annotate.mapping_text import Entry
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.strategy import parse_strategy
-from autopar.cost import Cluster
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.manifest import ReportEntry
@@ -195,18 +195,19 @@ def compile_program(
         program = apply_pins(program, options.mesh, options.pins)
     program = apply_mesh(program, options.mesh)
     seen("annotate", program)
+    planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     passes: tuple[Pass, ...] = (
-        Complete(options.cluster, options.strategy),
-        Legalize(options.cluster),
+        Complete(options.cluster, options.strategy, planner),
+        Legalize(options.cluster, planner),
     )
     for each in passes:
         program = each(program)
         seen(each.name, program)
-    partition = Partition(options.cluster)
+    partition = Partition(options.cluster, planner)
     partitioned = partition(program)
     seen(partition.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
-    entries = (*report, *explain(program, options.cluster))
+    entries = (*report, *explain(program, planner))
     return Compiled(program, partitioned, deployment, entries)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from autopar.completion.call import CallTable
@@ -13,7 +13,7 @@ from autopar.completion.share import share_moves
 from autopar.completion.solve import solve
 from autopar.completion.space import Space
 from autopar.completion.write import write_replicated, write_solution
-from autopar.cost import Cluster
+from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
 
@@ -26,12 +26,14 @@ class Complete:
         cluster: The hardware whose costs decide.
         strategy: Presets that pin before: None for no presets, "" for the default of the mesh,
             or text as `data:0,tensor:1`.
+        planner: Knows reshards of earlier passes; None if there are none.
     """
 
     name: ClassVar[str] = "complete"
 
     cluster: Cluster
     strategy: str | None = None
+    planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -43,7 +45,7 @@ class Complete:
         """
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
-        space = Space(program.mesh, self.cluster)
+        space = Space(program.mesh, self.cluster, self.planner)
         main = share_moves(program.main)
         graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs)
         place_pins(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from autopar.cost import Cluster, CommunicationModel, Reshard, ReshardPlanner
+from autopar.cost import Reshard, ReshardPlanner
 from autopar.ir.distribution import consumed, produced, replicated
 from autopar.ir.foreign import bare_kind
 from autopar.ir.layout import ORIGIN_KINDS, Layout
@@ -21,7 +21,7 @@ MOVES_WITHOUT_CONFLICT = frozenset(("all_reduce", "reduce_scatter"))
 Layouts = tuple[Layout, ...]
 
 
-def explain(program: Program, cluster: Cluster) -> tuple[ReportEntry, ...]:
+def explain(program: Program, planner: ReshardPlanner) -> tuple[ReportEntry, ...]:
     """Returns the remarks about a completed program, in the order of its ops.
 
     `replicated`: an op without a rule, with the bytes that every rank computes. `reshard`: a value
@@ -30,11 +30,10 @@ def explain(program: Program, cluster: Cluster) -> tuple[ReportEntry, ...]:
 
     Args:
         program: Serial and completed.
-        cluster: The hardware whose costs decide how a value is resharded.
+        planner: Knows how a value is resharded.
     """
     if program.mesh is None:
         return ()
-    planner = ReshardPlanner(CommunicationModel(cluster, program.mesh))
     main = program.main
     changes = _Changes(main, program.mesh)
     entries: dict[tuple[str, Layout | str], ReportEntry] = {}

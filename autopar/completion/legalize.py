@@ -8,14 +8,14 @@ leave a result so; what lies between is completed from there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from autopar.completion.body import body_function, expand_body, solve_body
 from autopar.completion.call import Call, CallTable
 from autopar.completion.solve import Solution
 from autopar.completion.space import Space
-from autopar.cost import Cluster
+from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Function, Op, OpDist, Program, Value
@@ -30,11 +30,13 @@ class Legalize:
 
     Attributes:
         cluster: The hardware whose costs decide within bodies; None for a built-in one.
+        planner: Knows reshards of earlier passes; None if there are none.
     """
 
     name: ClassVar[str] = "legalize"
 
     cluster: Cluster | None = None
+    planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, program: Program) -> Program:
         """Returns the program without bodies.
@@ -48,7 +50,7 @@ class Legalize:
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; complete it first")
         cluster = self.cluster or Cluster.load(DEFAULT_CLUSTER)
-        expansion = _Expansion(main, CallTable(Space(program.mesh, cluster)))
+        expansion = _Expansion(main, CallTable(Space(program.mesh, cluster, self.planner)))
         return program.with_main(expansion.run())
 
 

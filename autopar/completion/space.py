@@ -23,14 +23,16 @@ class Form:
         layout: The layout, normalized.
         splits: The same as splits of its dimensions.
         seconds: Known costs of reshards from here, by target and bytes per element.
+        least_seconds: Known bounds on them.
         only: The form with a single axis left, by axis.
     """
 
-    __slots__ = ("complete", "layout", "only", "seconds", "splits")
+    __slots__ = ("complete", "layout", "least_seconds", "only", "seconds", "splits")
 
     layout: Layout
     splits: Splits
     seconds: dict[tuple[Form, int], float]
+    least_seconds: dict[tuple[Form, int], float]
     only: dict[str, Form]
     complete: Form | None
 
@@ -38,6 +40,7 @@ class Form:
         self.layout = layout
         self.splits = splits
         self.seconds = {}
+        self.least_seconds = {}
         self.only = {}
         self.complete = None
 
@@ -48,14 +51,17 @@ class Space:
     Args:
         mesh: The program's mesh.
         cluster: The hardware whose costs decide.
+        planner: Of reshards on this mesh and cluster, if there is one already.
     """
 
-    def __init__(self, mesh: ProcessMesh, cluster: Cluster) -> None:
+    def __init__(
+        self, mesh: ProcessMesh, cluster: Cluster, planner: ReshardPlanner | None = None
+    ) -> None:
         self.mesh = mesh
         self.cluster = cluster
         self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
         self.table = SplitTable(mesh)
-        self.planner = ReshardPlanner(CommunicationModel(cluster, mesh))
+        self.planner = planner or ReshardPlanner(CommunicationModel(cluster, mesh))
         self._planners: dict[str, ReshardPlanner] = {}
         self._forms: dict[Layout, Form] = {}
         self._of_splits: dict[tuple[Splits, tuple[int, ...]], Form] = {}
@@ -121,7 +127,14 @@ class Space:
         """Returns seconds that a reshard takes at least, without planning it."""
         if source is target:
             return 0.0
-        return self.planner.least_seconds(source.layout, target.layout, itemsize)
+        key = (target, itemsize)
+        found = source.seconds.get(key)
+        if found is None:
+            found = source.least_seconds.get(key)
+        if found is None:
+            found = self.planner.least_seconds(source.layout, target.layout, itemsize)
+            source.least_seconds[key] = found
+        return found
 
     def plan(self, source: Form, target: Form, itemsize: int) -> Reshard:
         """Returns the way from one form to another."""

@@ -168,7 +168,8 @@ class LayoutGraph:
         runs = (*self.table.runs(dims), tuple(axis for axis, _ in partial))
         if runs not in self._permuted:
             self._permuted[runs] = [
-                (other, permutation(runs, other, mesh).axes) for other in alternatives(runs, self.axes, mesh)
+                (other, permutation(runs, other, mesh).axes)
+                for other in alternatives(runs, self.axes, mesh)
             ]
         for other, axes in self._permuted[runs]:
             left = tuple((axis, partial[0][1]) for axis in other[-1])

@@ -102,6 +102,7 @@ class ReshardPlanner:
         self.axes = axes
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
         self._graphs: dict[ProcessMesh, LayoutGraph] = {}
+        self._searches: dict[tuple[Layout, int], PathSearch] = {}
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -126,7 +127,14 @@ class ReshardPlanner:
             return reshard.seconds
         if source == target or 0 in source.shape:
             return 0.0
-        return PathSearch(self._graph(target.mesh), target, itemsize).least(source)
+        return self._search(target, itemsize).least(source)
+
+    def _search(self, target: Layout, itemsize: int) -> PathSearch:
+        search = self._searches.get((target, itemsize))
+        if search is None:
+            graph = self._graph(target.mesh)
+            search = self._searches[target, itemsize] = PathSearch(graph, target, itemsize)
+        return search
 
     def _graph(self, mesh: ProcessMesh) -> LayoutGraph:
         if mesh not in self._graphs:
@@ -140,11 +148,11 @@ class ReshardPlanner:
             return _IDENTITY
         if 0 in source.shape:
             return Reshard((Move("reshape_empty", (), target),), 0.0, 0)
-        graph = self._graph(target.mesh)
-        steps = PathSearch(graph, target, itemsize).best(source)
+        steps = self._search(target, itemsize).best(source)
         if steps is None:
             raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
-        moves = tuple(_move(step, graph.table) for step in steps)
+        table = self._graph(target.mesh).table
+        moves = tuple(_move(step, table) for step in steps)
         return Reshard(
             moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves)
         )

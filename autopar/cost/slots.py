@@ -89,9 +89,7 @@ class SlotTable:
         borders: Those around groups of processes along these axes.
     """
 
-    def __init__(
-        self, mesh: ProcessMesh, axes: tuple[str, ...], borders: Sequence[Border]
-    ) -> None:
+    def __init__(self, mesh: ProcessMesh, axes: tuple[str, ...], borders: Sequence[Border]) -> None:
         self.mesh = mesh
         self.axes = axes
         self.borders = tuple(borders)

@@ -11,11 +11,12 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.expr import IntExpr
 from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg
+from autopar.mapping.classes import RankClass
 from autopar.mapping.collectives import Collective
 from autopar.mapping.membership import Ints, Membership, at_ranks, evaluate_on_ranks, rank_text
 
-Party = tuple[Ints, Collective]
-"""The ranks of one class and the collective that they are in."""
+Party = tuple[RankClass, Collective]
+"""One class and the collective that its ranks are in."""
 
 
 @dataclass(frozen=True)
@@ -151,18 +152,31 @@ class Matcher:
         table = table.reshape(self._world, len(deployment.axes))
         self._coords = {axis: table[:, at] for at, axis in enumerate(deployment.axes)}
         self._values: dict[IntExpr, Ints] = {}
+        self._fitting: set[object] = set()
 
     def problem(self, group: Membership, parties: Sequence[Party]) -> str:
         """Returns why these collectives, met in one group, don't match; "" if they do."""
-        (ranks, first), *others = parties
+        (mine, first), *others = parties
         for _, each in parties:
             if malformed := _malformed(each):
                 return f"{malformed}: {each}"
-        for other_ranks, other in others:
+        for theirs, other in others:
             if difference := _difference(first, other):
-                sides = ((ranks, first), (other_ranks, other))
+                sides = ((mine.ranks, first), (theirs.ranks, other))
                 told = "".join(f"\n    {rank_text(who.tolist())}: {each}" for who, each in sides)
                 return f"group {group.name!r}: {difference}{told}"
+        alike = (group.name, *((who, *_sizes_of(each)) for who, each in parties))
+        if alike in self._fitting:
+            return ""
+        problem = self._misfit(group, parties)
+        if not problem:
+            # The same collective in another layer needs no second look.
+            self._fitting.add(alike)
+        return problem
+
+    def _misfit(self, group: Membership, parties: Sequence[Party]) -> str:
+        """Returns which sizes or settings don't fit; "" if all do."""
+        first = parties[0][1]
         try:
             met = self._meeting(group, parties)
         except KeyError as error:
@@ -181,7 +195,7 @@ class Matcher:
         }
         return Meeting(
             group,
-            _everyone([ranks for ranks, _ in parties]),
+            _everyone([who.ranks for who, _ in parties]),
             tuple(self._gathered(parties, sizes) for sizes in zip(*operands, strict=True)),
             tuple(self._gathered(parties, sizes) for sizes in zip(*results, strict=True)),
             settings,
@@ -193,14 +207,19 @@ class Matcher:
         if len(parties) == 1:
             return self._value(exprs[0])
         gathered = np.zeros(self._world, np.int64)
-        for (ranks, _), expr in zip(parties, exprs, strict=True):
-            gathered[ranks] = at_ranks(self._value(expr), ranks)
+        for (who, _), expr in zip(parties, exprs, strict=True):
+            gathered[who.ranks] = at_ranks(self._value(expr), who.ranks)
         return gathered
 
     def _value(self, expr: IntExpr) -> Ints:
         if expr not in self._values:
             self._values[expr] = evaluate_on_ranks(expr, self._coords)
         return self._values[expr]
+
+
+def _sizes_of(each: Collective) -> tuple[object, ...]:
+    """Returns all of a collective from which it follows whether sizes fit."""
+    return each.op.kind, each.operand.shape, each.result.shape, tuple(each.settings.items())
 
 
 def _everyone(parties: Sequence[Ints]) -> Ints:

@@ -96,15 +96,17 @@ def _structure_problems(
     if any(len(entry.coords) != len(deployment.axes) for entry in deployment.ranks):
         return [f"every rank needs one coordinate for each of the axes {list(deployment.axes)}"]
     for index, functions in enumerate(code):
+        outside = {
+            name: np.flatnonzero((programs == index) & (group.list_of < 0)).tolist()
+            for name, group in groups.items()
+        }
         for each in (site for own in functions.values() for site in own):
             if not isinstance(each, Collective):
                 continue
             if each.group not in groups:
                 problems.append(f"{each}: there is no group {each.group!r}, only {list(groups)}")
-                continue
-            outside = np.flatnonzero((programs == index) & (groups[each.group].list_of < 0))
-            if len(outside):
-                who = ranks_do(outside.tolist(), "is", "are")
+            elif outside[each.group]:
+                who = ranks_do(outside[each.group], "is", "are")
                 problems.append(f"{each}: {who} to run it, but in no list of {each.group!r}")
     return problems
 
@@ -175,7 +177,7 @@ class _Simulation:
         return collective.group if collective else None
 
     def _named(self, parties: tuple[tuple[int, Collective], ...]) -> tuple[Party, ...]:
-        return tuple((self._classes[number].ranks, each) for number, each in parties)
+        return tuple((self._classes[number], each) for number, each in parties)
 
     def _stream(self, each: RankClass) -> Iterator[Collective]:
         code = self._code[each.number]

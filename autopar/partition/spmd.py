@@ -8,7 +8,7 @@ some; a reshard leads from one to the other, and serves every op that needs the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from autopar.cost.cluster import Cluster
@@ -31,10 +31,12 @@ class Partition:
 
     Attributes:
         cluster: Predicts the seconds of reshards, of which the fastest is taken.
+        planner: Knows reshards of earlier passes; None if there are none.
     """
 
     name: ClassVar[str] = "partition"
     cluster: Cluster
+    planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, program: Program) -> Program:
         """Returns the partitioned program.
@@ -46,7 +48,7 @@ class Partition:
         if program.level != "serial" or program.mesh is None:
             state = "it has no mesh" if program.mesh is None else f"it is {program.level} already"
             raise VerificationError("can't partition the program", [state])
-        planner = ReshardPlanner(CommunicationModel(self.cluster, program.mesh))
+        planner = self.planner or ReshardPlanner(CommunicationModel(self.cluster, program.mesh))
         interfaces = Interfaces(program)
         functions = {
             name: _FunctionPartitioner(function, interfaces, planner).run()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from autopar.completion import Complete, explain
-from autopar.cost import Cluster
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
+from autopar.ir.program import Program
 from tests.completion.text import program
 
 CLUSTER = Cluster.load("h100")
+
+
+def planner_of(program: Program) -> ReshardPlanner:
+    assert program.mesh is not None
+    return ReshardPlanner(CommunicationModel(CLUSTER, program.mesh))
 
 
 def test_fallbacks_and_resharded_values_are_named_with_their_place() -> None:
@@ -24,7 +30,7 @@ def test_fallbacks_and_resharded_values_are_named_with_their_place() -> None:
     )
     place, nbytes = Loc("m.py", 3), 64 * 128 * 4
     detail = "custom.mystery.default has no rule: all 8 processes compute all of it"
-    assert explain(done, CLUSTER) == (
+    assert explain(done, planner_of(done)) == (
         ReportEntry("replicated", "custom.mystery.default", detail, place, nbytes),
         ReportEntry("reshard", "x", "[64@dp, 128] -> [64, 128]: all_gather", place, nbytes),
         ReportEntry("origins", "3 values", "1 annotated, 1 default, 1 fallback"),
@@ -43,4 +49,4 @@ def test_reductions_are_no_conflicts() -> None:
             """
         )
     )
-    assert [entry.category for entry in explain(done, CLUSTER)] == ["origins"]
+    assert [entry.category for entry in explain(done, planner_of(done))] == ["origins"]
