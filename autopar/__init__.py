@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autopar.cost import Cluster
     from autopar.ir.errors import AutoparError
     from autopar.ir.mesh import ProcessMesh
+    from autopar.modules import CompiledModule, compile
     from autopar.pipeline import Compiled, compile_onnx
 
 __version__ = "0.1.0"
@@ -26,7 +27,9 @@ _HOMES = {
     "AutoparError": "autopar.ir.errors",
     "Cluster": "autopar.cost",
     "Compiled": "autopar.pipeline",
+    "CompiledModule": "autopar.modules",
     "ProcessMesh": "autopar.ir.mesh",
+    "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
 }
 
@@ -34,8 +37,10 @@ __all__ = [
     "AutoparError",
     "Cluster",
     "Compiled",
+    "CompiledModule",
     "ProcessMesh",
     "annotate",
+    "compile",
     "compile_onnx",
     "runtime",
 ]

@@ -27,7 +27,17 @@ MAY_IMPORT = {
     "annotate": {"ir"},
     "runtime": {"ir"},
 }
-SEE_ALL = {"__init__", "__main__", "cli", "console", "inspection", "oracle", "pipeline", "report"}
+SEE_ALL = {
+    "__init__",
+    "__main__",
+    "cli",
+    "console",
+    "inspection",
+    "modules",
+    "oracle",
+    "pipeline",
+    "report",
+}
 
 
 def imported_modules(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:

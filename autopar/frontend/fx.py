@@ -137,6 +137,7 @@ class Lowering:
         names: Names of values, by the node that computes them. Others get the node's name.
         locate: Where a node comes from; by default the line that torch noted.
         name: Name of the program.
+        when: Phase and microbatch of a node.
     """
 
     inputs: Mapping[fx.Node, GraphInput]
@@ -144,6 +145,7 @@ class Lowering:
     names: Mapping[fx.Node, str] = field(default_factory=dict)
     locate: Callable[[fx.Node], Loc] = source_line
     name: str = ""
+    when: Callable[[fx.Node], tuple[str, int]] = lambda node: ("forward", 0)
 
 
 def lower(graph: fx.Graph, lowering: Lowering) -> Program:
@@ -190,7 +192,7 @@ class _Lowerer:
             op
             for node in live
             if node.op == "call_function" and node.target is not operator.getitem
-            for op in self._ops(node)
+            for op in self._placed(node)
         )
         self._raise_if_any()
         inputs = tuple(self._one(node) for node in self.inputs)
@@ -334,6 +336,13 @@ class _Lowerer:
         if isinstance(name, tuple):
             raise InvalidInputError(f"{node.name}: a tuple where a tensor is needed")
         return name
+
+    def _placed(self, node: fx.Node) -> Sequence[Op]:
+        phase, microbatch = self.lowering.when(node)
+        ops = self._ops(node)
+        if (phase, microbatch) == ("forward", 0):
+            return ops
+        return [replace(op, phase=phase, microbatch=microbatch) for op in ops]
 
     def _ops(self, node: fx.Node) -> Sequence[Op]:
         if not is_functionalized(node):

@@ -169,9 +169,7 @@ class _ProgramParser:
         if name == "main":
             self._main = parser
         elif parser.has_ports():
-            cursor.fail(
-                "only the inputs and outputs of main have `as`, `box` or `fill`", start
-            )
+            cursor.fail("only the inputs and outputs of main have `as`, `box` or `fill`", start)
         return function
 
 

@@ -1,0 +1,302 @@
+"""`capture`: from a module and an example batch to a serial program and its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.torch.batch import (
+    Path,
+    Structure,
+    batch_label,
+    call_arguments,
+    flatten,
+    input_label,
+    pair_label,
+)
+from autopar.frontend.torch.fake import FakeModel, fake_like, fake_model, is_absent
+from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.state import StateTensor, initial_state
+from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
+from autopar.frontend.torch.update import UpdateRequest, capture_update
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.program import Program
+
+GRADIENT = "grad/"
+"""Prefix of the names of gradients; the parameter's name follows."""
+
+GRAD_NORM = "grad_norm"
+"""Name of the norm of all gradients together, before they are clipped."""
+
+
+Trained = tuple[Computed, Sequence[StateTensor]]
+"""What was computed, and the optimizer's state."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a training step consists of.
+
+    Attributes:
+        loss: `loss(model(inputs), target)`, for batches `(inputs, target)`.
+        training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
+            With neither, the model returns the loss, or something that has it as `.loss`.
+        optimizer: The optimizer, over parameters of the model.
+        clip_grad_norm: The largest norm of all gradients together; None for no clipping.
+        accumulate: Number of microbatches that a batch is cut into, along its first dimension.
+        autocast: The dtype of matrix products, as `torch.autocast` has it; None for none.
+        fetch: What a step returns besides the loss: names of parameters, for their gradients, or
+            `grad_norm`.
+    """
+
+    loss: Callable[..., Tensor] | None = None
+    training_step: Callable[[nn.Module, Any], Tensor] | None = None
+    optimizer: Optimizer | None = None
+    clip_grad_norm: float | None = None
+    accumulate: int = 1
+    autocast: torch.dtype | None = None
+    fetch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured model.
+
+    Attributes:
+        program: The serial program.
+        weights: The values of its stored inputs by name, of those that have any.
+        fills: The one value of all elements of further stored inputs, by name.
+        structure: The structure of a batch.
+        aliases: All names of each parameter and buffer by its name in the program.
+    """
+
+    program: Program
+    weights: Mapping[str, Tensor]
+    fills: Mapping[str, float]
+    structure: Structure
+    aliases: Mapping[str, tuple[str, ...]]
+
+
+def capture(model: nn.Module, example_inputs: Any, recipe: Recipe | None = None) -> Captured:
+    """Captures a forward pass, or a training step if the recipe has an optimizer.
+
+    Args:
+        model: The model, in the mode (`train()` or `eval()`) in which it is to be run. It may be
+            on the meta device: then its weights are given later.
+        example_inputs: A batch. Its shapes and dtypes count, its values don't.
+        recipe: What a step consists of.
+
+    Raises:
+        InvalidInputError: If the model, its loss or its optimizer has no static program. Names
+            the user's line.
+    """
+    return _Capture(model, example_inputs, recipe or Recipe()).run()
+
+
+class _Capture:
+    """One run of `capture`."""
+
+    def __init__(self, model: nn.Module, example_inputs: Any, recipe: Recipe) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.trains = recipe.optimizer is not None
+        self._check_recipe()
+        self.structure, self.tensors = flatten(example_inputs, self._label())
+        self.fake: FakeModel = fake_model(model)
+        self.mode = self.fake.mode
+
+    def run(self) -> Captured:
+        whole = [fake_like(tensor.detach(), self.mode) for tensor in self.tensors]
+        joint = capture_joint(self.fake, self._compute, self._microbatch(whole))
+        step = Step(self.mode)
+        inputs = Inputs(step, joint, self.fake.stored, self.structure.labels, whole)
+        done, states = self._computed(step, inputs, joint)
+        for name, node in done.buffers.items():
+            step.update(node, inputs.stored[name], name)
+        step.close()
+        program = _with_roles(lower(step.graph, self._lowering(step)))
+        fills = {each.label: each.fill for each in states if each.fill is not None}
+        aliases = {name: each.aliases for name, each in self.fake.stored.items()}
+        weights = self._weights(joint, inputs, states, program)
+        return Captured(program, weights, fills, self.structure, aliases)
+
+    def _check_recipe(self) -> None:
+        recipe = self.recipe
+        if recipe.loss is not None and recipe.training_step is not None:
+            raise InvalidInputError("both loss= and training_step= are given; give one")
+        if not self.trains:
+            for name in ("loss", "training_step", "clip_grad_norm"):
+                if getattr(recipe, name) is not None:
+                    raise InvalidInputError(f"{name}= is given without optimizer=; give both")
+        if recipe.accumulate < 1:
+            raise InvalidInputError(f"accumulate={recipe.accumulate}; give at least 1")
+
+    def _label(self) -> Callable[[Path], str]:
+        if self.recipe.training_step is not None:
+            return batch_label
+        return (input_label if self.recipe.loss is None else pair_label)(self.model)
+
+    def _microbatch(self, whole: Sequence[Tensor]) -> list[Tensor]:
+        count = self.recipe.accumulate
+        if count == 1:
+            return list(whole)
+        parts = []
+        for label, tensor in zip(self.structure.labels, whole, strict=True):
+            if tensor.ndim == 0 or tensor.shape[0] % count:
+                raise InvalidInputError(
+                    f"accumulate={count} doesn't divide the first dimension of {label!r}, of shape"
+                    f" {list(tensor.shape)}"
+                )
+            with self.mode:
+                parts.append(tensor[: tensor.shape[0] // count].clone())
+        return parts
+
+    def _compute(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        with torch.set_grad_enabled(self.trains), self._autocast():
+            outputs = self._outputs(model, self.structure.rebuild(tensors))
+            return _loss_of(outputs) if self.trains else outputs
+
+    def _outputs(self, model: nn.Module, batch: Any) -> Any:
+        recipe = self.recipe
+        if recipe.training_step is not None:
+            return recipe.training_step(model, batch)
+        inputs, targets = (batch, ()) if recipe.loss is None else (batch[0], batch[1:])
+        args, kwargs = call_arguments(inputs)
+        outputs = model(*args, **kwargs)
+        return outputs if recipe.loss is None else recipe.loss(outputs, *targets)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = self.recipe.autocast
+        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+    def _computed(self, step: Step, inputs: Inputs, joint: Joint) -> Trained:
+        if self.recipe.optimizer is not None:
+            return self._train(step, inputs, joint, self.recipe.optimizer)
+        inputs.add_batch(step)
+        done = compute(step, joint, inputs, self.recipe.accumulate)
+        step.outputs.extend(GraphOutput(node, label) for label, node in done.outputs.items())
+        return done, []
+
+    def _trained(self, optimizer: Optimizer, joint: Joint) -> dict[str, nn.Parameter]:
+        """Returns the parameters that the optimizer updates, by name."""
+        given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        sources = {name: each.source for name, each in self.fake.stored.items()}
+        if foreign := given - set(map(id, sources.values())):
+            raise InvalidInputError(
+                f"the optimizer has {len(foreign)} parameters that aren't the model's; make it"
+                " from model.parameters(), after the model has its final parameters"
+            )
+        trained = {
+            name: source
+            for name, source in sources.items()
+            if isinstance(source, nn.Parameter) and name in joint.gradients and id(source) in given
+        }
+        if not trained:
+            raise InvalidInputError("the loss depends on no parameter that the optimizer updates")
+        return trained
+
+    def _train(self, step: Step, inputs: Inputs, joint: Joint, optimizer: Optimizer) -> Trained:
+        """Adds all that a training step computes."""
+        trained = self._trained(optimizer, joint)
+        states = initial_state(optimizer, trained, self.mode)
+        sources = [
+            step.input(GraphInput(each.label, "optimizer_state", each.label), each.fake)
+            for each in states
+        ]
+        inputs.add_batch(step)
+        rates = [step.input(GraphInput(name, "input", name), fake) for name, fake in self._rates()]
+        done = compute(step, joint, inputs, self.recipe.accumulate)
+        assert done.loss is not None
+        for name, node in done.gradients.items():
+            step.names[node] = f"{GRADIENT}{name}"
+        step.names[done.loss] = "loss"
+        step.outputs.append(GraphOutput(done.loss, "loss"))
+        request = UpdateRequest(optimizer, trained, states, self.recipe.clip_grad_norm)
+        captured = capture_update(request, self.mode)
+        norm, updates = update(
+            step,
+            captured,
+            rates,
+            [inputs.stored[name] for name in trained],
+            [done.gradients[name] for name in trained],
+            sources,
+        )
+        step.outputs.extend(self._fetched(done, norm))
+        labels = (*trained, *(each.label for each in states))
+        for label, (new, old) in zip(labels, updates, strict=True):
+            step.update(new, old, label)
+        return done, states
+
+    def _rates(self) -> list[tuple[str, Tensor]]:
+        assert self.recipe.optimizer is not None
+        count = len(self.recipe.optimizer.param_groups)
+        names = ["lr"] if count == 1 else [f"lr.{at}" for at in range(count)]
+        with self.mode:
+            return [(name, torch.empty((), dtype=torch.float32)) for name in names]
+
+    def _fetched(self, done: Computed, norm: Any) -> list[GraphOutput]:
+        found = []
+        for name in self.recipe.fetch:
+            if name == GRAD_NORM and norm is not None:
+                found.append(GraphOutput(norm, GRAD_NORM))
+            elif (parameter := name.removeprefix(GRADIENT)) in done.gradients:
+                found.append(GraphOutput(done.gradients[parameter], f"{GRADIENT}{parameter}"))
+            else:
+                hint = near_misses(name, (*done.gradients, GRAD_NORM))
+                raise InvalidInputError(
+                    f"fetch={name!r}: no parameter with a gradient has this name{hint}"
+                    + ("; grad_norm needs clip_grad_norm=" if name == GRAD_NORM else "")
+                )
+        return found
+
+    def _lowering(self, step: Step) -> Lowering:
+        return Lowering(
+            step.inputs,
+            step.outputs,
+            step.names,
+            name=type(self.model).__name__,
+            when=lambda node: step.places.get(node, ("forward", 0)),
+        )
+
+    def _weights(
+        self, joint: Joint, inputs: Inputs, states: Sequence[StateTensor], program: Program
+    ) -> dict[str, Tensor]:
+        needed = {port.name for port in program.signature.inputs}
+        found = {name: each.source for name, each in self.fake.stored.items()}
+        for at, tensor in enumerate(joint.constants.values()):
+            found[f"constant.{at}"] = tensor
+        found.update({each.label: each.source for each in states if each.source is not None})
+        return {
+            name: tensor.detach()
+            for name, tensor in found.items()
+            if name in needed and not is_absent(tensor)
+        }
+
+
+def _loss_of(outputs: Any) -> Tensor:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    loss = outputs if loss is None else loss
+    if not isinstance(loss, Tensor) or math.prod(loss.shape) != 1:
+        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise InvalidInputError(
+            f"a step needs a loss that is one number, this one is {found}; give loss= or"
+            " training_step="
+        )
+    return loss.reshape(())
+
+
+def _with_roles(program: Program) -> Program:
+    """Returns the program with gradients marked as such."""
+    values = {
+        name: replace(value, role="gradient") if name.startswith(GRADIENT) else value
+        for name, value in program.main.values.items()
+    }
+    return program.with_main(replace(program.main, values=values))

@@ -1,0 +1,189 @@
+"""Captures a forward pass, or a forward and backward pass, as one graph of ATen ops.
+
+The graph is traced on fake tensors and composite where autograd has formulas of its own (norms,
+softmax, attention): completion takes an op apart only where a split needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch._export.utils import _compiling_state_context
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import preserve_node_meta
+from torch.utils import _pytree as pytree
+
+from autopar.frontend.torch.fake import FakeModel
+from autopar.frontend.torch.origin import (
+    UserLines,
+    is_user_code,
+    named_modules,
+    spread_origins,
+)
+from autopar.ir.errors import InvalidInputError
+
+Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
+"""(model, tensors of the batch) -> a pytree of tensors; the loss first, where there is one."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A captured graph and what its placeholders and outputs are.
+
+    Attributes:
+        graph: The graph, without side effects.
+        stored: Names of the model's tensors, by placeholder.
+        batch: Positions in the batch, by placeholder.
+        constants: Tensors that the code holds, by the node that gets them.
+        tangent: The placeholder of the loss's gradient; None without a backward pass.
+        outputs: What the model returns, in order.
+        labels: Names of the outputs.
+        gradients: The gradients by name of the parameter, several for a tied one.
+        updates: New contents of buffers, by name.
+    """
+
+    graph: fx.Graph
+    stored: Mapping[fx.Node, str]
+    batch: Mapping[fx.Node, int]
+    constants: Mapping[fx.Node, Tensor]
+    tangent: fx.Node | None
+    outputs: tuple[fx.Node, ...]
+    labels: tuple[str, ...]
+    gradients: Mapping[str, tuple[fx.Node, ...]]
+    updates: Mapping[str, fx.Node]
+
+
+class _Step(nn.Module):
+    """A module whose `forward` is a function of a model and the tensors of a batch."""
+
+    def __init__(self, model: nn.Module, compute: Compute) -> None:
+        super().__init__()
+        self.model = model
+        self.compute = compute
+        self.labels: tuple[str, ...] = ()
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.compute(self.model, tensors)
+        paths, _ = pytree.tree_flatten_with_path(outputs)
+        found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
+        self.labels = tuple(pytree.keystr(path) for path, _ in found)
+        return tuple(leaf for _, leaf in found)
+
+
+def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) -> Joint:
+    """Captures what a function computes, and the gradient of its first result if that has one.
+
+    Args:
+        fake: The model.
+        compute: What is to be computed.
+        batch: Fake tensors of the batch.
+
+    Raises:
+        InvalidInputError: If the code depends on values of tensors, or can't be traced. Names the
+            user's line.
+    """
+    step = _Step(fake.module, compute)
+    with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
+        stack.enter_context(_compiling_state_context())
+        stack.enter_context(named_modules(step, skip="model"))
+        stack.enter_context(UserLines())
+        joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
+        module = joint.graph_module
+    spread_origins(module.graph)
+    return _described(module, fake, step.labels)
+
+
+def _described(module: fx.GraphModule, fake: FakeModel, labels: tuple[str, ...]) -> Joint:
+    owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
+    stored: dict[fx.Node, str] = {}
+    batch: dict[fx.Node, int] = {}
+    constants: dict[fx.Node, Tensor] = {}
+    tangent: fx.Node | None = None
+    for node in module.graph.nodes:
+        described = node.meta.get("desc")
+        if node.op == "get_attr":
+            constants[node] = _attribute(module, node)
+        elif node.op != "placeholder":
+            continue
+        elif _is(described, "TangentAOTInput"):
+            tangent = node
+        elif _is(described, "PlainAOTInput"):
+            batch[node] = described.idx
+        elif _is(described, "ParamAOTInput", "BufferAOTInput"):
+            stored[node] = owner[described.target.removeprefix("model.")]
+    outputs: list[fx.Node] = []
+    gradients: dict[str, tuple[fx.Node, ...]] = {}
+    updates: dict[str, fx.Node] = {}
+    for node, described in _outputs(module.graph):
+        if _is(described, "PlainAOTOutput"):
+            outputs.append(node)
+        elif _is(described, "GradAOTOutput") and _is(described.grad_of, "ParamAOTInput"):
+            name = owner[described.grad_of.target.removeprefix("model.")]
+            gradients[name] = (*gradients.get(name, ()), node)
+        elif _is(described, "InputMutationAOTOutput"):
+            updates[owner[described.mutated_input.target.removeprefix("model.")]] = node
+    return Joint(
+        module.graph,
+        stored,
+        batch,
+        constants,
+        tangent,
+        tuple(outputs),
+        labels,
+        gradients,
+        updates,
+    )
+
+
+def _outputs(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
+    output = graph.output_node()
+    nodes, described = output.args[0], output.meta["desc"]
+    assert isinstance(nodes, (list, tuple))
+    for node, each in zip(nodes, described, strict=True):
+        if isinstance(node, fx.Node):
+            yield node, each
+
+
+def _is(described: object, *names: str) -> bool:
+    return type(described).__name__ in names
+
+
+def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
+    found: Any = module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    if not isinstance(found, Tensor):
+        raise InvalidInputError(f"{node.name}: the code holds a {type(found).__name__}")
+    return found
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turns what tracing raises into an error that names the user's line."""
+    try:
+        yield
+    except InvalidInputError:
+        raise
+    except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
+        raise InvalidInputError(
+            f"{_user_line(error)}: what this line does depends on the values of a tensor, so it has"
+            " no static program; use torch.where or masks instead of Python conditions, and keep"
+            " .item(), .tolist() and nonzero() out of the model"
+        ) from error
+    except Exception as error:
+        raise InvalidInputError(
+            f"{_user_line(error)}: can't trace the model: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _user_line(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_user_code(frame.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "the model"

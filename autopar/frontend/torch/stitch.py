@@ -1,0 +1,254 @@
+"""Puts captured graphs together into one graph of a whole step, and says what its parts are.
+
+    batch -> microbatches -> forward and backward of each -> gradients, summed -> clip, update
+
+The microbatches are the parts of the batch along the first dimension of each of its tensors. Their
+losses are averaged, and so their gradients, as a loop that accumulates gradients does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autopar.frontend.fx import GraphInput, GraphOutput
+from autopar.frontend.torch.fake import Stored
+from autopar.frontend.torch.joint import Joint
+from autopar.frontend.torch.origin import is_backward, module_of
+from autopar.frontend.torch.update import Update
+
+aten = torch.ops.aten
+
+Place = tuple[str, int]
+"""Phase and microbatch of an op."""
+
+
+@dataclass
+class Step:
+    """The graph of a step, as it is put together.
+
+    Attributes:
+        mode: The mode of its fake tensors.
+        graph: The graph.
+        inputs: What its placeholders are, in the order of the program's inputs.
+        outputs: What it returns.
+        names: Names of values by the node that computes them.
+        places: Phase and microbatch of its nodes.
+    """
+
+    mode: FakeTensorMode
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    inputs: dict[fx.Node, GraphInput] = field(default_factory=dict)
+    outputs: list[GraphOutput] = field(default_factory=list)
+    names: dict[fx.Node, str] = field(default_factory=dict)
+    places: dict[fx.Node, Place] = field(default_factory=dict)
+
+    def input(self, given: GraphInput, tensor: Tensor) -> fx.Node:
+        """Adds an input."""
+        node = self.graph.placeholder(f"input_{len(self.inputs)}")
+        node.meta["val"] = tensor
+        self.inputs[node] = given
+        return node
+
+    def call(self, place: Place, target: Any, *args: Any) -> fx.Node:
+        """Adds an op."""
+        node = self.graph.call_function(target, args)
+        with self.mode:
+            node.meta["val"] = target(*fx.node.map_arg(args, lambda n: n.meta["val"]))
+        self.places[node] = place
+        return node
+
+    def copy(
+        self, graph: fx.Graph, given: dict[fx.Node, fx.Node], phase: str, microbatch: int = 0
+    ) -> dict[fx.Node, fx.Node]:
+        """Adds the ops of a graph and returns its nodes' counterparts.
+
+        Args:
+            graph: The graph.
+            given: The counterparts of its placeholders and attributes.
+            phase: The phase of ops that aren't of the backward pass.
+            microbatch: The microbatch of its ops.
+        """
+        for node in graph.nodes:
+            if node.op == "call_function" and node.target not in _EFFECTS:
+                made = self.graph.node_copy(node, given.__getitem__)
+                self.places[made] = ("backward" if is_backward(node) else phase, microbatch)
+                if module := module_of(node):
+                    self.names[made] = f"{module}.{made.name}"
+                given[node] = made
+        return given
+
+    def update(self, new: fx.Node, old: fx.Node, label: str) -> None:
+        """Makes a value the new content of an input, and an output."""
+        self.names[new] = f"{label}.new"
+        self.outputs.append(GraphOutput(new, label, old))
+
+    def close(self) -> None:
+        """Ends the graph."""
+        self.graph.output(tuple(output.node for output in self.outputs))
+
+
+_EFFECTS = (
+    torch.ops.profiler._record_function_enter_new.default,
+    torch.ops.profiler._record_function_exit._RecordFunction,
+    aten.copy_.default,
+)
+"""Ops that tell the profiler where a step begins and ends, and those that write results back into
+the inputs, where they are returned as well."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What the forward and backward passes leave.
+
+    Attributes:
+        outputs: Results of the model by label, those of all microbatches put together.
+        loss: The loss; None for a forward pass.
+        gradients: By name of the parameter.
+        buffers: New contents of buffers, by name.
+    """
+
+    outputs: Mapping[str, fx.Node]
+    loss: fx.Node | None
+    gradients: Mapping[str, fx.Node]
+    buffers: Mapping[str, fx.Node]
+
+
+class Inputs:
+    """The inputs that a model needs, added to a step.
+
+    Args:
+        step: The step.
+        joint: The captured graph.
+        stored: The model's tensors by name.
+        labels: Names of the tensors of the batch.
+        batch: Fake tensors of the whole batch.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        joint: Joint,
+        stored: Mapping[str, Stored],
+        labels: Sequence[str],
+        batch: Sequence[Tensor],
+    ) -> None:
+        used = {*joint.stored.values(), *joint.gradients, *joint.updates}
+        self.stored = {
+            name: step.input(GraphInput(name, each.role, name), each.fake)
+            for role in ("parameter", "buffer")
+            for name, each in stored.items()
+            if each.role == role and name in used
+        }
+        self.constants = {
+            node: step.input(GraphInput(f"constant.{at}", "constant"), tensor)
+            for at, (node, tensor) in enumerate(joint.constants.items())
+        }
+        self.labels = labels
+        self.tensors = batch
+        self.batch: list[fx.Node] = []
+
+    def add_batch(self, step: Step) -> None:
+        """Adds the batch, which comes after all that is stored."""
+        for label, tensor in zip(self.labels, self.tensors, strict=True):
+            self.batch.append(step.input(GraphInput(label, "input", label), tensor))
+
+
+def compute(step: Step, joint: Joint, inputs: Inputs, microbatches: int = 1) -> Computed:
+    """Adds the forward and backward passes of all microbatches."""
+    buffers: dict[str, fx.Node] = {}
+    parts: list[dict[fx.Node, fx.Node]] = []
+    for number, batch in enumerate(_microbatches(step, inputs.batch, microbatches)):
+        given: dict[fx.Node, fx.Node] = dict(inputs.constants)
+        for node, name in joint.stored.items():
+            given[node] = buffers.get(name, inputs.stored[name])
+        for node, position in joint.batch.items():
+            given[node] = batch[position]
+        if joint.tangent is not None:
+            loss = joint.tangent.meta["val"]
+            one = step.call(("forward", number), aten.full.default, [], 1.0 / microbatches)
+            if loss.dtype != torch.float32:
+                one = step.call(("forward", number), aten._to_copy.default, one, loss.dtype)
+            given[joint.tangent] = one
+        parts.append(step.copy(joint.graph, given, "forward", number))
+        buffers = {name: parts[-1][node] for name, node in joint.updates.items()}
+    gradients = {
+        name: _summed(step, [part[node] for part in parts for node in nodes])
+        for name, nodes in joint.gradients.items()
+    }
+    outputs = {
+        label: _joined(step, [part[node] for part in parts])
+        for label, node in zip(joint.labels, joint.outputs, strict=True)
+    }
+    loss = None
+    if joint.tangent is not None:
+        losses = [part[joint.outputs[0]] for part in parts]
+        loss = _averaged(step, losses)
+    return Computed(outputs, loss, gradients, buffers)
+
+
+def update(
+    step: Step,
+    captured: Update,
+    rates: Sequence[fx.Node],
+    parameters: Sequence[fx.Node],
+    gradients: Sequence[fx.Node],
+    states: Sequence[fx.Node],
+) -> tuple[fx.Node | None, list[tuple[fx.Node, fx.Node]]]:
+    """Adds clipping and the optimizer's step.
+
+    Returns:
+        The norm of all gradients, if they are clipped, and the new content of each parameter and
+        state, each with the old one.
+    """
+    given: dict[fx.Node, fx.Node] = {}
+    given.update(zip(captured.parameters, parameters, strict=True))
+    given.update(zip(captured.gradients, gradients, strict=True))
+    given.update(zip(captured.states, states, strict=True))
+    given.update(zip(captured.rates, rates, strict=True))
+    done = step.copy(captured.graph, given, "update")
+    new = [done[node] for node in (*captured.new_parameters, *captured.new_states)]
+    norm = None if captured.norm is None else done[captured.norm]
+    return norm, list(zip(new, (*parameters, *states), strict=True))
+
+
+def _microbatches(step: Step, batch: Sequence[fx.Node], count: int) -> Iterator[Sequence[fx.Node]]:
+    for number in range(count):
+        if count == 1:
+            yield batch
+            return
+        parts = []
+        for node in batch:
+            size = node.meta["val"].shape[0] // count
+            bounds = (0, number * size, (number + 1) * size)
+            parts.append(step.call(("forward", number), aten.slice.Tensor, node, *bounds))
+        yield parts
+
+
+def _summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
+    total = nodes[0]
+    for node in nodes[1:]:
+        total = step.call(("backward", 0), aten.add.Tensor, total, node)
+    return total
+
+
+def _averaged(step: Step, losses: Sequence[fx.Node]) -> fx.Node:
+    if len(losses) == 1:
+        return losses[0]
+    total = losses[0]
+    for loss in losses[1:]:
+        total = step.call(("forward", 0), aten.add.Tensor, total, loss)
+    return step.call(("forward", 0), aten.div.Scalar, total, len(losses))
+
+
+def _joined(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
+    if len(nodes) == 1:
+        return nodes[0]
+    if nodes[0].meta["val"].ndim == 0:
+        return step.call(("forward", 0), aten.stack.default, list(nodes))
+    return step.call(("forward", 0), aten.cat.default, list(nodes))

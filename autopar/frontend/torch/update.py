@@ -1,0 +1,215 @@
+"""Captures what happens between gradients and new parameters: clipping, and the optimizer's step.
+
+The user's own optimizer is run, on fake tensors and with its state, learning rates and gradients
+as inputs. So every optimizer of torch.optim works that is a function of those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+from torch._export.utils import _compiling_state_context
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+
+from autopar.frontend.torch.state import StateTensor, cloned
+from autopar.ir.errors import InvalidInputError
+
+Item = TypeVar("Item")
+
+_OPTIONS: Mapping[str, Any] = {"capturable": True, "foreach": False, "differentiable": False}
+"""Options that say how, not what, to compute: as one function of tensors, op by op."""
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    """What is to be captured.
+
+    Attributes:
+        optimizer: The user's optimizer. It isn't changed.
+        parameters: The user's parameters that have gradients, by name.
+        states: The optimizer's state.
+        clip_norm: The largest norm of all gradients together; None for no clipping.
+    """
+
+    optimizer: Optimizer
+    parameters: Mapping[str, nn.Parameter]
+    states: Sequence[StateTensor]
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """A captured update.
+
+    Attributes:
+        graph: The graph, without side effects.
+        parameters, gradients, states, rates: Its placeholders, in the order of the request.
+        new_parameters, new_states: What it returns, in the order of the request.
+        norm: The norm of all gradients before clipping; None without clipping.
+    """
+
+    graph: fx.Graph
+    parameters: list[fx.Node]
+    gradients: list[fx.Node]
+    states: list[fx.Node]
+    rates: list[fx.Node]
+    new_parameters: list[fx.Node]
+    new_states: list[fx.Node]
+    norm: fx.Node | None
+
+
+def capture_update(request: UpdateRequest, mode: FakeTensorMode) -> Update:
+    """Captures an update.
+
+    Raises:
+        InvalidInputError: If the optimizer isn't a function of parameters, gradients and state.
+    """
+    count, states = len(request.parameters), len(request.states)
+    groups = len(request.optimizer.param_groups)
+
+    def update(*tensors: Tensor) -> list[Tensor]:
+        return _run(request, *_cut(tensors, (count, count, states, groups)))
+
+    with mode:
+        parameters = [torch.empty(p.shape, dtype=p.dtype) for p in request.parameters.values()]
+        gradients = [torch.empty_like(p) for p in parameters]
+        rates = [torch.empty((), dtype=torch.float32) for _ in range(groups)]
+    fake = [*parameters, *gradients, *(s.fake for s in request.states), *rates]
+    name = type(request.optimizer).__name__
+    with mode, _compiling_state_context(), torch.no_grad(), _explained(name):
+        module = make_fx(torch.func.functionalize(update))(*fake)
+    return _described(module.graph, request, groups)
+
+
+def _run(
+    request: UpdateRequest,
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    states: list[Tensor],
+    rates: list[Tensor],
+) -> list[Tensor]:
+    outputs: list[Tensor] = []
+    if request.clip_norm is not None:
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=False)
+        scale = torch.clamp(request.clip_norm / (norm + 1e-6), max=1.0)
+        gradients = [gradient * scale for gradient in gradients]
+        outputs.append(norm)
+    theirs = dict(zip(map(id, request.parameters.values()), parameters, strict=True))
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    groups = []
+    for group, rate in zip(request.optimizer.param_groups, rates, strict=True):
+        options = {key: value for key, value in _OPTIONS.items() if key in group}
+        if group.get("fused"):
+            options["capturable"] = False
+        own = [theirs[id(p)] for p in group["params"] if id(p) in theirs]
+        groups.append({**group, **options, "params": own, "lr": rate})
+    optimizer = cloned(request.optimizer, groups)
+    by_name = dict(zip(request.parameters, parameters, strict=True))
+    for each, state in zip(request.states, states, strict=True):
+        optimizer.state[by_name[each.parameter]][each.name] = state
+    with _TensorScalars():
+        optimizer.step()
+    _check_state(optimizer, request, by_name)
+    return [*outputs, *(t.clone() for t in parameters), *(t.clone() for t in states)]
+
+
+def _check_state(
+    optimizer: Optimizer, request: UpdateRequest, parameters: Mapping[str, Tensor]
+) -> None:
+    known = {(each.parameter, each.name) for each in request.states}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state[parameter].items():
+            if isinstance(value, Tensor) and (name, key) not in known:
+                raise InvalidInputError(
+                    f"{type(optimizer).__name__} can't be compiled: it makes its state {key!r} in"
+                    " its first step, which is unlike the later ones; take some steps before"
+                )
+
+
+def _described(graph: fx.Graph, request: UpdateRequest, groups: int) -> Update:
+    count, states = len(request.parameters), len(request.states)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (results,) = graph.output_node().args
+    assert isinstance(results, (list, tuple))
+    outputs = [node for node in results if isinstance(node, fx.Node)]
+    norms = int(request.clip_norm is not None)
+    norm, new_parameters, new_states = _cut(outputs, (norms, count, states))
+    parameters, gradients, old, rates = _cut(placeholders, (count, count, states, groups))
+    return Update(
+        graph,
+        parameters,
+        gradients,
+        old,
+        rates,
+        new_parameters,
+        new_states,
+        norm[0] if norm else None,
+    )
+
+
+def _cut(items: Sequence[Item], lengths: Sequence[int]) -> list[list[Item]]:
+    """Returns consecutive parts of these lengths."""
+    fresh = iter(items)
+    return [list(islice(fresh, length)) for length in lengths]
+
+
+class _TensorScalars(TorchFunctionMode):
+    """Lets a learning rate that is a tensor stand where torch wants a number.
+
+    `p.add_(x, alpha=-lr)` and `p.addcdiv_(x, y, value=-lr)` read the number out of a tensor, which
+    a static program can't; the product is the same.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        factor = kwargs.get("alpha" if name in _SUMS else "value")
+        if not isinstance(factor, Tensor) or name not in (*_SUMS, *_PRODUCTS):
+            return func(*args, **kwargs)
+        if name in _SUMS:
+            return _SUMS[name](args[0], args[1] * factor)
+        term = args[1] * args[2] if "mul" in name else args[1] / args[2]
+        return _PRODUCTS[name](args[0], term * factor)
+
+
+_SUMS: Mapping[str, Any] = {
+    "add": torch.add,
+    "add_": Tensor.add_,
+    "sub": torch.sub,
+    "sub_": Tensor.sub_,
+}
+_PRODUCTS: Mapping[str, Any] = {
+    "addcmul": torch.add,
+    "addcmul_": Tensor.add_,
+    "addcdiv": torch.add,
+    "addcdiv_": Tensor.add_,
+}
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(
+            f"the step of {name} can't be captured as a function of parameters, gradients and"
+            f" state: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,112 @@
+"""What users call on a `torch.nn.Module`: `compile` for a mesh.
+
+compiled = autopar.compile(model, (x, y), mesh="dp=2,tp=4", loss=criterion, optimizer=adamw)
+compiled.save("build/")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from autopar.annotate import Pin, parse_mesh
+from autopar.annotate.mapping_text import Entry
+from autopar.cost import Cluster
+from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.ir.mesh import ProcessMesh
+from autopar.mapping import Placement
+from autopar.pipeline import NO_PRESETS, Compiled, CompileOptions, compile_program, write
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """A compiled model or training step.
+
+    Attributes:
+        captured: The serial program, as it was captured, and the model's weights.
+        compiled: The programs of the ranks.
+    """
+
+    captured: Captured
+    compiled: Compiled
+
+    def save(self, build: str | Path) -> None:
+        """Writes the build folder; an older build there stays whole until the new one is complete.
+
+        Raises:
+            InvalidInputError: If the folder can't be written, or is something else than a build.
+        """
+        write(self.compiled, self.captured.weights, Path(build))
+
+
+def compile(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    mesh: str | ProcessMesh,
+    loss: Callable[..., Tensor] | None = None,
+    training_step: Callable[[nn.Module, Any], Tensor] | None = None,
+    optimizer: Optimizer | None = None,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    autocast: torch.dtype | None = None,
+    fetch: Sequence[str] = (),
+    strategy: str | None = "",
+    shard: Mapping[str, Sequence[Entry]] | None = None,
+    cluster: str | Cluster = "cpu",
+    placement: Placement = "identity",
+) -> CompiledModule:
+    """Compiles a model, or a training step of it, for a mesh.
+
+        >>> compile(
+        ...     model, (x, y), mesh="dp=2,tp=4", loss=nn.CrossEntropyLoss(),
+        ...     optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4),
+        ... ).save("build/")  # doctest: +SKIP
+
+    Nothing is computed: shapes and dtypes count. The model isn't changed.
+
+    Args:
+        model: The model, in the mode (`train()` or `eval()`) in which it is to be run. It may be
+            on the meta device.
+        example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name;
+            with `loss`, a pair of that and the target.
+        mesh: The processes: a mesh, or text as `2x4` or `dp=2,tp=4`.
+        loss: `loss(model(inputs), target)`.
+        training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
+            With neither, the model returns the loss, or something that has it as `.loss`.
+        optimizer: The optimizer of a training step; without one, the forward pass is compiled.
+        clip_grad_norm: The largest norm of all gradients together.
+        accumulate: Number of microbatches that a batch is cut into.
+        autocast: The dtype of matrix products, as `torch.autocast` has it.
+        fetch: What a step returns besides the loss: parameters, for their gradients, `grad_norm`.
+        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
+            presets.
+        shard: Pins: a dims_mapping by name pattern.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster.
+        placement: Which logical process each rank carries out.
+
+    Raises:
+        AutoparError: If the model, an option or a pin can't be used as given.
+    """
+    recipe = Recipe(
+        loss, training_step, optimizer, clip_grad_norm, accumulate, autocast, tuple(fetch)
+    )
+    captured = capture(model, example_inputs, recipe)
+    pins = tuple(
+        Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
+        for pattern, mapping in (shard or {}).items()
+    )
+    options = CompileOptions(
+        mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
+        cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
+        strategy=None if strategy == NO_PRESETS else strategy,
+        pins=pins,
+        placement=placement,
+    )
+    return CompiledModule(captured, compile_program(captured.program, options))

@@ -1,0 +1,164 @@
+"""Captured training steps compute what PyTorch computes, and bad input is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+
+from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.ir.errors import InvalidInputError
+from autopar.runtime.serial import run_serial
+
+
+class Net(nn.Module):
+    """Two layers around a batch norm, the second one tied to an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8, bias=False)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 10, bias=False)
+        self.table = nn.Embedding(10, 8)
+        self.table.weight = self.second.weight
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        out: Tensor = self.second(F.gelu(self.norm(self.first(x))) + self.table(ids))
+        return out
+
+
+def batch(seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(6, 4, generator=generator)
+    ids = torch.randint(0, 10, (6,), generator=generator)
+    return (x, ids), torch.randn(6, 10, generator=generator)
+
+
+def stored_values(captured: Captured) -> dict[str, Tensor]:
+    """Returns the values of all that a program stores, in memory of their own."""
+    values = {name: tensor.clone() for name, tensor in captured.weights.items()}
+    for port in captured.program.signature.inputs:
+        if port.name in captured.fills:
+            values[port.name] = torch.full(port.shape, captured.fills[port.name])
+    return values
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: SGD(p, 0.1),
+    "nesterov": lambda p: SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda p: Adam(p, 0.01, amsgrad=True),
+    "adamw": lambda p: AdamW(p, 0.01, weight_decay=0.1),
+    "adagrad": lambda p: Adagrad(p, 0.01, lr_decay=0.1),
+    "rmsprop": lambda p: RMSprop(p, 0.01, momentum=0.9, centered=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("accumulate", "clip"), [(1, None), (2, 0.5)])
+def test_a_captured_step_is_pytorchs(name: str, accumulate: int, clip: float | None) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer: Optimizer = OPTIMIZERS[name](model.parameters())
+    recipe = Recipe(F.mse_loss, None, optimizer, clip, accumulate)
+    captured = capture(model, batch(0), recipe)
+    assert "table.weight" not in captured.program.main.values
+    stored = stored_values(captured)
+    aliases = captured.program.main.aliases
+    labels = {port.name: port.label for port in captured.program.signature.outputs}
+    for number in range(3):
+        (x, ids), target = batch(number)
+        inputs = {"x": x, "ids": ids, "target": target, "lr": optimizer.param_groups[0]["lr"]}
+        outputs = run_serial(captured.program, stored, inputs)
+        stored.update({old: outputs[labels[new]] for new, old in aliases})
+        loss = eager_step(model, optimizer, batch(number), accumulate, clip)
+        torch.testing.assert_close(outputs["loss"], loss, rtol=1e-6, atol=0)
+        optimizer.param_groups[0]["lr"] *= 0.5
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        if key != "table.weight":
+            torch.testing.assert_close(stored[key], tensor.detach(), rtol=1e-5, atol=1e-6)
+
+
+def eager_step(
+    model: nn.Module,
+    optimizer: Optimizer,
+    batch: tuple[tuple[Tensor, Tensor], Tensor],
+    accumulate: int,
+    clip: float | None,
+) -> Tensor:
+    (x, ids), target = batch
+    optimizer.zero_grad()
+    total = torch.tensor(0.0)
+    for part in zip(*(t.chunk(accumulate) for t in (x, ids, target)), strict=True):
+        loss = F.mse_loss(model(*part[:2]), part[2]) / accumulate
+        loss.backward()
+        total += loss.detach()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    return total
+
+
+def test_ops_know_their_line_module_and_phase() -> None:
+    model = Net()
+    recipe = Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1))
+    main = capture(model, batch(0), recipe).program.main
+    products = [op for op in main.ops if op.kind == "aten.mm.default"]
+    assert {op.phase for op in products} == {"forward", "backward"}
+    assert all(op.loc.file == __file__ for op in products)
+    assert main.values["grad/second.weight"].role == "gradient"
+    assert any(name.startswith("norm.") for name in main.values)
+
+
+def test_a_model_without_weights_is_captured() -> None:
+    with torch.device("meta"):
+        model = Net()
+    captured = capture(model, batch(0), Recipe(F.mse_loss, None, AdamW(model.parameters())))
+    assert not captured.weights
+    assert captured.program.main.values["exp_avg/first.weight"].shape == (8, 4)
+
+
+def test_a_forward_pass_returns_what_the_model_does() -> None:
+    model = Net().eval()
+    (x, ids), _ = batch(0)
+    captured = capture(model, {"ids": ids, "x": x})
+    outputs = run_serial(captured.program, stored_values(captured), {"x": x, "ids": ids})
+    torch.testing.assert_close(next(iter(outputs.values())), model(x, ids))
+
+
+class Branching(nn.Module):
+    """Does what the values of its input say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return self.layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({}, r"test_capture.py:\d+: what this line does depends on the values of a tensor"),
+        ({"loss": F.mse_loss}, "loss= is given without optimizer="),
+        ({"accumulate": 0}, "accumulate=0"),
+    ],
+)
+def test_what_has_no_static_program_is_refused(recipe: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        capture(Branching(), torch.zeros(2, 4), Recipe(**recipe))  # type: ignore[arg-type]
+
+
+def test_an_optimizer_must_be_a_function_of_gradients_and_state() -> None:
+    model = Net()
+    for optimizer, message in [
+        (torch.optim.LBFGS(model.parameters()), "LBFGS can't be compiled"),
+        (SGD(model.parameters(), 0.1, momentum=0.9, dampening=0.5), "dampening=0.5"),
+        (SGD(Net().parameters(), 0.1), "parameters that aren't the model's"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            capture(model, batch(0), Recipe(F.mse_loss, None, optimizer))
