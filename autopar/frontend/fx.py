@@ -102,6 +102,7 @@ class GraphInput:
         label: The user's name for it; the value's if empty.
         loc: Where it comes from.
         kept: Whether it stays an input of the program even if nothing reads it.
+        fill: What all its elements are unless something else is given.
     """
 
     name: str
@@ -109,6 +110,7 @@ class GraphInput:
     label: str = ""
     loc: Loc = UNKNOWN
     kept: bool = True
+    fill: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,9 +405,9 @@ class _Lowerer:
         return None
 
     def _signature(self, main: Function) -> Signature:
-        labels = [given.label for given in self.inputs.values()]
         inputs = tuple(
-            _port(main.values[name], label) for name, label in zip(main.inputs, labels, strict=True)
+            replace(_port(main.values[name], given.label), fill=given.fill)
+            for name, given in zip(main.inputs, self.inputs.values(), strict=True)
         )
         outputs = tuple(
             _port(main.values[name], out.label)

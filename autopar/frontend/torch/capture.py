@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
@@ -73,14 +73,12 @@ class Captured:
     Attributes:
         program: The serial program.
         weights: The values of its stored inputs by name, of those that have any.
-        fills: The one value of all elements of further stored inputs, by name.
         structure: The structure of a batch.
         aliases: All names of each parameter and buffer by its name in the program.
     """
 
     program: Program
     weights: Mapping[str, Tensor]
-    fills: Mapping[str, float]
     structure: Structure
     aliases: Mapping[str, tuple[str, ...]]
 
@@ -123,10 +121,9 @@ class _Capture:
             step.update(node, inputs.stored[name], name)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
-        fills = {each.label: each.fill for each in states if each.fill is not None}
         aliases = {name: each.aliases for name, each in self.fake.stored.items()}
         weights = self._weights(joint, inputs, states, program)
-        return Captured(program, weights, fills, self.structure, aliases)
+        return Captured(program, weights, self.structure, aliases)
 
     def _check_recipe(self) -> None:
         recipe = self.recipe
@@ -208,11 +205,13 @@ class _Capture:
         trained = self._trained(optimizer, joint)
         states = initial_state(optimizer, trained, self.mode)
         sources = [
-            step.input(GraphInput(each.label, "optimizer_state", each.label), each.fake)
+            step.input(
+                GraphInput(each.label, "optimizer_state", each.label, fill=each.fill), each.fake
+            )
             for each in states
         ]
         inputs.add_batch(step)
-        rates = [step.input(GraphInput(name, "input", name), fake) for name, fake in self._rates()]
+        rates = self._rates(step, optimizer)
         done = compute(step, joint, inputs, self.recipe.accumulate)
         assert done.loss is not None
         for name, node in done.gradients.items():
@@ -235,14 +234,19 @@ class _Capture:
             step.update(new, old, label)
         return done, states
 
-    def _rates(self) -> list[tuple[str, Tensor]]:
-        assert self.recipe.optimizer is not None
-        count = len(self.recipe.optimizer.param_groups)
-        names = ["lr"] if count == 1 else [f"lr.{at}" for at in range(count)]
-        with self.mode:
-            return [(name, torch.empty((), dtype=torch.float32)) for name in names]
+    def _rates(self, step: Step, optimizer: Optimizer) -> list[fx.Node]:
+        """Adds the learning rate of each group of parameters."""
+        groups = optimizer.param_groups
+        rates = []
+        for at, group in enumerate(groups):
+            name = "lr" if len(groups) == 1 else f"lr.{at}"
+            with self.mode:
+                fake = torch.empty((), dtype=torch.float32)
+            given = GraphInput(name, "input", name, fill=float(group["lr"]))
+            rates.append(step.input(given, fake))
+        return rates
 
-    def _fetched(self, done: Computed, norm: Any) -> list[GraphOutput]:
+    def _fetched(self, done: Computed, norm: fx.Node | None) -> list[GraphOutput]:
         found = []
         for name in self.recipe.fetch:
             if name == GRAD_NORM and norm is not None:

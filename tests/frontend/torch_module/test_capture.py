@@ -40,8 +40,8 @@ def stored_values(captured: Captured) -> dict[str, Tensor]:
     """Returns the values of all that a program stores, in memory of their own."""
     values = {name: tensor.clone() for name, tensor in captured.weights.items()}
     for port in captured.program.signature.inputs:
-        if port.name in captured.fills:
-            values[port.name] = torch.full(port.shape, captured.fills[port.name])
+        if port.role == "optimizer_state" and port.fill is not None:
+            values[port.name] = torch.full(port.shape, port.fill)
     return values
 
 
