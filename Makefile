@@ -79,7 +79,7 @@ bench: $(INSTALLED) ## Measure compile time and build size, small mesh against l
 	$(ONE_THREAD) $(BIN)/python benchmarks/random_ops.py
 
 bench-ops: $(INSTALLED) ## Count what DTensor and autopar make of PyTorch's operator database (long).
-	$(ONE_THREAD) $(BIN)/python -m benchmarks.op_coverage
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.op_coverage --jobs 2 --wrong
 
 proto: ## Generate autopar/ir/program_pb2.py from program.proto.
 	scripts/generate_proto.sh

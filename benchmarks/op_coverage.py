@@ -1,6 +1,6 @@
 """DTensor beside autopar on PyTorch's operator database: same operators, samples, meshes and pins.
 
-    python -m benchmarks.op_coverage                 all operators on mesh 2
+    python -m benchmarks.op_coverage --jobs 2        all operators on mesh 2
     python -m benchmarks.op_coverage --meshes 2 2x3 --only 'linalg.*'
 
 Every call, and its gradient, is computed with inputs that are split at random. DTensor runs it
@@ -14,11 +14,14 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import logging
+import multiprocessing
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +37,7 @@ from autopar.runtime.verification import FREE_TOLERANCE, compare
 from tests.op_database.capture import CAPTURES, Captured, Direction
 from tests.op_database.exclusions import UNDEFINED, excluded
 from tests.op_database.judge import judge, random_pins
-from tests.op_database.selection import all_opinfos, calls_of, name_of
+from tests.op_database.selection import calls_of, name_of, opinfos
 
 RIGHT = "right"
 REASONS: Mapping[str, tuple[str, ...]] = {
@@ -46,6 +49,9 @@ REASONS: Mapping[str, tuple[str, ...]] = {
 
 SECONDS = 60
 """How long ranks may take for a call."""
+
+WAITING_SECONDS = 1.0
+"""How long all ranks that aren't done may wait for others at once: nobody is left to wake them."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +103,37 @@ class Ranks:
         try:
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join(SECONDS)
+            if not _finish(threads):
+                # Sets free who waits; what they return is no longer looked at.
+                threaded.ProcessLocalGroup.exception_handle(TimeoutError())  # type: ignore[no-untyped-call]
+                for thread in threads:
+                    thread.join(WAITING_SECONDS)
         finally:
             threaded.ProcessLocalGroup.reset()  # type: ignore[no-untyped-call]
             threaded._uninstall_threaded_pg()  # type: ignore[no-untyped-call]
             isolate(False)
         return found
+
+
+def _finish(threads: Sequence[threading.Thread]) -> bool:
+    """Waits until all threads are done. Returns False if they never will be, or it takes too long.
+
+    A rank that takes another way than the others leaves them in a collective for ever.
+    """
+    start = waiting_since = time.monotonic()
+    while any(thread.is_alive() for thread in threads):
+        now = time.monotonic()
+        if not all(_is_waiting(thread) for thread in threads if thread.is_alive()):
+            waiting_since = now
+        if now - waiting_since > WAITING_SECONDS or now - start > SECONDS:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _is_waiting(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 def placements(pin: Pin | None, mesh: ProcessMesh) -> list[Replicate | Shard]:
@@ -220,20 +250,29 @@ def _kind_order(kind: str) -> tuple[bool, bool, str]:
     return kind != RIGHT, kind.startswith("raises"), kind
 
 
+def _outcomes(item: tuple[str, Sequence[tuple[int, ...]]]) -> list[Outcomes]:
+    name, meshes = item
+    return list(outcomes_of(opinfos()[name], meshes))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.op_coverage", description=__doc__)
     parser.add_argument("--only", default="*", help="glob of OpInfos")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th OpInfo, from the i-th on")
     parser.add_argument("--meshes", nargs="*", default=["2"])
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--wrong", action="store_true", help="list what DTensor gets wrong")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    chosen = [each for each in all_opinfos() if fnmatch.fnmatch(name_of(each), options.only)]
+    chosen = [name for name in opinfos() if fnmatch.fnmatch(name, options.only)]
     at, count = (int(part) for part in options.shard.split("/"))
     meshes = [tuple(map(int, text.split("x"))) for text in options.meshes]
-    outcomes = [it for opinfo in chosen[at::count] for it in outcomes_of(opinfo, meshes)]
+    work = [(name, meshes) for name in chosen[at::count]]
+    # Forked, so that nobody imports torch and the database again.
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as pool:
+        outcomes = [it for each in pool.map(_outcomes, work, chunksize=4) for it in each]
     print(table(outcomes))
     if options.wrong:
         wrong = {it.name for it in outcomes if it.dtensor.startswith(("wrong", "silently"))}

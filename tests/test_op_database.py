@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from autopar.ir.mesh import ProcessMesh
+from autopar.runtime.serial import run_serial
 from tests.op_database.capture import CAPTURES, NoTensors, capture_backward, capture_forward
 from tests.op_database.exclusions import EXCLUDED, UNDEFINED
 from tests.op_database.judge import Verdict, differences, judge, judge_serial, random_pins
-from tests.op_database.selection import SAMPLES, Call, all_opinfos, calls_of, name_of
+from tests.op_database.selection import SAMPLES, Call, calls_of, opinfos
 from tests.op_database.suite import Record, records_of
 from tests.op_database.tally import failed, render
+from tests.op_database.uncertainty import uncertainty
 
-OPINFOS = {name_of(opinfo): opinfo for opinfo in all_opinfos()}
+OPINFOS = opinfos()
 FAST = 16
 """Every n-th OpInfo is judged in each run of the tests."""
 
@@ -71,6 +73,26 @@ def test_another_shape_or_dtype_is_a_difference_even_without_values() -> None:
     assert not differences({"out": torch.ones(2)}, expected, 0, False)
     assert "float32[3]" in differences({"out": torch.ones(3)}, expected, 0, False)
     assert "int64[2]" in differences({"out": torch.ones(2).long()}, expected, 0, False)
+
+
+def test_only_what_cancels_is_uncertain() -> None:
+    """The cosine of a large number knows less of its argument; its neighbours gain nothing."""
+
+    def function(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [(x + y).sum(), x.sum(), (x * 1e6).cos(), x.long()]
+
+    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-3.0, -2.0, -1.00001])
+    captured = capture_forward(call_of(function, x, y))
+    expected = run_serial(captured.program, {}, captured.inputs)
+    moved = uncertainty(captured.program, captured.inputs, expected)
+    eps = torch.finfo(torch.float32).eps
+    assert eps < moved["out0"] < 20 * eps
+    assert moved["out1"] < 20 * eps
+    assert moved["out2"] > 1e-2
+    wrong = {**expected, "out0": expected["out0"] + 1e-4, "out1": expected["out1"] + 1e-2}
+    found = differences(wrong, expected, 1e-4, True, moved)
+    assert "out0" in found
+    assert "out1" in found
 
 
 def test_fallbacks_are_named() -> None:

@@ -12,16 +12,14 @@ import fnmatch
 import multiprocessing
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tests.op_database.judge import MESHES
-from tests.op_database.selection import all_opinfos, name_of
+from tests.op_database.selection import opinfos
 from tests.op_database.suite import Record, records_of
 from tests.op_database.tally import failed, render
 
@@ -30,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the judge; returns 1 if anything is wrong."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
-    chosen = [name for name in _opinfos() if fnmatch.fnmatch(name, options.only)]
+    chosen = [name for name in opinfos() if fnmatch.fnmatch(name, options.only)]
     at, count = (int(part) for part in options.shard.split("/"))
     meshes = [tuple(map(int, text.split("x"))) for text in options.meshes]
     records = list(_run(chosen[at::count], meshes, options.jobs))
@@ -65,12 +63,7 @@ def _run(names: Sequence[str], meshes: Sequence[tuple[int, ...]], jobs: int) -> 
 
 def _judge(item: tuple[str, Sequence[tuple[int, ...]]]) -> list[Record]:
     name, meshes = item
-    return list(records_of(_opinfos()[name], meshes))
-
-
-@cache
-def _opinfos() -> Mapping[str, Any]:
-    return {name_of(opinfo): opinfo for opinfo in all_opinfos()}
+    return list(records_of(opinfos()[name], meshes))
 
 
 if __name__ == "__main__":

@@ -17,17 +17,25 @@ from autopar.ir.program import Function, Port, Program, Value
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.boxes import Box
 from autopar.runtime.ports import port_box
+from autopar.runtime.rounding import ALLOWED_ROUNDINGS
 from autopar.runtime.serial import run_serial
 from autopar.runtime.stepper import Scope
 from autopar.runtime.verification import FORCED_TOLERANCE, FREE_TOLERANCE, compare_outputs
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile
 from tests.op_database.capture import Captured
+from tests.op_database.uncertainty import uncertainty
 
 MESHES = ((2,), (3,), (2, 2), (2, 3))
 
 REDUCING = frozenset(("comm.all_reduce", "comm.reduce_scatter"))
 """Collectives that finish a reduction."""
+
+UNSTEADY = frozenset(("aten.linalg_lstsq.default",))
+"""Ops whose kernels read uninitialized memory, so that even one device rounds in two ways.
+
+PyTorch doesn't set the pivots that LAPACK's gelsy takes as its first guess.
+"""
 
 Outcome = Literal["whole", "split", "reduced", "moved", "fell back", "wrong", "error"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -125,39 +133,19 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, defined: bool = True
     ranks = VirtualMesh(compiled.deployment, WeightFile(None))
     seen = OutputsByRank(ranks)
     found = ranks.run(captured.inputs, seen.trace)
-    noise = RoundingNoise()
-    expected = run_serial(captured.program, {}, captured.inputs, noise.trace)
-    wrong = differences(found, expected, FREE_TOLERANCE, defined, noise.error)
+    expected = run_serial(captured.program, {}, captured.inputs)
+    wrong = differences(found, expected, FREE_TOLERANCE, defined)
+    if wrong and defined:
+        noise = uncertainty(captured.program, captured.inputs, expected)
+        wrong = differences(found, expected, FREE_TOLERANCE, defined, noise)
     if not wrong and defined:
-        wrong = seen.disagreements()
+        wrong = seen.disagreements(_steadiness(captured.program))
     missing = fallbacks(compiled.serial.main)
     if wrong:
         return Verdict("wrong", f"{wrong} ({_pins_text(pins)})", missing)
     if not pins:
         return Verdict("whole")
     return Verdict("fell back" if missing else _communication(compiled), missing=missing)
-
-
-class RoundingNoise:
-    """How far rounding may move the result of terms that cancel.
-
-    Attributes:
-        error: Eight units of rounding of the largest number that a program computes.
-    """
-
-    def __init__(self) -> None:
-        self.error = 0.0
-
-    def trace(self, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
-        """Takes note of a value."""
-        if tensor.is_floating_point() or tensor.is_complex():
-            eps = torch.finfo(tensor.dtype).eps
-            # Narrow ones know neither isfinite nor abs.
-            wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-            finite = wide[wide.isfinite()].abs()
-            largest = float(finite.max()) if finite.numel() else 0.0
-            self.error = max(self.error, 8 * eps * largest)
-        return tensor
 
 
 class OutputsByRank:
@@ -173,7 +161,7 @@ class OutputsByRank:
             self.found[rank, value.name] = tensor
         return tensor
 
-    def disagreements(self) -> str:
+    def disagreements(self, tolerance: float) -> str:
         """Returns the outputs of which two ranks hold the same piece with other values."""
         first: dict[tuple[int, Box], Tensor] = {}
         for rank, each in enumerate(self.ranks):
@@ -182,9 +170,14 @@ class OutputsByRank:
                 if tensor is None:
                     continue
                 known = first.setdefault((at, port_box(port, {})), tensor)
-                if not torch.allclose(known, tensor, 0, 0, equal_nan=True):
+                if not torch.allclose(known, tensor, tolerance, tolerance, equal_nan=True):
                     return f"rank {rank} disagrees about output {port.name}"
         return ""
+
+
+def _steadiness(program: Program) -> float:
+    """Returns how far ranks may disagree that compute the same from the same: mostly not at all."""
+    return FREE_TOLERANCE if any(op.kind in UNSTEADY for op in program.main.ops) else 0.0
 
 
 def _communication(compiled: Compiled) -> Outcome:
@@ -217,7 +210,7 @@ def differences(
     expected: Mapping[str, Tensor],
     tolerance: float,
     values: bool,
-    noise: float = 0.0,
+    noise: Mapping[str, float] | None = None,
 ) -> str:
     """Returns how outputs differ, as text; empty if they don't.
 
@@ -226,7 +219,7 @@ def differences(
         expected: What they should be.
         tolerance: Error that passes, relative to the largest element of an output.
         values: Whether values are compared, or shapes and dtypes only.
-        noise: Absolute error that passes too.
+        noise: How far rounding moves each output; some times as much passes too.
     """
     if not values:
         return "; ".join(
@@ -240,7 +233,7 @@ def differences(
         if _type(found[label]) != _type(expected[label])
         else str(each)
         for label, each in compared.items()
-        if not each.ok and not each.error <= noise
+        if not each.ok and not each.error <= ALLOWED_ROUNDINGS * (noise or {}).get(label, 0)
     )
 
 

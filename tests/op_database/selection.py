@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy
@@ -70,6 +71,12 @@ def name_of(opinfo: Any) -> str:
     """Returns the name of an OpInfo, that of its variant included."""
     variant = opinfo.variant_test_name
     return f"{opinfo.name}.{variant}" if variant else str(opinfo.name)
+
+
+@cache
+def opinfos() -> Mapping[str, Any]:
+    """Returns every OpInfo by its name."""
+    return {name_of(opinfo): opinfo for opinfo in all_opinfos()}
 
 
 def dtype_of(opinfo: Any) -> torch.dtype | None:
