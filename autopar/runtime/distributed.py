@@ -7,7 +7,8 @@ of them know why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -20,15 +21,17 @@ from torch.distributed.distributed_c10d import PrefixStore
 from autopar import __version__
 from autopar.ir.build import Build, read_build
 from autopar.ir.errors import RuntimeFailure
+from autopar.ir.program import Program
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
-from autopar.runtime.outputs import OutputGathering
+from autopar.runtime.outputs import Gathering, Side
 from autopar.runtime.ports import Arrays, check_inputs, rank_arguments, read_weights
 from autopar.runtime.processes import Processes
 from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
+from autopar.runtime.updates import InPlace
 from autopar.runtime.weights import WeightFile
 
 DEFAULT_TIMEOUT = 600.0
@@ -45,6 +48,8 @@ class Session:
         torch_compile: Whether to run the program through `torch.compile`.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
+        in_place: How new content is written into the rank's weights; by default they stay as they
+            are.
 
     Raises:
         RuntimeFailure: If the ranks differ, or another rank failed.
@@ -60,6 +65,7 @@ class Session:
         torch_compile: bool = False,
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
+        in_place: InPlace | None = None,
     ) -> None:
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
@@ -72,7 +78,7 @@ class Session:
             self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
             self._load(found)
-            self._connect(torch_compile)
+            self._connect(torch_compile, in_place)
 
     def run(self, inputs: Arrays, gather: bool = True) -> dict[str, Tensor]:
         """Runs the program once.
@@ -94,9 +100,43 @@ class Session:
                 *rank_arguments(self.program, tensors, self.weights, str(self.device))
             )
             if gather:
-                return self._gather(results)
+                return self._gathering.outputs(results)
             ports = self.program.signature.outputs
             return {p.label or p.name: r for p, r in zip(ports, results, strict=True)}
+
+    @property
+    def programs(self) -> Mapping[int, Program]:
+        """See `Ranks`."""
+        return {self.rank: self.program}
+
+    @property
+    def stored(self) -> Mapping[int, dict[str, Tensor]]:
+        """See `Ranks`."""
+        return {self.rank: self.weights}
+
+    @property
+    def has_processes(self) -> bool:
+        """See `Ranks`."""
+        return self.processes.size > 1
+
+    def reported(self) -> AbstractContextManager[None]:
+        """See `Ranks`."""
+        return self.supervisor.reported()
+
+    def execute(
+        self, arguments: Mapping[int, tuple[Tensor, ...]]
+    ) -> Mapping[int, tuple[Tensor, ...]]:
+        """See `Ranks`."""
+        with self.supervisor.reported(), torch.no_grad():
+            return {self.rank: self._forward(*arguments[self.rank])}
+
+    def whole(
+        self, side: Side, at: int, pieces: Mapping[int, Tensor], everywhere: bool
+    ) -> Tensor | None:
+        """See `Ranks`."""
+        gather = self._gathering.to_all if everywhere else self._gathering.to_first
+        with self.supervisor.reported():
+            return gather(side, at, pieces[self.rank])
 
     def close(self) -> None:
         """Ends the session, and the process group if the session made it."""
@@ -136,7 +176,7 @@ class Session:
         with WeightFile(build.weights_path) as file:
             self.weights = read_weights(self.program, file, str(self.device))
 
-    def _connect(self, torch_compile: bool) -> None:
+    def _connect(self, torch_compile: bool, in_place: InPlace | None) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if self.processes.size > 1 and not dist.is_initialized():
             if self.device.type == "cuda":
@@ -150,11 +190,12 @@ class Session:
             )
             self._owns_group = True
         groups = create_groups(self.deployment, self.rank, backend, self.timeout)
-        self._gather = OutputGathering(self.deployment, self.rank)
-        module = emit(self.program, groups, self.device)
+        self._gathering = Gathering(self.deployment, self.rank)
+        module = emit(self.program, groups, self.device, in_place)
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
-            torch.compile(module, fullgraph=True) if torch_compile else module.forward
+            # A guard looks at a value, which ends a graph.
+            torch.compile(module, fullgraph=in_place is None) if torch_compile else module.forward
         )
 
 

@@ -26,10 +26,14 @@ from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
 from autopar.runtime.kernels import kernel, signature, to_torch
+from autopar.runtime.updates import InPlace, Writes, plan_writes
 
 
 def emit(
-    program: Program, groups: Mapping[str, Group], device: torch.device | str = "cpu"
+    program: Program,
+    groups: Mapping[str, Group],
+    device: torch.device | str = "cpu",
+    in_place: InPlace | None = None,
 ) -> fx.GraphModule:
     """Returns a module that computes `main` of a concrete program.
 
@@ -39,19 +43,28 @@ def emit(
         program: A program without rank expressions (see `specialize`).
         groups: The rank's process groups, by the names that collectives use.
         device: Where ops that create tensors create them.
+        in_place: Whether new content is written into stored inputs where that is safe; by default
+            the inputs stay as they are.
 
     Raises:
         InvalidInputError: If there is no kernel for an op.
         RuntimeFailure: If a collective names a group that the rank isn't in.
     """
-    return _Emitter(program, groups, torch.device(device)).module("main")
+    return _Emitter(program, groups, torch.device(device), in_place).module("main")
 
 
 class _Emitter:
-    def __init__(self, program: Program, groups: Mapping[str, Group], device: torch.device) -> None:
+    def __init__(
+        self,
+        program: Program,
+        groups: Mapping[str, Group],
+        device: torch.device,
+        in_place: InPlace | None,
+    ) -> None:
         self.program = program
         self.groups = groups
         self.device = device
+        self.in_place = in_place
         self.modules: dict[str, fx.GraphModule] = {}
 
     def module(self, name: str) -> fx.GraphModule:
@@ -67,8 +80,11 @@ class _Emitter:
         body = _Body(self, function)
         for name in function.inputs:
             body.bind(name, body.graph.placeholder(_identifier(name)), None)
-        for op in function.ops:
+        writes = plan_writes(self.program) if self.in_place and function.name == "main" else None
+        for at, op in enumerate(function.ops):
             body.add(op)
+            if writes is not None:
+                body.write(writes, at)
         body.graph.output(tuple(body.nodes[name] for name in function.outputs))
         return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
 
@@ -105,6 +121,20 @@ class _Body:
             self.bind(op.results[0], self._collective(op), op)
         else:
             self._compute(op)
+
+    def write(self, writes: Writes, at: int) -> None:
+        """Adds what is written after an op, and before that the call of the guard."""
+        if at == writes.guard:
+            assert self.emitter.in_place is not None
+            seen = Op("guard", (), (self.function.outputs[0],), phase="update")
+            first = self.nodes[self.function.outputs[0]]
+            self._node(seen, "call_function", self.emitter.in_place.guard, (first,))
+        for output, source in writes.after.get(at, ()):
+            written = Op("aten.copy_.default", (), (output,), phase="update")
+            args = (self.nodes[source], self.nodes[output])
+            self.nodes[output] = self._node(
+                written, "call_function", torch.ops.aten.copy_.default, args
+            )
 
     def _compute(self, op: Op) -> None:
         try:

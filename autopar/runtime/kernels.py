@@ -123,6 +123,23 @@ def signature(kind: str) -> Signature:
     return Signature(positional, keyword, "device" in keyword)
 
 
+@cache
+def may_alias(kind: str) -> bool:
+    """Returns whether a result of an op may share memory with an operand.
+
+    Kernels of torch say so in their schemas, but for composite ones, which may return an operand
+    as it is. Others might do anything.
+
+    Raises:
+        InvalidInputError: If there is no such kernel.
+    """
+    if kind in _VIEWS or kind in _OWN or kind.partition(".")[0] not in _TORCH:
+        return True
+    found = _overload(kind)
+    returned = any(each.alias_info is not None for each in found._schema.returns)
+    return returned or bool(found._can_decompose())
+
+
 def to_torch(arg: Arg) -> Any:
     """Returns an argument as torch takes it: dtypes as `torch.dtype`, lists as lists.
 

@@ -1,24 +1,48 @@
-"""Global outputs: the ranks' pieces, sent to rank 0 and put together there."""
+"""Global values: the ranks' pieces of an input or output, sent around and put together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from autopar.ir.deployment import Deployment
+from autopar.ir.program import Port, Program
 from autopar.runtime.boxes import Box, box_shape, is_empty, place
 from autopar.runtime.communication import carried, restored
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import port_box
 
+Side = Literal["inputs", "outputs"]
 
-class OutputGathering:
-    """Gathers the outputs of a deployment; who sends what is found once.
 
-    A piece that several ranks hold is sent by the first of them.
+def ports_of(program: Program, side: Side) -> tuple[Port, ...]:
+    """Returns the inputs or outputs of a program."""
+    return program.signature.inputs if side == "inputs" else program.signature.outputs
+
+
+def assemble(whole: Tensor, pieces: Iterable[tuple[Box, Tensor]]) -> Tensor:
+    """Fills a global tensor with the ranks' pieces and returns it; equal boxes are read once."""
+    seen: set[Box] = set()
+    for box, piece in pieces:
+        if box not in seen:
+            seen.add(box)
+            place(whole, piece, box)
+    return whole
+
+
+def empty_whole(port: Port) -> Tensor:
+    """Returns memory for the global tensor of a port."""
+    return torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype])
+
+
+class Gathering:
+    """Gathers global values of a deployment among processes; who sends what is found once.
+
+    A piece that several ranks hold is sent by the first of them. All ranks call alike.
 
     Args:
         deployment: Who holds what.
@@ -26,33 +50,70 @@ class OutputGathering:
     """
 
     def __init__(self, deployment: Deployment, rank: int) -> None:
+        self.deployment = deployment
         self.rank = rank
-        self.ports = deployment.program_of(0).signature.outputs
-        self.owners = [piece_owners(deployment, at) for at in range(len(self.ports))]
+        self.owners: dict[tuple[Side, int], dict[Box, int]] = {}
 
-    def __call__(self, results: Sequence[Tensor]) -> dict[str, Tensor]:
+    def outputs(self, results: Sequence[Tensor]) -> dict[str, Tensor]:
         """Returns the global outputs by label, in main memory, on rank 0; nothing elsewhere.
 
         Args:
             results: The outputs of this rank.
         """
-        outputs: dict[str, Tensor] = {}
-        for port, owners, result in zip(self.ports, self.owners, results, strict=True):
-            if self.rank:
-                _send(result, [box for box, owner in owners.items() if owner == self.rank])
-                continue
-            whole = torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype])
-            for box, owner in owners.items():
-                place(whole, _receive(box, result, owner).cpu(), box)
-            outputs[port.label or port.name] = whole
-        return outputs
+        found: dict[str, Tensor] = {}
+        ports = ports_of(self.deployment.program_of(0), "outputs")
+        for at, (port, result) in enumerate(zip(ports, results, strict=True)):
+            whole = self.to_first("outputs", at, result)
+            if whole is not None:
+                found[port.label or port.name] = whole
+        return found
+
+    def to_first(self, side: Side, at: int, mine: Tensor) -> Tensor | None:
+        """Returns a global value, in main memory, on rank 0; None elsewhere.
+
+        Args:
+            side, at: Which input or output it is.
+            mine: This rank's piece.
+        """
+        owners = self._owners(side, at)
+        if self.rank:
+            _send(mine, [box for box, owner in owners.items() if owner == self.rank])
+            return None
+        pieces = ((box, _receive(box, mine, owner).cpu()) for box, owner in owners.items())
+        return assemble(self._empty(side, at), pieces)
+
+    def to_all(self, side: Side, at: int, mine: Tensor) -> Tensor:
+        """Returns a global value, in main memory, on every rank.
+
+        Args:
+            side, at: Which input or output it is.
+            mine: This rank's piece.
+        """
+        owners = self._owners(side, at)
+        pieces = ((box, self._broadcast(box, mine, owner).cpu()) for box, owner in owners.items())
+        return assemble(self._empty(side, at), pieces)
+
+    def _empty(self, side: Side, at: int) -> Tensor:
+        return empty_whole(ports_of(self.deployment.program_of(0), side)[at])
+
+    def _owners(self, side: Side, at: int) -> dict[Box, int]:
+        if (side, at) not in self.owners:
+            self.owners[side, at] = piece_owners(self.deployment, side, at)
+        return self.owners[side, at]
+
+    def _broadcast(self, box: Box, mine: Tensor, owner: int) -> Tensor:
+        if self.deployment.world_size == 1:
+            return mine
+        buffer = carried(mine if owner == self.rank else mine.new_empty(box_shape(box)))
+        dist.broadcast(buffer, owner)
+        return restored(buffer, mine.dtype)
 
 
-def piece_owners(deployment: Deployment, output: int) -> dict[Box, int]:
-    """Returns the pieces of an output that aren't empty and the first rank that holds each."""
+def piece_owners(deployment: Deployment, side: Side, at: int) -> dict[Box, int]:
+    """Returns the pieces of a value that aren't empty and the first rank that holds each."""
     owners: dict[Box, int] = {}
     for rank in range(deployment.world_size):
-        port = deployment.program_of(rank).signature.outputs[output]
+        port = ports_of(deployment.program_of(rank), side)[at]
         box = port_box(port, deployment.coords_of(rank))
         if not is_empty(box):
             owners.setdefault(box, rank)

@@ -9,6 +9,7 @@ simulated, and a mismatch between ranks is reported instead of hanging.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,10 +18,10 @@ from torch import Tensor, fx
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Program, Value
-from autopar.runtime.boxes import Box, place
+from autopar.runtime.boxes import Box
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import members_by_rank, virtual_groups
-from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports import Arrays, check_inputs, port_box, rank_arguments, read_weights
 from autopar.runtime.reference import collective
 from autopar.runtime.specialize import (
@@ -30,6 +31,7 @@ from autopar.runtime.specialize import (
     specialize_signature,
 )
 from autopar.runtime.stepper import Request, Scope, Steps, describe_op, step
+from autopar.runtime.updates import InPlace
 from autopar.runtime.weights import WeightFile
 
 RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
@@ -49,7 +51,7 @@ class VirtualRank:
 
     program: Program
     module: fx.GraphModule
-    weights: Mapping[str, Tensor]
+    weights: dict[str, Tensor]
 
 
 class VirtualMesh:
@@ -57,13 +59,34 @@ class VirtualMesh:
 
     Args:
         deployment: The executable programs and who runs them.
-        weights: The weights of all ranks; each rank gets its pieces, equal ones are shared.
+        weights: The weights of all ranks; each rank gets its pieces.
+        in_place: How new content is written into the ranks' weights. By default they stay as they
+            are, and ranks share equal pieces.
     """
 
-    def __init__(self, deployment: Deployment, weights: WeightFile) -> None:
+    device = torch.device("cpu")
+    has_processes = False
+
+    def __init__(
+        self, deployment: Deployment, weights: WeightFile, in_place: InPlace | None = None
+    ) -> None:
         self.deployment = deployment
         self.members = members_by_rank(deployment)
-        self.ranks = tuple(_load_ranks(deployment, weights))
+        self.ranks = tuple(_load_ranks(deployment, weights, in_place))
+
+    @property
+    def programs(self) -> Mapping[int, Program]:
+        """See `Ranks`."""
+        return {at: rank.program for at, rank in enumerate(self.ranks)}
+
+    @property
+    def stored(self) -> Mapping[int, dict[str, Tensor]]:
+        """See `Ranks`."""
+        return {at: rank.weights for at, rank in enumerate(self.ranks)}
+
+    def reported(self) -> AbstractContextManager[None]:
+        """See `Ranks`."""
+        return nullcontext()
 
     def run(self, inputs: Arrays, trace: RankTrace | None = None) -> dict[str, Tensor]:
         """Returns the global outputs by label, given global inputs by label.
@@ -77,41 +100,44 @@ class VirtualMesh:
             RuntimeFailure: If an op fails, or the ranks' collectives don't match.
         """
         tensors = check_inputs(self.deployment.programs[0], inputs)
-        steps = [
-            step(
-                rank.module,
-                rank_arguments(rank.program, tensors, rank.weights, "cpu"),
-                _trace_of(at, trace),
+        arguments = {
+            at: rank_arguments(rank.program, tensors, rank.weights, "cpu")
+            for at, rank in enumerate(self.ranks)
+        }
+        results = self.execute(arguments, trace)
+        return {
+            port.label or port.name: self.whole(
+                "outputs", at, {rank: result[at] for rank, result in results.items()}
             )
+            for at, port in enumerate(self.ranks[0].program.signature.outputs)
+        }
+
+    def execute(
+        self, arguments: Mapping[int, tuple[Tensor, ...]], trace: RankTrace | None = None
+    ) -> Mapping[int, tuple[Tensor, ...]]:
+        """See `Ranks`."""
+        steps = [
+            step(rank.module, arguments[at], _trace_of(at, trace))
             for at, rank in enumerate(self.ranks)
         ]
         with torch.no_grad():
-            return self._assemble(_LockStep(steps, self.members).run())
+            return dict(enumerate(_LockStep(steps, self.members).run()))
 
-    def _assemble(self, results: list[tuple[Tensor, ...]]) -> dict[str, Tensor]:
-        outputs: dict[str, Tensor] = {}
-        for at, port in enumerate(self.ranks[0].program.signature.outputs):
-            outputs[port.label or port.name] = assemble(
-                torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype]),
-                (
-                    (port_box(rank.program.signature.outputs[at], {}), result[at])
-                    for rank, result in zip(self.ranks, results, strict=True)
-                ),
-            )
-        return outputs
+    def whole(
+        self, side: Side, at: int, pieces: Mapping[int, Tensor], everywhere: bool = True
+    ) -> Tensor:
+        """See `Ranks`."""
+        ports = {rank: ports_of(self.ranks[rank].program, side)[at] for rank in pieces}
+        boxed = ((port_box(ports[rank], {}), piece) for rank, piece in pieces.items())
+        return assemble(empty_whole(ports[0]), boxed)
 
-
-def assemble(whole: Tensor, pieces: Iterator[tuple[Box, Tensor]]) -> Tensor:
-    """Fills a global tensor with the ranks' pieces and returns it; equal boxes are read once."""
-    seen: set[Box] = set()
-    for box, piece in pieces:
-        if box not in seen:
-            seen.add(box)
-            place(whole, piece, box)
-    return whole
+    def close(self) -> None:
+        """See `Ranks`."""
 
 
-def _load_ranks(deployment: Deployment, weights: WeightFile) -> Iterator[VirtualRank]:
+def _load_ranks(
+    deployment: Deployment, weights: WeightFile, in_place: InPlace | None
+) -> Iterator[VirtualRank]:
     expressions = [code_expressions(program) for program in deployment.programs]
     emitted: dict[tuple[int, tuple[int | None, ...]], tuple[Program, fx.GraphModule]] = {}
     cache: dict[tuple[str, Box], Tensor] = {}
@@ -121,10 +147,13 @@ def _load_ranks(deployment: Deployment, weights: WeightFile) -> Iterator[Virtual
         known = entry.program, code_key(expressions[entry.program], coords)
         if known not in emitted:
             program = specialize_functions(shared, coords)
-            emitted[known] = program, emit(program, virtual_groups(deployment, rank))
+            module = emit(program, virtual_groups(deployment, rank), in_place=in_place)
+            emitted[known] = program, module
         program, module = emitted[known]
         program = replace(program, signature=specialize_signature(shared, coords))
-        yield VirtualRank(program, module, read_weights(program, weights, "cpu", cache))
+        # What is written in place must not be shared.
+        pieces = read_weights(program, weights, "cpu", {} if in_place else cache)
+        yield VirtualRank(program, module, pieces)
 
 
 def _trace_of(

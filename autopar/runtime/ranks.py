@@ -1,0 +1,72 @@
+"""Ranks: who runs the programs of a deployment in this process.
+
+A session runs one rank among many processes, the virtual mesh runs all of them in one. What keeps
+state over many runs, as training does, is written once against this interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.program import Program
+from autopar.runtime.outputs import Side
+
+Results = Mapping[int, tuple[Tensor, ...]]
+"""What each rank of this process computed, by rank."""
+
+
+class Ranks(Protocol):
+    """The ranks of a deployment that run in this process.
+
+    Where there are other processes, all of them call the methods alike.
+    """
+
+    @property
+    def deployment(self) -> Deployment:
+        """All ranks, also those of other processes."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the ranks of this process compute."""
+
+    @property
+    def programs(self) -> Mapping[int, Program]:
+        """What each rank of this process runs, specialized, by rank."""
+
+    @property
+    def stored(self) -> Mapping[int, dict[str, Tensor]]:
+        """Each rank's pieces of the stored inputs by value name; those of the next run."""
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether there are other processes."""
+
+    def reported(self) -> AbstractContextManager[None]:
+        """Makes an error within known to all ranks."""
+
+    def execute(self, arguments: Mapping[int, tuple[Tensor, ...]]) -> Results:
+        """Runs each rank's program with its pieces of all inputs.
+
+        Raises:
+            RuntimeFailure: If an op fails, here or elsewhere.
+        """
+
+    def whole(
+        self, side: Side, at: int, pieces: Mapping[int, Tensor], everywhere: bool
+    ) -> Tensor | None:
+        """Returns a global value, put together in main memory.
+
+        Args:
+            side, at: Which input or output it is.
+            pieces: The pieces of the ranks of this process.
+            everywhere: Whether all processes get it, or only that of rank 0, and the others None.
+        """
+
+    def close(self) -> None:
+        """Ends the ranks."""

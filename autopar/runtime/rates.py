@@ -1,0 +1,93 @@
+"""Learning rates of a compiled optimizer, as `torch.optim.lr_scheduler` expects an optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import Port, Program
+
+_RATE = re.compile(r"lr(\.\d+)?")
+
+
+def is_rate(port: Port) -> bool:
+    """Returns whether an input is a learning rate: `lr`, or `lr.0` of the first group, ..."""
+    return port.role == "input" and port.shape == () and bool(_RATE.fullmatch(port.label))
+
+
+class LearningRates(torch.optim.Optimizer):
+    """The parameter groups of a compiled optimizer.
+
+    A trainer reads `param_groups[i]["lr"]` at each step, so whatever sets it works: a scheduler of
+    torch, or the user. The update itself is part of the compiled program.
+
+    Args:
+        program: A rank's program.
+        stored: The rank's pieces of stored inputs by value name.
+    """
+
+    def __init__(self, program: Program, stored: Mapping[str, Tensor]) -> None:
+        self._ports = [port for port in program.signature.inputs if is_rate(port)]
+        groups = [
+            {
+                "params": [stored[name] for name in names],
+                "param_names": names,
+                "lr": port.fill,
+            }
+            for port, names in zip(self._ports, _groups(program, self._ports), strict=True)
+        ]
+        # Torch wants a group with a parameter, also where the program has no learning rate.
+        super().__init__(groups or [torch.empty(0)], {})
+
+    def rates(self, given: float | Sequence[float] | None = None) -> dict[str, float]:
+        """Returns the learning rates by the label of their input.
+
+        Args:
+            given: Takes the place of those in `param_groups`: one for all groups, or one for each.
+
+        Raises:
+            InvalidInputError: If a group has none, or another number of them is given.
+        """
+        count = len(self._ports)
+        if given is None:
+            rates: list[Any] = [group.get("lr") for group in self.param_groups[:count]]
+        elif isinstance(given, Sequence):
+            rates = list(given)
+        else:
+            rates = [given] * count
+        if len(rates) != count or (given is not None and not count):
+            raise InvalidInputError(f"lr={given}: the program has {count} learning rates")
+        labels = [port.label for port in self._ports]
+        if None in rates:
+            missing = labels[rates.index(None)]
+            raise InvalidInputError(f"no learning rate {missing!r}; call step(batch, lr=...)")
+        return {label: float(rate) for label, rate in zip(labels, rates, strict=True)}
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Does nothing but tell schedulers that a step was done; the trainer calls it."""
+        del closure
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: a step of the program computes its gradients anew."""
+        del set_to_none
+
+
+def _groups(program: Program, rates: Sequence[Port]) -> list[list[str]]:
+    """Returns the parameters that each learning rate reaches, by value name."""
+    main = program.main
+    parameters = {port.name for port in program.signature.inputs if port.role == "parameter"}
+    reached: dict[str, frozenset[int]] = {
+        port.name: frozenset((at,)) for at, port in enumerate(rates)
+    }
+    for op in main.ops:
+        if found := frozenset().union(*(reached.get(name, ()) for name in op.operands)):
+            reached.update(dict.fromkeys(op.results, found))
+    return [
+        [old for new, old in main.aliases if old in parameters and at in reached.get(new, ())]
+        for at in range(len(rates))
+    ]

@@ -1,0 +1,260 @@
+"""The trainer: keeps a training program's state and runs a step per batch.
+
+In each rank of a job it holds the rank's pieces of parameters, buffers and optimizer state. The
+same class trains on the virtual mesh: only who runs the ranks differs (see `ranks`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.build import Build, read_build
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.program import SEED, Port, Program, Signature
+from autopar.runtime.batches import label_batch
+from autopar.runtime.boxes import box_shape
+from autopar.runtime.distributed import Session
+from autopar.runtime.outputs import Side
+from autopar.runtime.ports import check_inputs, is_weight, port_box, rank_arguments, seed_input
+from autopar.runtime.ranks import Ranks, Results
+from autopar.runtime.rates import LearningRates, is_rate
+from autopar.runtime.updates import Abandoned, InPlace
+from autopar.runtime.virtual import VirtualMesh
+from autopar.runtime.weights import WeightFile
+
+
+class NonFiniteLoss(RuntimeFailure):
+    """A step's loss is NaN or infinite. The step did not change the state.
+
+    Attributes:
+        step: The number of the step, from 0.
+        loss: What the loss is.
+    """
+
+    def __init__(self, step: int, loss: float) -> None:
+        self.step = step
+        self.loss = loss
+        super().__init__(
+            f"the loss of step {step} is {loss}; parameters and optimizer state are still those"
+            " from before the step, so the batch can be skipped or the learning rate lowered"
+        )
+
+
+def open_trainer(
+    build: str | Path,
+    *,
+    virtual: bool = False,
+    seed: int | None = None,
+    check_loss: bool = True,
+    **options: Any,
+) -> Trainer:
+    """Returns a trainer of this process's rank of a build, in a job that torchrun started.
+
+    Args:
+        build: The folder of a training build.
+        virtual: Whether all ranks run in this process instead, without a job.
+        seed: What the random numbers of all steps depend on; by default the build's own.
+        check_loss: Whether a step whose loss isn't finite is refused. Looking at the loss makes
+            the host wait for an accelerator once per step.
+        options: Those of `Session`, unless `virtual`.
+
+    Raises:
+        InvalidInputError: If the build is damaged, or is not one that trains.
+        RuntimeFailure: If the ranks differ, or another rank failed.
+    """
+    in_place = InPlace(_refuse_non_finite if check_loss else _accept)
+    found = read_build(build)
+    if virtual:
+        with WeightFile(found.weights_path) as weights:
+            mesh = VirtualMesh(found.deployment, weights, in_place)
+        return Trainer(mesh, seed=seed, name=str(build))
+    return Trainer(Session(build, in_place=in_place, **options), seed=seed, name=str(build))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _refuse_non_finite(loss: Tensor) -> None:
+    if not math.isfinite(found := loss.item()):
+        raise Abandoned(found)
+
+
+def _accept(loss: Tensor) -> None:
+    del loss
+
+
+def is_training(build: Build) -> bool:
+    """Returns whether a build's program has new content for what it stores."""
+    return bool(build.serial.main.aliases)
+
+
+class Trainer:
+    """Trains a compiled program, a step per batch. A context manager.
+
+    Every rank of a job makes the same calls.
+
+    Args:
+        ranks: Who runs the ranks of this process.
+        seed: What the random numbers of all steps depend on; by default the build's own.
+        name: What errors call the build.
+
+    Attributes:
+        steps: Number of steps done.
+        optimizer: The learning rates, on which torch's schedulers work.
+
+    Raises:
+        InvalidInputError: If the program doesn't train.
+    """
+
+    def __init__(self, ranks: Ranks, *, seed: int | None = None, name: str = "the build") -> None:
+        self.ranks = ranks
+        self.steps = 0
+        self._first = min(ranks.programs)
+        program = ranks.programs[self._first]
+        if not program.main.aliases:
+            raise InvalidInputError(
+                f"{name} computes outputs and trains nothing; compile with an optimizer"
+            )
+        self._batch_ports = tuple(filter(_is_batch, program.signature.inputs))
+        drawing = seed_input(program)
+        self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
+        self.optimizer = LearningRates(program, ranks.stored[self._first])
+        self._updates = dict(program.main.aliases)
+        self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
+        self._results: Results = {}
+
+    def step(
+        self, batch: Any, lr: float | Sequence[float] | None = None, *, local: bool = False
+    ) -> Tensor:
+        """Trains on a batch and returns its loss, the same on all ranks.
+
+        Args:
+            batch: The global batch, in the structure of the example that was compiled.
+            lr: The learning rate of this step, or one per parameter group; by default those of
+                `optimizer`.
+            local: Whether `batch` is only what this rank reads of the global one. On the virtual
+                mesh it is then a sequence with a batch per rank.
+
+        Raises:
+            InvalidInputError: If the batch doesn't fit the program.
+            NonFiniteLoss: If the loss is NaN or infinite.
+            RuntimeFailure: If this or another rank fails.
+        """
+        with self.ranks.reported():
+            arguments = self._arguments(batch, self.optimizer.rates(lr), local)
+        self._results = {}
+        try:
+            results = self.ranks.execute(arguments)
+        except Abandoned as stopped:
+            raise NonFiniteLoss(self.steps, stopped.args[0]) from None
+        self._keep(results)
+        self.steps += 1
+        self.optimizer.step()
+        return results[self._first][0]
+
+    def close(self) -> None:
+        """Ends the trainer, and the process group if it was made for it."""
+        self.ranks.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def fetched(self) -> dict[str, Tensor]:
+        """Returns what else the last step computed, by label: global values, on all ranks.
+
+        Raises:
+            InvalidInputError: If there was no step yet.
+        """
+        if not self._results:
+            raise InvalidInputError("nothing is fetched before the first step")
+        ports = self.ranks.programs[self._first].signature.outputs
+        wanted = [at for at in range(1, len(ports)) if ports[at].name not in self._updates]
+        return {ports[at].label: self._whole("outputs", at) for at in wanted}
+
+    def _arguments(
+        self, batch: Any, rates: Mapping[str, float], local: bool
+    ) -> dict[int, tuple[Tensor, ...]]:
+        programs = self._local if local else self.ranks.programs
+        inputs = self._local_inputs(batch, rates) if local else self._inputs(batch, rates)
+        device = str(self.ranks.device)
+        return {
+            rank: rank_arguments(program, inputs[rank], self.ranks.stored[rank], device)
+            for rank, program in programs.items()
+        }
+
+    def _inputs(self, batch: Any, rates: Mapping[str, float]) -> dict[int, dict[str, Tensor]]:
+        whole = self._checked(self.ranks.programs[self._first], batch, rates)
+        return dict.fromkeys(self.ranks.programs, whole)
+
+    def _local_inputs(self, batch: Any, rates: Mapping[str, float]) -> dict[int, dict[str, Tensor]]:
+        batches = [batch] if len(self._local) == 1 else list(batch)
+        if len(batches) != len(self._local):
+            raise InvalidInputError(
+                f"{len(batches)} local batches are given for {len(self._local)} ranks"
+            )
+        return {
+            rank: self._checked(program, each, rates)
+            for (rank, program), each in zip(self._local.items(), batches, strict=True)
+        }
+
+    def _checked(
+        self, program: Program, batch: Any, rates: Mapping[str, float]
+    ) -> dict[str, Tensor]:
+        inputs = label_batch(batch, [port.label for port in self._batch_ports])
+        inputs.update((label, torch.tensor(rate)) for label, rate in rates.items())
+        if (drawing := seed_input(program)) is not None:
+            inputs[drawing.label] = seed_of_step(self.seed, self.steps)
+        return check_inputs(program, inputs)
+
+    def _keep(self, results: Results) -> None:
+        """Takes over new content that could not be written in place."""
+        ports = self.ranks.programs[self._first].signature.outputs
+        for rank, outputs in results.items():
+            stored = self.ranks.stored[rank]
+            for port, output in zip(ports, outputs, strict=True):
+                if port.name in self._updates:
+                    stored[self._updates[port.name]] = output
+        self._results = results
+
+    def _whole(self, side: Side, at: int) -> Tensor:
+        pieces = {rank: outputs[at] for rank, outputs in self._results.items()}
+        whole = self.ranks.whole(side, at, pieces, everywhere=True)
+        assert whole is not None
+        return whole
+
+
+def seed_of_step(seed: int, step: int) -> int:
+    """Returns the seed of a step's random numbers: another one for each step and user's seed.
+
+    Args:
+        seed: The user's seed; its 31 low bits count.
+        step: The number of the step, from 0.
+    """
+    return ((seed & 0x7FFFFFFF) << 32) + step
+
+
+def _is_batch(port: Port) -> bool:
+    return port.role != SEED and not is_weight(port) and not is_rate(port)
+
+
+def _local_program(program: Program) -> Program:
+    """Returns a rank's program as if its pieces of the inputs were all there is."""
+    inputs = tuple(
+        replace(port, shape=box_shape(port_box(port, {})), box=())
+        for port in program.signature.inputs
+    )
+    return replace(program, signature=Signature(inputs, program.signature.outputs))
