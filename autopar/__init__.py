@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autopar.ir.mesh import ProcessMesh
     from autopar.modules import CompiledModule, compile
     from autopar.pipeline import Compiled, compile_onnx
+    from autopar.runtime import load
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _HOMES = {
     "ProcessMesh": "autopar.ir.mesh",
     "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
+    "load": "autopar.runtime",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "annotate",
     "compile",
     "compile_onnx",
+    "load",
     "runtime",
 ]
 

@@ -17,12 +17,34 @@ from autopar.runtime.launcher import launch
 from autopar.runtime.ports import Arrays, complete_inputs, read_weights
 from autopar.runtime.serial import run_serial
 from autopar.runtime.specialize import specialize
+from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer
 from autopar.runtime.verification import Verification, verify_mesh
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile
 
 
-def load(build: str | Path, rank: int | None = None) -> Program:
+def load(build: str | Path, **options: Any) -> Trainer | Session:
+    """Opens this process's rank of a build, in a job that torchrun started.
+
+        trainer = autopar.load("build/")
+        for batch in loader:
+            loss = trainer.step(batch)
+
+    A build of a forward pass is called like the model: `outputs = autopar.load("build/")(x)`.
+
+    Args:
+        build: The build folder.
+        options: Those of `open_trainer` for a build that trains, else those of `Session`.
+
+    Raises:
+        InvalidInputError: If the build is damaged.
+        RuntimeFailure: If the ranks differ, or another rank failed.
+    """
+    trains = bool(read_build(build).serial.main.aliases)
+    return open_trainer(build, **options) if trains else Session(build, **options)
+
+
+def read_program(build: str | Path, rank: int | None = None) -> Program:
     """Returns what a rank of a build runs, or the serial program without a rank.
 
     Args:
@@ -143,11 +165,15 @@ def _all_weights(program: Program, path: Path | None) -> dict[str, Tensor]:
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "NonFiniteLoss",
     "Session",
+    "Trainer",
     "Verification",
     "launch",
     "load",
+    "open_trainer",
     "read_inputs",
+    "read_program",
     "run",
     "run_one_device",
     "run_virtual",

@@ -18,7 +18,8 @@ def label_batch(batch: Any, labels: Sequence[str]) -> dict[str, Any]:
     `x`, is for that input. The others are for the labels that are left, in their order.
 
     Args:
-        batch: Tensors in any nesting of mappings, sequences and dataclasses; None is nothing.
+        batch: Tensors in any nesting of mappings, sequences and dataclasses. What else is in it,
+            as flags, is part of the program.
         labels: The labels of the inputs, in the order in which they stand in the batch.
 
     Raises:
@@ -44,7 +45,7 @@ def _leaves(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     for name, child in _children(node):
         if _is_inner(child):
             yield from _leaves(child, (*path, name))
-        elif child is not None:
+        elif hasattr(child, "shape"):
             yield (*path, name), child
 
 
@@ -67,7 +68,7 @@ def _children(node: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(at), child) for at, child in enumerate(node))
     elif _is_record(node):
         yield from ((field.name, getattr(node, field.name)) for field in fields(node))
-    elif node is not None:
+    else:
         yield "0", node
 
 

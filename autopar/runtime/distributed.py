@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,12 +23,20 @@ from autopar import __version__
 from autopar.ir.build import Build, read_build
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Program
+from autopar.runtime.batches import label_batch
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
 from autopar.runtime.outputs import Gathering, Side
-from autopar.runtime.ports import Arrays, check_inputs, rank_arguments, read_weights
+from autopar.runtime.ports import (
+    Arrays,
+    check_inputs,
+    default_of,
+    rank_arguments,
+    read_weights,
+    user_inputs,
+)
 from autopar.runtime.processes import Processes
 from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
@@ -103,6 +112,30 @@ class Session:
                 return self._gathering.outputs(results)
             ports = self.program.signature.outputs
             return {p.label or p.name: r for p, r in zip(ports, results, strict=True)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
+        """Runs the program like the model that it was compiled from.
+
+        Args:
+            args: Global inputs by position, the same on all ranks.
+            kwargs: Global inputs by name.
+
+        Returns:
+            The global output, or several by label, on all ranks.
+
+        Raises:
+            InvalidInputError: If the inputs don't fit the program.
+            RuntimeFailure: If this or another rank fails.
+        """
+        labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
+        given = label_batch((args, kwargs), labels)
+        results = list(self.run(given, gather=False).items())
+        outputs = {
+            label: self.whole("outputs", at, {self.rank: piece}, True)
+            for at, (label, piece) in enumerate(results)
+        }
+        whole = {label: tensor for label, tensor in outputs.items() if tensor is not None}
+        return whole if len(whole) > 1 else next(iter(whole.values()))
 
     @property
     def programs(self) -> Mapping[int, Program]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.build import Build, read_build
+from autopar.ir.build import read_build
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import SEED, Port, Program, Signature
 from autopar.runtime.batches import label_batch
@@ -87,11 +87,6 @@ def _refuse_non_finite(loss: Tensor) -> None:
 
 def _accept(loss: Tensor) -> None:
     del loss
-
-
-def is_training(build: Build) -> bool:
-    """Returns whether a build's program has new content for what it stores."""
-    return bool(build.serial.main.aliases)
 
 
 class Trainer:

@@ -5,20 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from autopar.runtime.trainer import open_trainer
-from tests.runtime.training import Reference, batches, layouts, training_build
+from tests.runtime.training import LAYOUTS, Layout, Reference, batches, training_build
 
 
-@pytest.mark.parametrize(("mesh", "strategy", "shards"), list(layouts()))
-def test_losses_are_those_of_one_device(
-    tmp_path: Path, mesh: str, strategy: str, shards: tuple[str, ...]
-) -> None:
-    build = training_build(tmp_path / "b", mesh, strategy, *shards)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_are_those_of_one_device(tmp_path: Path, layout: Layout) -> None:
+    build = training_build(tmp_path / "b", layout)
     one = Reference.of_seed()
     with open_trainer(build, virtual=True) as trainer:
         for batch in batches(5):
-            expected = one.step(batch)
-            assert trainer.step(batch).item() == pytest.approx(expected, rel=1e-5)
+            assert trainer.step(batch).item() == pytest.approx(one.step(batch), rel=1e-5)
     assert trainer.steps == 5
