@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 from autopar import __version__
 from autopar.annotate import (
+    MeshLike,
     Pin,
     apply_mesh,
     apply_pins,
+    as_mesh,
     load_annotations,
     parse_mesh,
     parse_pin,
+    refuse_unexecuted,
 )
 from autopar.annotate.mapping_text import Entry
 from autopar.completion import Complete, Legalize, explain
@@ -180,7 +183,8 @@ def compile_program(
         report: Entries of the frontend, to be put before those of the passes.
 
     Raises:
-        AnnotationError: If pins contradict the program or one another.
+        AnnotationError: If pins contradict the program or one another, or ask for what isn't
+            carried out yet.
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
     observers: list[Observer] = [_verify] if options.verify else []
@@ -195,6 +199,7 @@ def compile_program(
         program = apply_pins(program, options.mesh, options.pins)
     program = apply_mesh(program, options.mesh)
     seen("annotate", program)
+    refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     passes: tuple[Pass, ...] = (
         Complete(options.cluster, options.strategy, planner),
@@ -234,7 +239,7 @@ def compile_onnx(
     model: str | Path,
     build: str | Path,
     *,
-    mesh: str | ProcessMesh,
+    mesh: MeshLike,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     strategy: str | None = "",
@@ -252,7 +257,7 @@ def compile_onnx(
     Args:
         model: The file.
         build: The folder to write; an older build there is replaced.
-        mesh: The processes: a mesh, or text as `2x4` or `dp=2,tp=4`.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs.
         strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
@@ -272,7 +277,7 @@ def compile_onnx(
         for pattern, mapping in (shard or {}).items()
     )
     options = CompileOptions(
-        mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
+        mesh=as_mesh(mesh),
         cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
         strategy=None if strategy == NO_PRESETS else strategy,
         pins=pins,

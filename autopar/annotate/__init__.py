@@ -1,42 +1,68 @@
 """What the user says: the mesh, and which tensors lie on it in which way.
 
-    mark        marks a tensor within a torch model
+    mark        marks a tensor within a torch model: its layout, memory, mask
+    call        marks the operands and results of a call
+    stage       puts a part of a model into a pipeline stage
+    unexecuted  refuses what is recorded, but not carried out yet
+    paddle      the spellings of Paddle's first annotation interface
     pins        pins tensors of a program by name pattern, from options or a YAML file
-    mesh        the mesh option, and giving a program its mesh
+    mesh        meshes as users give them, and giving a program its mesh
 
 A pin is `Value.dist` with an origin. Completion never changes what is annotated.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autopar.annotate.mesh import apply_mesh, parse_mesh
+from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
 from autopar.annotate.pins import Annotations, Pin, apply_pins, load_annotations, parse_pin
-from autopar.annotate.spec import ShardSpec
+from autopar.annotate.unexecuted import refuse_unexecuted
 from autopar.ir.mesh import ProcessMesh
 
 if TYPE_CHECKING:
-    from autopar.annotate.mark import shard
+    from autopar.annotate import paddle
+    from autopar.annotate.call import shard_op
+    from autopar.annotate.mark import offload, shard, shard_mask
+    from autopar.annotate.stage import pipeline_stage
 
 __all__ = [
     "Annotations",
+    "MeshLike",
     "Pin",
     "ProcessMesh",
-    "ShardSpec",
     "apply_mesh",
     "apply_pins",
+    "as_mesh",
     "load_annotations",
+    "offload",
+    "paddle",
     "parse_mesh",
     "parse_pin",
+    "pipeline_stage",
+    "refuse_unexecuted",
     "shard",
+    "shard_mask",
+    "shard_op",
 ]
+
+_HOMES = {
+    "offload": "mark",
+    "pipeline_stage": "stage",
+    "shard": "mark",
+    "shard_mask": "mark",
+    "shard_op": "call",
+}
+"""What marks torch models. Only those who use it pay for the import of torch."""
 
 
 def __getattr__(name: str) -> Any:
-    if name != "shard":
+    if name == "paddle":
+        return import_module("autopar.annotate.paddle")
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Only those who mark torch models pay for the import of torch.
-    from autopar.annotate.mark import shard
-
-    return shard
+    found = getattr(import_module(f"autopar.annotate.{_HOMES[name]}"), name)
+    # From now on it is found without this function, which tracers need not understand.
+    globals()[name] = found
+    return found

@@ -1,68 +1,202 @@
-"""`shard`: marks a tensor within a torch model with a layout.
+"""`shard`, `offload`, `shard_mask`: mark a tensor within a torch model.
 
-The mark is an op of its own, `autopar::shard`, that survives export and joint capture of forward
-and backward. Its second argument holds the mesh and the mapping as text, so that no table outside
-the graph is needed. In eager mode it copies its input and has no other effect; its gradient is
-marked with the same layout.
+A mark is an op of its own, `autopar::shard`, that survives export and joint capture of forward and
+backward. Its second argument is the text of a `Mark`, so that no table outside the graph is needed.
+Its gradient is marked with the same layout. The op only exists while torch traces: in eager mode
+these functions check what they are given and return the tensor itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes, is_in_torch_dispatch_mode
 
-from autopar.annotate.spec import ShardSpec, spec_text
+from autopar.annotate.mesh import MeshLike, as_mesh
+from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import DimMapping
+from autopar.ir.mark import Mark, mask_of, partial_of
 from autopar.ir.mesh import ProcessMesh
 
 
 @torch.library.custom_op("autopar::shard", mutates_args=(), schema="(Tensor x, str spec) -> Tensor")
-def shard_op(x: torch.Tensor, spec: str) -> torch.Tensor:
-    """The mark as an op; `spec` is the text of a `ShardSpec`."""
-    _check(tuple(x.shape), spec)
+def mark_op(x: torch.Tensor, spec: str) -> torch.Tensor:
+    """The mark as an op; `spec` is the text of a `Mark`."""
+    _check_spec(tuple(x.shape), spec)
     # An op must not return an alias of its input.
     return x.clone()
 
 
-@shard_op.register_fake
+@mark_op.register_fake
 def _fake(x: torch.Tensor, spec: str) -> torch.Tensor:
     if all(isinstance(size, int) for size in x.shape):
-        _check(tuple(x.shape), spec)
+        _check_spec(tuple(x.shape), spec)
     return torch.empty_like(x)
 
 
-@lru_cache(maxsize=1024)
-def _check(shape: tuple[int, ...], spec: str) -> None:
-    ShardSpec.parse(spec).layout(shape)
-
-
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.spec = inputs[1]
+    x, ctx.spec = inputs
+    ctx.is_leaf = x.is_leaf
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return shard_op(grad, ctx.spec), None
+    # The mark of a parameter says how it is stored. Its gradient may be pending until it is used.
+    return grad if ctx.is_leaf else mark_op(grad, Mark.parse(ctx.spec).of_gradient().text()), None
 
 
-shard_op.register_autograd(_backward, setup_context=_setup_context)
+mark_op.register_autograd(_backward, setup_context=_setup_context)
+# A mark whose result nobody uses is still what the user said.
+torch.fx.node.has_side_effect(torch.ops.autopar.shard.default)
 
 
-def shard(x: torch.Tensor, mesh: ProcessMesh, dims_mapping: Sequence[DimMapping]) -> torch.Tensor:
+def shard(
+    x: torch.Tensor,
+    mesh: MeshLike | None,
+    dims_mapping: Sequence[DimMapping],
+    *,
+    partial: Mapping[int | str, str] | None = None,
+) -> torch.Tensor:
     """Marks a tensor with the layout that it shall have; returns the marked tensor.
 
         x = shard(x, ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"]), ["dp", -1])
 
+    Outside of tracing the result is `x` itself, in a graph it is another tensor; so don't write to
+    one of them in place and read the other. The gradient of a marked activation is marked alike;
+    that of a parameter lies as suits its use.
+
     Args:
-        x: The tensor. Its value is unchanged.
-        mesh: The processes.
-        dims_mapping: One entry per dimension of `x`: -1 (not split), a mesh axis by index or name,
-            or a tuple of axes, major to minor.
+        x: The tensor: an activation, an input or a parameter. Its value is unchanged.
+        mesh: The processes, as a ProcessMesh or a torch DeviceMesh; None for the mesh that the
+            model is compiled for.
+        dims_mapping: One entry per dimension of `x`: -1 or None (not split), a mesh axis by index
+            or name, or a tuple of axes, major to minor.
+        partial: Axes over which the tensor stays pending a reduction, with the monoid, as
+            `{"tp": "sum"}`.
 
     Raises:
         AnnotationError: On a wrong length, an unknown axis, or an axis used twice; at this call.
     """
-    marked: torch.Tensor = shard_op(x, spec_text(mesh, dims_mapping))
+    if not _is_traced(x):
+        _check(x.shape, mesh, _hashable(dims_mapping), partial_of(partial))
+        return x
+    return _marked(x, _shard_spec(mesh, dims_mapping, partial, _place()))
+
+
+def offload(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Marks a tensor to be held in another memory between its uses; returns the marked tensor.
+
+        hidden = offload(hidden, "cpu")
+
+    Recorded in the program. Compiling refuses it, as it isn't carried out yet.
+
+    Args:
+        x: The tensor. Its value is unchanged.
+        device: The memory, as `cpu` or `disk`.
+
+    Raises:
+        AnnotationError: If the device is empty.
+    """
+    traced = _is_traced(x)
+    spec = _offload_spec(device, _place() if traced else "")
+    return _marked(x, spec) if traced else x
+
+
+def shard_mask(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    """Marks a tensor to be held by some of the mesh's processes only; returns the marked tensor.
+
+        x = shard_mask(x, [[1, 0], [0, 1]])
+
+    Recorded in the program. Compiling refuses it, as it isn't carried out yet.
+
+    Args:
+        x: The tensor. Its value is unchanged.
+        mask: Nested lists or an array in the shape of the mesh: 1 for a process that holds the
+            tensor, 0 for one that doesn't.
+
+    Raises:
+        AnnotationError: If the mask is ragged, or holds something else or only zeros.
+    """
+    traced = _is_traced(x)
+    spec = _mask_spec(mask, _place() if traced else "")
+    return _marked(x, spec) if traced else x
+
+
+def _is_traced(x: object) -> bool:
+    """Whether an op on a tensor ends up in a graph, or is watched by someone."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return True
+    return not isinstance(x, torch.Tensor)
+
+
+def _marked(x: torch.Tensor, spec: str) -> torch.Tensor:
+    marked: torch.Tensor = mark_op(x, spec)
     return marked
+
+
+# What follows depends on no tensor, so a tracer may take the result for a constant.
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _shard_spec(
+    mesh: MeshLike | None,
+    dims_mapping: Sequence[DimMapping],
+    partial: Mapping[int | str, str] | None,
+    place: str,
+) -> str:
+    return Mark(_known(mesh), _hashable(dims_mapping), partial_of(partial), place=place).text()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _offload_spec(device: str, place: str) -> str:
+    if not device:
+        raise AnnotationError("offload: name the memory that shall hold the tensor, as 'cpu'")
+    return Mark(offload=device, place=place).text()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _mask_spec(mask: Any, place: str) -> str:
+    return Mark(mask=mask_of(mask), place=place).text()
+
+
+def _place() -> str:
+    """Returns the user's line that is being traced; "" where the tracer knows it."""
+    if torch.compiler.is_dynamo_compiling():
+        return ""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+_OWN = __package__ or "autopar.annotate"
+"""Functions of this package aren't the user's."""
+
+
+def _hashable(dims_mapping: Sequence[DimMapping]) -> tuple[DimMapping, ...]:
+    return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in dims_mapping)
+
+
+@lru_cache(maxsize=64)
+def _known(mesh: MeshLike | None) -> ProcessMesh | None:
+    # A DeviceMesh holds its ranks as a tensor, which is to be read and not to be traced.
+    with _disable_current_modes():
+        return None if mesh is None else as_mesh(mesh)
+
+
+@lru_cache(maxsize=1024)
+def _check(
+    shape: tuple[int, ...],
+    mesh: MeshLike | None,
+    dims_mapping: tuple[DimMapping, ...],
+    partial: tuple[tuple[int | str, str], ...],
+) -> None:
+    Mark(_known(mesh), dims_mapping, partial).check(shape)
+
+
+@lru_cache(maxsize=1024)
+def _check_spec(shape: tuple[int, ...], spec: str) -> None:
+    Mark.parse(spec).check(shape)

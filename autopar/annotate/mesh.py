@@ -1,9 +1,10 @@
-"""The mesh option (`2x4`, `dp=2,tp=4`), and giving a program its mesh."""
+"""Meshes as users give them: text, torch's DeviceMesh; and giving a program its mesh."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any, Protocol
 
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
@@ -13,6 +14,49 @@ MAX_PROCESSES = 2**20
 """A mesh option beyond this is taken for a slip of the finger."""
 
 _SIZE = re.compile(r"[0-9]+")
+
+
+class DeviceMeshLike(Protocol):
+    """What is read of a `torch.distributed.DeviceMesh`."""
+
+    @property
+    def mesh(self) -> Any:
+        """The ranks, as an integer tensor."""
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """A name per axis."""
+
+    def __hash__(self) -> int:
+        """Equal meshes have equal hashes."""
+
+
+MeshLike = ProcessMesh | DeviceMeshLike | str
+"""A mesh as users give it; see `as_mesh`."""
+
+
+def as_mesh(mesh: MeshLike) -> ProcessMesh:
+    """Returns the mesh that a user gave.
+
+        >>> as_mesh("dp=2,tp=4")
+        ProcessMesh(dp=2, tp=4)
+
+    Args:
+        mesh: A mesh, its text (`parse_mesh`), or a torch DeviceMesh, whose ranks are taken for
+            process ids.
+
+    Raises:
+        AnnotationError: If it is none of these, or the text describes no mesh.
+    """
+    if isinstance(mesh, ProcessMesh):
+        return mesh
+    if isinstance(mesh, str):
+        return parse_mesh(mesh)
+    if hasattr(mesh, "mesh") and hasattr(mesh, "mesh_dim_names"):
+        return ProcessMesh(mesh.mesh, mesh.mesh_dim_names)
+    raise AnnotationError(
+        f"mesh {mesh!r}: give a ProcessMesh, a torch DeviceMesh, or text as dp=2,tp=4"
+    )
 
 
 def parse_mesh(text: str) -> ProcessMesh:
@@ -38,15 +82,19 @@ def parse_mesh(text: str) -> ProcessMesh:
     return _mesh(text, [_size(part, text) for part in stripped.lower().split("x")], None)
 
 
-def apply_mesh(program: Program, mesh: ProcessMesh) -> Program:
+def apply_mesh(program: Program, mesh: MeshLike) -> Program:
     """Returns the program on a mesh.
 
     Raises:
         AnnotationError: If the program is on another mesh already.
     """
+    mesh = as_mesh(mesh)
     if program.mesh is not None and program.mesh != mesh:
+        pins = (value.origin for value in program.main.values.values() if value.dist is not None)
+        first = next((f" at {origin.detail}" for origin in pins if origin and origin.detail), "")
         raise AnnotationError(
-            f"the program is annotated for {program.mesh}, not for {mesh}; use one mesh for both"
+            f"the program is annotated for {program.mesh}{first}, not for {mesh}; use one mesh for"
+            " both"
         )
     return replace(program, mesh=mesh)
 

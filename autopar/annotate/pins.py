@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
-from autopar.annotate.mesh import apply_mesh, parse_mesh
+from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
@@ -105,13 +105,14 @@ def load_annotations(path: Path) -> Annotations:
     return Annotations(pins, mesh)
 
 
-def apply_pins(program: Program, mesh: ProcessMesh, pins: Sequence[Pin]) -> Program:
+def apply_pins(program: Program, mesh: MeshLike, pins: Sequence[Pin]) -> Program:
     """Returns the program on a mesh with the matching values of `main` pinned.
 
     Raises:
         AnnotationError: If a pattern matches nothing, a mapping doesn't fit a value, or two pins
             disagree about a value.
     """
+    mesh = as_mesh(mesh)
     program = apply_mesh(program, mesh)
     main = program.main
     labels = {

@@ -25,10 +25,13 @@ from autopar.frontend.functionalized import (
     lower_functionalized,
 )
 from autopar.frontend.lists import singles
+from autopar.frontend.marks import check_complete, read_marks, stage_of
 from autopar.frontend.random import draw_by_counter
 from autopar.frontend.source_line import source_line
 from autopar.frontend.writes import lost_writes
 from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
+from autopar.ir.mark import MARK_OP
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
 
 IR_DTYPES: Mapping[torch.dtype, str] = {
@@ -67,6 +70,8 @@ _RENAMED: Mapping[str, str] = {
     "aten.empty_permuted.default": "aten.empty.memory_format",
     "aten.new_empty_strided.default": "aten.new_empty.default",
     "aten._efficientzerotensor.default": "aten.zeros.default",
+    # A mark that stays (see `autopar.frontend.marks`).
+    MARK_OP: "aten.alias.default",
 }
 """Ops that differ in aliasing or strides only, and the ones that stand for them."""
 
@@ -76,6 +81,8 @@ _RENAMED_ARGUMENTS: Mapping[str, str | None] = {
     "aten.empty_strided.default.stride": None,
     "aten.empty_permuted.default.physical_layout": None,
     "aten.new_empty_strided.default.stride": None,
+    f"{MARK_OP}.x": "self",
+    f"{MARK_OP}.spec": None,
 }
 """Arguments of these ops that are called otherwise by those, or that they don't have."""
 
@@ -140,6 +147,8 @@ class Lowering:
         locate: Where a node comes from; by default the line that torch noted.
         name: Name of the program.
         when: Phase and microbatch of a node.
+        mesh: The mesh that the program is compiled for, which marks that name none are on. If it
+            isn't known, it is the marks'.
     """
 
     inputs: Mapping[fx.Node, GraphInput]
@@ -148,6 +157,7 @@ class Lowering:
     locate: Callable[[fx.Node], Loc] = source_line
     name: str = ""
     when: Callable[[fx.Node], tuple[str, int]] = lambda node: ("forward", 0)
+    mesh: ProcessMesh | None = None
 
 
 def lower(graph: fx.Graph, lowering: Lowering) -> Program:
@@ -158,6 +168,7 @@ def lower(graph: fx.Graph, lowering: Lowering) -> Program:
     Raises:
         InvalidInputError: If the graph has something in it that is no ATen op on dense tensors
             of static shape. Names all such nodes.
+        AnnotationError: If a mark within the graph doesn't fit its tensor or the mesh.
     """
     last = make_writes_explicit(graph)
     outputs = [replace(out, node=last.get(out.node, out.node)) for out in lowering.outputs]
@@ -180,6 +191,10 @@ class _Lowerer:
 
     def run(self) -> Program:
         self._find_copies()
+        marks = read_marks(self.graph, self.same, self.lowering.mesh, self.lowering.locate)
+        self.same.update(marks.same)
+        check_complete((self._origin(out.node) for out in self.lowering.outputs), marks.pins)
+        self._name_origins()
         live = self._live()
         self._raise_if_any()
         self.inputs = {
@@ -197,6 +212,7 @@ class _Lowerer:
             for op in self._placed(node)
         )
         self._raise_if_any()
+        self.values |= marks.pinned(self.values, self.refs)
         inputs = tuple(self._one(node) for node in self.inputs)
         outputs = tuple(self._one(self._origin(out.node)) for out in self.lowering.outputs)
         aliases = tuple(
@@ -205,7 +221,9 @@ class _Lowerer:
             if out.updates is not None
         )
         main = Function("main", inputs, outputs, self.values, ops, aliases)
-        program = Program({"main": main}, self._signature(main), name=self.lowering.name)
+        program = Program(
+            {"main": main}, self._signature(main), marks.mesh, name=self.lowering.name
+        )
         return draw_by_counter(program)
 
     def _raise_if_any(self) -> None:
@@ -220,8 +238,11 @@ class _Lowerer:
             same = packet in _COPIES or (packet in _RESHAPING and _same_type(node, source))
             if same or is_resting(node):
                 self.same[node] = source
-        for node in reversed(self.same):
-            if node in self.names:
+
+    def _name_origins(self) -> None:
+        """Names what is computed as its copies are named."""
+        for node in reversed(self.graph.nodes):
+            if node in self.same and node in self.names:
                 self.names.setdefault(self.same[node], self.names[node])
 
     def _origin(self, node: fx.Node) -> fx.Node:
@@ -341,10 +362,11 @@ class _Lowerer:
 
     def _placed(self, node: fx.Node) -> Sequence[Op]:
         phase, microbatch = self.lowering.when(node)
+        stage = stage_of(node)
         ops = self._ops(node)
-        if (phase, microbatch) == ("forward", 0):
+        if (phase, microbatch, stage) == ("forward", 0, 0):
             return ops
-        return [replace(op, phase=phase, microbatch=microbatch) for op in ops]
+        return [replace(op, phase=phase, microbatch=microbatch, stage=stage) for op in ops]
 
     def _ops(self, node: fx.Node) -> Sequence[Op]:
         if not is_functionalized(node):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from torch import fx
 
@@ -10,10 +12,14 @@ from autopar.ir.errors import UNKNOWN, Loc
 
 _FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
 
+_OWN = str(Path(__file__).parents[1] / "annotate") + os.sep
+"""Where the functions are with which users mark their models."""
+
 
 def source_line(node: fx.Node) -> Loc:
     """Returns the innermost line of the user's code that torch noted for a node, if any."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = [frame for frame in found if not frame[0].startswith(_OWN)]
     if not frames:
         return UNKNOWN
     file, line, function = frames[-1]

@@ -251,11 +251,7 @@ class Layout:
         Raises:
             AnnotationError: On a wrong length, an unknown axis, or an axis used twice.
         """
-        if len(dims_mapping) != len(shape):
-            raise AnnotationError(
-                f"dims_mapping {list(dims_mapping)} has {len(dims_mapping)} entries, but the tensor"
-                f" has {len(shape)} dimensions {list(shape)}; give one entry per dimension"
-            )
+        check_length(dims_mapping, shape)
         axes = tuple(_entry_axes(entry, mesh) for entry in dims_mapping)
         used = [axis for entry in axes for axis in entry]
         if twice := sorted({axis for axis in used if used.count(axis) > 1}):
@@ -352,6 +348,19 @@ def _sub_str(sub: SubDim) -> str:
     return (
         f"{sub.size}@{sub.axes[0]}" if len(sub.axes) == 1 else f"{sub.size}@({','.join(sub.axes)})"
     )
+
+
+def check_length(dims_mapping: Sequence[DimMapping], shape: Sequence[int]) -> None:
+    """Checks that a dims_mapping has one entry per dimension.
+
+    Raises:
+        AnnotationError: If it hasn't.
+    """
+    if len(dims_mapping) != len(shape):
+        raise AnnotationError(
+            f"dims_mapping {list(dims_mapping)} has {len(dims_mapping)} entries, but the tensor"
+            f" has {len(shape)} dimensions {list(shape)}; give one entry per dimension"
+        )
 
 
 def _entry_axes(entry: DimMapping, mesh: ProcessMesh) -> tuple[str, ...]:

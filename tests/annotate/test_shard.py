@@ -1,92 +1,199 @@
-"""`shard` within torch models."""
+"""`shard` within torch models: nothing in eager mode, a mark in every kind of graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.annotate import ProcessMesh, ShardSpec, shard
-from autopar.annotate.mark import shard_op
-from autopar.annotate.spec import spec_text
+from autopar.annotate import ProcessMesh, offload, shard, shard_mask
+from autopar.annotate.mark import mark_op
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import DimMapping
+from autopar.ir.mark import Mark
 
 MESH = ProcessMesh([[4, 5], [6, 7]], ["dp", "tp"])
+OP = torch.ops.autopar.shard.default
 
 
-def test_a_marked_tensor_is_a_copy() -> None:
-    x = torch.arange(6.0).reshape(2, 3)
-    marked = shard(x, MESH, ["dp", -1])
-    assert torch.equal(marked, x)
-    assert marked.data_ptr() != x.data_ptr()
-
-
-def test_the_op_passes_the_checks_of_torch() -> None:
-    spec = spec_text(MESH, [("dp", 1), None])
-    torch.library.opcheck(shard_op, (torch.randn(2, 3, requires_grad=True), spec))
-
-
-def test_the_text_holds_mesh_and_mapping() -> None:
-    spec = ShardSpec.parse(spec_text(MESH, [("dp", 1), None, ()]))
-    assert spec == ShardSpec(MESH, (("dp", "tp"), -1, -1))
-    assert str(spec.layout((4, 6, 2))) == "[4@(dp,tp), 6, 2]"
-
-
-@pytest.mark.parametrize("text", ["", "{}", "(1, 2)", "((2,), ('a',), (0, 1))", "import os"])
-def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(AnnotationError, match="not the text of a shard annotation"):
-        ShardSpec.parse(text)
-
-
-class Model(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+class Model(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
         return shard(x * 2, MESH, ["dp", "tp"]).sum()
 
 
-def marks(graph: torch.fx.Graph) -> list[ShardSpec]:
-    op = torch.ops.autopar.shard.default
-    return [
-        ShardSpec.parse(node.args[1])
-        for node in graph.nodes
-        if node.target is op and isinstance(node.args[1], str)
-    ]
+def marks(graph: torch.fx.Graph) -> list[Mark]:
+    return [Mark.parse(str(node.args[1])) for node in graph.nodes if node.target is OP]
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_marks_survive_export(strict: bool) -> None:
-    exported = torch.export.export(Model(), (torch.ones(4, 6),), strict=strict)
-    assert marks(exported.graph) == [ShardSpec(MESH, ("dp", "tp"))]
-
-
-def test_the_gradient_is_marked_alike() -> None:
-    x = torch.ones(4, 6, requires_grad=True)
-    seen: list[str] = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            if func is torch.ops.autopar.shard.default:
-                seen.append(args[1])
-            return func(*args, **(kwargs or {}))
-
-    loss = Model()(x)
-    with Record():
-        loss.backward()
-    assert torch.equal(x.grad, torch.full((4, 6), 2.0))  # type: ignore[arg-type]
-    assert [ShardSpec.parse(text).dims_mapping for text in seen] == [("dp", "tp")]
+def mappings(graph: torch.fx.Graph) -> list[object]:
+    return [mark.dims_mapping for mark in marks(graph)]
 
 
 @pytest.mark.parametrize(
-    ("mapping", "message"),
+    "mark",
     [
-        (["dp"], "one entry per dimension"),
-        (["dp", 0], "uses mesh axis dp more than once"),
-        (["pd", -1], "no axis 'pd'"),
-        ([2, -1], "out of range"),
-        ([-2, -1], "use -1"),
+        lambda x: shard(x, MESH, ["dp", -1]),
+        lambda x: shard(x, None, ("dp", None)),
+        lambda x: shard(x, MESH, ["dp", -1], partial={"tp": "sum"}),
+        lambda x: offload(x, "cpu"),
+        lambda x: shard_mask(x, [[1, 0], [0, 1]]),
     ],
 )
+def test_in_eager_mode_a_mark_is_the_tensor_itself(mark: Callable[[Tensor], Tensor]) -> None:
+    parameter = nn.Parameter(torch.ones(2, 3))
+    assert mark(parameter) is parameter
+
+
+def test_the_op_passes_the_checks_of_torch() -> None:
+    text = Mark(MESH, (("dp", 1), None), place="model.py:3").text()
+    torch.library.opcheck(mark_op, (torch.randn(2, 3, requires_grad=True), text))
+
+
+def graphs() -> dict[str, Callable[[nn.Module, Tensor], torch.fx.Graph]]:
+    def export(strict: bool) -> Callable[[nn.Module, Tensor], torch.fx.Graph]:
+        def build(module: nn.Module, x: Tensor) -> torch.fx.Graph:
+            program = torch.export.export(module, (x,), strict=strict)
+            return program.run_decompositions().graph
+
+        return build
+
+    return {
+        "export": export(False),
+        "strict export": export(True),
+        "make_fx": lambda module, x: make_fx(module)(x).graph,
+        "make_fx, fake": lambda module, x: make_fx(module, tracing_mode="fake")(x).graph,
+        "make_fx, before autograd": lambda module, x: make_fx(module, pre_dispatch=True)(x).graph,
+        "symbolic_trace": lambda module, x: torch.fx.symbolic_trace(module).graph,
+    }
+
+
+@pytest.mark.parametrize("capture", graphs())
+def test_marks_are_in_every_graph(capture: str) -> None:
+    graph = graphs()[capture](Model(), torch.ones(4, 6))
+    (mark,) = marks(graph)
+    assert (mark.mesh, mark.dims_mapping) == (MESH, ("dp", "tp"))
+
+
+@pytest.mark.parametrize("capture", ["export", "strict export", "make_fx"])
+def test_a_mark_whose_result_is_not_used_stays(capture: str) -> None:
+    class Unused(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            shard(x, MESH, ["dp", None])
+            return x + 1
+
+    assert mappings(graphs()[capture](Unused(), torch.ones(4, 6))) == [("dp", None)]
+
+
+def test_marks_reach_a_backend_of_compile() -> None:
+    seen: list[object] = []
+
+    def backend(module: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        seen.extend(mappings(module.graph))
+        return module.forward
+
+    x = torch.ones(4, 6)
+    assert torch.equal(torch.compile(Model(), backend=backend, fullgraph=True)(x), Model()(x))
+    assert seen == [("dp", "tp")]
+
+
+def test_the_gradient_is_marked_alike() -> None:
+    def step(x: Tensor) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad(Model()(leaf), leaf)[0]
+
+    traced = make_fx(step)(torch.ones(4, 6))
+    forward, backward = marks(traced.graph)
+    assert (backward.mesh, backward.dims_mapping) == (MESH, forward.dims_mapping)
+    assert backward.place == f"{forward.place} (gradient)"
+    assert torch.equal(traced(torch.ones(4, 6)), torch.full((4, 6), 2.0))
+
+
+def test_the_gradient_of_a_pending_sum_is_complete() -> None:
+    def step(x: Tensor) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        marked = shard(leaf * 2, MESH, ["dp", None], partial={"tp": "sum"})
+        return torch.autograd.grad(marked.sum(), leaf)[0]
+
+    forward, backward = marks(make_fx(step)(torch.ones(4, 6)).graph)
+    assert (forward.partial, backward.partial) == ((("tp", "sum"),), ())
+
+
+def test_the_gradient_of_a_marked_parameter_is_free() -> None:
+    def step(weight: Tensor) -> Tensor:
+        leaf = weight.detach().requires_grad_()
+        return torch.autograd.grad((shard(leaf, MESH, ["dp", None]) * 3).sum(), leaf)[0]
+
+    assert mappings(make_fx(step)(torch.ones(4, 6)).graph) == [("dp", None)]
+
+
+def test_who_watches_the_ops_sees_the_mark() -> None:
+    seen: list[object] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        Model()(torch.ones(4, 6))
+    assert OP in seen
+
+
+@pytest.mark.parametrize("capture", ["export", "make_fx"])
+def test_the_line_is_that_of_the_call(capture: str) -> None:
+    (mark,) = marks(graphs()[capture](Model(), torch.ones(4, 6)))
+    line = Model.forward.__code__.co_firstlineno + 1
+    assert mark.place == f"{__file__}:{line}"
+
+
+BAD: list[tuple[list[DimMapping], str]] = [
+    (["dp"], "one entry per dimension"),
+    (["dp", 0], "uses mesh axis dp more than once"),
+    (["pd", -1], "no axis 'pd'.*did you mean .*dp"),
+    ([2, -1], "out of range"),
+    ([-2, -1], "use -1"),
+]
+
+
+@pytest.mark.parametrize(("mapping", "message"), BAD)
 def test_a_mapping_that_does_not_fit_fails_at_the_call(
     mapping: list[DimMapping], message: str
 ) -> None:
     with pytest.raises(AnnotationError, match=message):
         shard(torch.ones(2, 3), MESH, mapping)
+    with pytest.raises(AnnotationError, match=message):
+        make_fx(lambda x: shard(x, MESH, mapping))(torch.ones(2, 3))
+
+
+def test_without_a_mesh_the_number_of_entries_is_checked() -> None:
+    with pytest.raises(AnnotationError, match="one entry per dimension"):
+        shard(torch.ones(2, 3), None, ["dp"])
+
+
+@pytest.mark.parametrize(
+    ("partial", "message"),
+    [
+        ({"dp": "sum"}, "mesh axis 'dp' is used more than once"),
+        ({"tp": "mean"}, "unknown reduction 'mean'.*one of sum, max"),
+        ({"pp": "sum"}, "no axis 'pp'"),
+    ],
+)
+def test_a_pending_reduction_must_fit(partial: dict[int | str, str], message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
+        shard(torch.ones(2, 3), MESH, ["dp", -1], partial=partial)
+
+
+@pytest.mark.parametrize("mask", [[], 1, [[1, 0], [1]], [[0, 0], [0, 0]], [[1, 2], [0, 0]]])
+def test_a_mask_is_nested_lists_of_0_and_1(mask: object) -> None:
+    with pytest.raises(AnnotationError, match="mask"):
+        shard_mask(torch.ones(2), mask)
+
+
+def test_offload_names_a_memory() -> None:
+    with pytest.raises(AnnotationError, match="as 'cpu'"):
+        offload(torch.ones(2), "")

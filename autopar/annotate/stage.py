@@ -1,0 +1,42 @@
+"""`pipeline_stage`: puts a part of a model into a stage of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch.fx.traceback import annotate, preserve_node_meta
+
+from autopar.ir.errors import AnnotationError
+from autopar.ir.mark import STAGE
+
+
+def pipeline_stage(stage: int) -> AbstractContextManager[object]:
+    """Returns a context manager that puts what is computed within into a stage; a decorator too.
+
+        with pipeline_stage(1):
+            x = self.upper(x)
+
+    Recorded in the program, as `Op.stage`. Compiling refuses stages other than 0, as pipelines
+    aren't carried out yet.
+
+    Args:
+        stage: The number of the stage, from 0 on. What is in none is in stage 0.
+
+    Raises:
+        AnnotationError: If the number is no integer >= 0.
+    """
+    if not isinstance(stage, int) or stage < 0:
+        raise AnnotationError(f"pipeline_stage({stage!r}): stages are numbered from 0 on")
+    if torch.compiler.is_dynamo_compiling():
+        marked: AbstractContextManager[object] = annotate({STAGE: stage})
+        return marked
+    return _noted(stage)
+
+
+@contextmanager
+def _noted(stage: int) -> Iterator[None]:
+    # Tracers other than dynamo drop notes unless they are told to keep them.
+    with preserve_node_meta(), annotate({STAGE: stage}):
+        yield

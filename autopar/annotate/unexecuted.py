@@ -1,0 +1,49 @@
+"""Refuses what a program records, but nothing carries out yet: stages, masks, offloading.
+
+The user asked for it. Compiling as if they hadn't would be wrong without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autopar.ir.errors import AnnotationError, Loc
+from autopar.ir.program import Program, Value
+
+
+def refuse_unexecuted(program: Program) -> None:
+    """Checks that a program asks for nothing that isn't carried out yet.
+
+    Raises:
+        AnnotationError: If it does. Names all such places.
+    """
+    problems = [*_of_values(program), *_of_ops(program)]
+    if problems:
+        raise AnnotationError(
+            "\n".join(["the program asks for what isn't carried out yet; remove:", *problems])
+        )
+
+
+def _of_values(program: Program) -> Iterator[str]:
+    for value in program.main.values.values():
+        layout = value.dist
+        if layout is None:
+            continue
+        shown = f"%{value.name}"
+        if layout.mask is not None:
+            yield f"  - {_place(value)}: shard_mask, by which not all processes hold {shown}"
+        if layout.offload:
+            yield f"  - {_place(value)}: offload of {shown} to {layout.offload}"
+
+
+def _of_ops(program: Program) -> Iterator[str]:
+    first: dict[int, Loc] = {}
+    for op in program.main.ops:
+        first.setdefault(op.stage, op.loc)
+    for stage, loc in sorted(first.items()):
+        if stage:
+            yield f"  - {loc}: pipeline_stage({stage})"
+
+
+def _place(value: Value) -> str:
+    return value.origin.detail if value.origin and value.origin.detail else str(value.loc)

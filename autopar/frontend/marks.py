@@ -1,0 +1,218 @@
+"""Reads the marks in a graph: which values the user pinned, and to which layouts.
+
+A mark says how its result lies. The result is the operand, so the operand's value is pinned and
+the mark itself is gone; only where that value is pinned otherwise already does the mark stay, as an
+op that does nothing but connect the two layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from autopar.ir.errors import AnnotationError, Loc
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.mark import MARK_OP, STAGE, Mark
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Value
+
+Locate = Callable[[fx.Node], Loc]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What all marks of one value say.
+
+    Attributes:
+        place: Where the user wrote them.
+        layout: Its layout; None if none of them says.
+        mask: Ids of the processes that hold it; None for all, or if none of them says.
+        offload: The memory that holds it between uses; "" if none of them says.
+    """
+
+    place: str
+    layout: Layout | None = None
+    mask: tuple[int, ...] | None = None
+    offload: str = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a reduction is pending."""
+        return self.layout is not None and bool(self.layout.partial)
+
+    def merged(self, other: Pinned) -> Pinned | None:
+        """Returns what both say together; None if they contradict one another."""
+        for mine, theirs in (
+            (self.layout, other.layout),
+            (self.mask, other.mask),
+            (self.offload or None, other.offload or None),
+        ):
+            if mine is not None and theirs is not None and mine != theirs:
+                return None
+        both = Pinned(
+            self.place,
+            self.layout or other.layout,
+            other.mask if self.mask is None else self.mask,
+            self.offload or other.offload,
+        )
+        if both == self or other.place in self.place.split(", "):
+            return both
+        return replace(both, place=f"{self.place}, {other.place}")
+
+    def pin(self, value: Value, mesh: ProcessMesh) -> Value:
+        """Returns the value as it is pinned on a mesh."""
+        layout = self.layout or Layout.replicated(mesh, value.global_shape)
+        dist = replace(layout, mask=self.mask, offload=self.offload)
+        return replace(value, dist=dist, origin=Origin("annotated", self.place))
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of a graph.
+
+    Attributes:
+        mesh: The program's mesh; None if nobody named one.
+        pins: What is pinned, by the node that computes it.
+        same: The marks that are gone, and the nodes that compute what they mark.
+    """
+
+    mesh: ProcessMesh | None
+    pins: Mapping[fx.Node, Pinned]
+    same: Mapping[fx.Node, fx.Node]
+
+    def pinned(
+        self, values: Mapping[str, Value], names: Mapping[fx.Node, str | tuple[str, ...]]
+    ) -> dict[str, Value]:
+        """Returns the values that are pinned, by name.
+
+        Args:
+            values: All values by name.
+            names: Names of the values that a node computes; dead nodes have none.
+        """
+        found = {}
+        for node, pinned in self.pins.items():
+            name = names.get(node)
+            if isinstance(name, str) and self.mesh is not None:
+                found[name] = pinned.pin(values[name], self.mesh)
+        return found
+
+
+def stage_of(node: fx.Node) -> int:
+    """Returns the pipeline stage that the user put a node into; 0 if none."""
+    return int((node.meta.get("custom") or {}).get(STAGE, 0))
+
+
+def is_mark(node: fx.Node) -> bool:
+    """Whether a node is a mark."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return f"{target.namespace}.{target._opname}.{target._overloadname}" == MARK_OP
+
+
+def read_marks(
+    graph: fx.Graph, copies: Mapping[fx.Node, fx.Node], mesh: ProcessMesh | None, locate: Locate
+) -> Marks:
+    """Reads the marks of a graph.
+
+    Args:
+        graph: The graph.
+        copies: Nodes that hold what another node computes.
+        mesh: The mesh to compile for, if it is known; otherwise it is the marks'.
+        locate: Where a node comes from.
+
+    Raises:
+        AnnotationError: If a mark doesn't fit its tensor or the mesh, or nothing comes of it.
+    """
+    marks = {node: _placed(node, locate) for node in graph.nodes if is_mark(node)}
+    if not marks:
+        return Marks(mesh, {}, {})
+    mesh = mesh or _mesh_of(list(marks.values()))
+    pins: dict[fx.Node, Pinned] = {}
+    same: dict[fx.Node, fx.Node] = {}
+    for node, mark in marks.items():
+        holder = node.all_input_nodes[0]
+        while holder in copies or holder in same:
+            holder = copies[holder] if holder in copies else same[holder]
+        pinned = _resolved(mark, node, mesh)
+        earlier = pins.get(holder)
+        together = pinned if earlier is None else earlier.merged(pinned)
+        if together is None or (pinned.is_pending and holder.op == "placeholder"):
+            _check_used(node, pinned, earlier)
+            pins[node] = pinned
+        else:
+            pins[holder] = together
+            same[node] = holder
+    return Marks(mesh, pins, same)
+
+
+def check_complete(outputs: Iterable[fx.Node], pins: Mapping[fx.Node, Pinned]) -> None:
+    """Checks that no output of the program is left pending.
+
+    Raises:
+        AnnotationError: If one is.
+    """
+    for node in outputs:
+        pinned = pins.get(node)
+        if pinned is not None and pinned.is_pending:
+            raise AnnotationError(
+                f"{pinned.place}: the tensor stays pending a reduction, but the model returns it;"
+                " leave out partial="
+            )
+
+
+def _placed(node: fx.Node, locate: Locate) -> Mark:
+    mark = Mark.parse(str(node.args[1]))
+    return mark if mark.place else replace(mark, place=str(locate(node)))
+
+
+def _mesh_of(marks: Sequence[Mark]) -> ProcessMesh:
+    """Returns the whole mesh that the first mark with a mesh is on."""
+    mesh = next((mark.mesh for mark in marks if mark.mesh is not None), None)
+    if mesh is None:
+        raise AnnotationError(
+            f"{marks[0].place}: the mark leaves the mesh open, and none is given; compile for a"
+            " mesh, or name it here"
+        )
+    while mesh.parent is not None:
+        mesh = mesh.parent
+    return mesh
+
+
+def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
+    if mark.mesh is not None and mark.mesh != mesh:
+        raise AnnotationError(f"{mark.place}: {_other_mesh(mark.mesh, mesh)}")
+    shape = tuple(node.meta["val"].shape)
+    try:
+        return Pinned(mark.place, mark.layout(shape, mesh), mark.masked(mesh), mark.offload)
+    except AnnotationError as error:
+        raise AnnotationError(f"{mark.place}: {error}") from error
+
+
+def _other_mesh(mesh: ProcessMesh, program: ProcessMesh) -> str:
+    ids = f"{mesh} of processes {_shortened(mesh.process_ids)}"
+    if mesh.size < program.size and set(mesh.process_ids) < set(program.process_ids):
+        return (
+            f"the mark is on {ids}, a part of {program}; sub-meshes aren't executed yet, so mark"
+            " the tensor on the whole mesh"
+        )
+    return (
+        f"the mark is on {ids}, but the model is compiled for {program} of processes"
+        f" {_shortened(program.process_ids)}; use one mesh for both, or None in the mark"
+    )
+
+
+def _shortened(ids: tuple[int, ...]) -> str:
+    return str(list(ids)) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
+
+
+def _check_used(node: fx.Node, pinned: Pinned, earlier: Pinned | None) -> None:
+    if not node.users:
+        why = f"is marked otherwise by {earlier.place}" if earlier else "is an input of the model"
+        raise AnnotationError(
+            f"{pinned.place}: the tensor {why}, and nothing uses the marked one that is returned"
+            " here; use it, or remove the mark"
+        )

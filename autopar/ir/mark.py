@@ -1,0 +1,176 @@
+"""Mark: what a user says of a tensor within a model, and the text in which a graph carries it.
+
+`autopar.annotate` writes the text into the graph, as the argument of an op of its own, and the
+frontend reads it there. So no table beside the graph is needed, and a saved graph keeps its marks.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import MONOIDS, DimMapping, Layout, check_length
+from autopar.ir.mesh import ProcessMesh
+
+MARK_OP = "autopar.shard.default"
+"""The kind of the op that marks its operand within a graph."""
+
+STAGE = "autopar.pipeline_stage"
+"""The key of a pipeline stage in what torch notes of a node (its `meta["custom"]`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a user says of a tensor.
+
+    Attributes:
+        mesh: The processes; None for those of the program.
+        dims_mapping: One entry per tensor dimension: -1 or None (not split), a mesh axis by index
+            or name, or several. None if nothing is said about it.
+        partial: Mesh axes over which the tensor stays pending a reduction, with the monoid.
+        mask: Per process of the mesh, in row-major order, whether it holds the tensor, and the
+            shape in which that was said. None for all.
+        offload: The memory that holds the tensor between uses; "" for the device's own.
+        place: Where the user wrote it, as `model.py:12`; "" if the graph knows better.
+    """
+
+    mesh: ProcessMesh | None = None
+    dims_mapping: tuple[DimMapping, ...] | None = None
+    partial: tuple[tuple[int | str, str], ...] = ()
+    mask: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    offload: str = ""
+    place: str = ""
+
+    def text(self) -> str:
+        """Returns the text from which `parse` makes an equal mark."""
+        mesh = None if self.mesh is None else _mesh_data(self.mesh)
+        fields = (mesh, self.dims_mapping, self.partial, self.mask, self.offload, self.place)
+        return repr(fields)
+
+    @classmethod
+    def parse(cls, text: str) -> Mark:
+        """Parses what `text` wrote.
+
+        Raises:
+            AnnotationError: If the text is something else.
+        """
+        try:
+            mesh, dims_mapping, partial, mask, offload, place = ast.literal_eval(text)
+            return cls(
+                None if mesh is None else _mesh(mesh), dims_mapping, partial, mask, offload, place
+            )
+        except (ValueError, TypeError, SyntaxError, IndexError) as error:
+            raise AnnotationError(f"not the text of a mark: {text!r}") from error
+
+    def of_gradient(self) -> Mark:
+        """Returns the mark of the gradient of a tensor that is marked so.
+
+        It lies as the tensor does. Where the tensor is pending a sum, each piece counts in full,
+        so the gradient is complete.
+        """
+        place = f"{self.place} (gradient)" if self.place else ""
+        return Mark(self.mesh, self.dims_mapping, place=place)
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Checks what can be checked before the program's mesh is known.
+
+        Raises:
+            AnnotationError: If the mark doesn't fit a tensor of this shape, or its own mesh.
+        """
+        if self.mesh is not None:
+            self.layout(shape, self.mesh)
+            self.masked(self.mesh)
+        elif self.dims_mapping is not None:
+            check_length(self.dims_mapping, shape)
+
+    def layout(self, shape: Sequence[int], mesh: ProcessMesh) -> Layout | None:
+        """Returns the layout of a tensor of this shape on a mesh; None if none is said.
+
+        Raises:
+            AnnotationError: On a wrong length, an unknown axis or reduction, an axis used twice.
+        """
+        if self.dims_mapping is None:
+            return None
+        layout = Layout.from_dims_mapping(mesh, shape, self.dims_mapping)
+        if not self.partial:
+            return layout
+        layout = layout.with_partial(
+            {mesh.dim_names[mesh.axis_index(axis)]: monoid for axis, monoid in self.partial}
+        )
+        if problems := layout.problems(shape):
+            raise AnnotationError(
+                f"partial={dict(self.partial)}: {'; '.join(problems)}; give axes that split no"
+                f" dimension, each with one of {', '.join(MONOIDS)}"
+            )
+        return layout.normalized()
+
+    def masked(self, mesh: ProcessMesh) -> tuple[int, ...] | None:
+        """Returns the ids of the processes that hold the tensor; None if all do.
+
+        Raises:
+            AnnotationError: If the mask has another shape than the mesh.
+        """
+        if self.mask is None:
+            return None
+        shape, bits = self.mask
+        if shape != mesh.shape:
+            raise AnnotationError(
+                f"a mask of shape {list(shape)} for {mesh}; give one 0 or 1 per process"
+            )
+        return tuple(process for process, bit in zip(mesh.ids, bits, strict=True) if bit)
+
+
+def partial_of(given: Mapping[int | str, str] | None) -> tuple[tuple[int | str, str], ...]:
+    """Returns pending reductions by mesh axis as pairs."""
+    return tuple(given.items()) if given else ()
+
+
+def mask_of(given: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shape and the entries of a nested list or array of 0 and 1.
+
+    Raises:
+        AnnotationError: If it is ragged, holds something else, or only zeros.
+    """
+    level: list[Any] = [given.tolist() if hasattr(given, "tolist") else given]
+    shape: list[int] = []
+    while level and isinstance(level[0], (list, tuple)):
+        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in level}
+        if len(lengths) != 1:
+            raise AnnotationError(f"mask {given!r}: the rows differ in length")
+        shape.append(lengths.pop())
+        level = [item for row in level for item in row]
+    if not shape or any(item not in (0, 1) for item in level) or not any(level):
+        raise AnnotationError(
+            f"mask {given!r}: write nested lists in the shape of the mesh, with 1 for the processes"
+            " that hold the tensor and 0 for the others"
+        )
+    return tuple(shape), tuple(int(item) for item in level)
+
+
+def _mesh_data(mesh: ProcessMesh) -> tuple[Any, ...]:
+    """Returns a mesh as literals: (parent, axis, index) of a slice, else its array."""
+    parent = None if mesh.parent is None else _mesh_data(mesh.parent)
+    if mesh.fixed:
+        return (parent, *mesh.fixed[-1])
+    ids = mesh.ids
+    return mesh.shape, mesh.dim_names, ids[0] if isinstance(ids, range) else ids, parent
+
+
+def _mesh(data: tuple[Any, ...]) -> ProcessMesh:
+    if len(data) == 3:
+        parent, axis, index = data
+        return _mesh(parent)[axis, index]
+    shape, names, ids, parent = data
+    if isinstance(ids, int):
+        ids = range(ids, ids + math.prod(shape))
+    return ProcessMesh(_nested(list(ids), shape), names, _mesh(parent) if parent else None)
+
+
+def _nested(ids: list[Any], shape: Sequence[int]) -> list[Any]:
+    for size in reversed(shape[1:]):
+        ids = [ids[at : at + size] for at in range(0, len(ids), size)]
+    return ids
