@@ -32,35 +32,61 @@ class FlowGraph:
     def source_side(self) -> frozenset[int]:
         """Returns the nodes on the source's side of the minimum cut that is nearest to it.
 
-        Edmonds and Karp, *Theoretical improvements in algorithmic efficiency for network flow
-        problems* (1972): augment along shortest paths.
+        Dinitz, *Algorithm for solution of a problem of maximum flow in networks with power
+        estimation* (1970): all shortest paths are filled before longer ones are looked for. So the
+        whole graph is visited once per length of a path, however many paths there are.
         """
-        while path := self._path():
-            amount = min(self._capacity[edge] for edge in path)
-            for edge in path:
-                self._capacity[edge] -= amount
-                self._capacity[edge ^ 1] += amount
-        return frozenset(self._reached())
+        while self.sink in (distances := self._distances()):
+            self._fill(distances)
+        return frozenset(distances)
 
-    def _reached(self) -> dict[int, int]:
-        """Returns the nodes that can be reached, each with the edge that leads there."""
-        came = {self.source: -1}
+    def _distances(self) -> dict[int, int]:
+        """Returns the nodes that can be reached, with the number of edges to each."""
+        found = {self.source: 0}
         queue = deque([self.source])
         while queue:
-            for edge in self._heads[queue.popleft()]:
+            tail = queue.popleft()
+            for edge in self._heads[tail]:
                 head = self._to[edge]
-                if self._capacity[edge] > 0 and head not in came:
-                    came[head] = edge
+                if self._capacity[edge] > 0 and head not in found:
+                    found[head] = found[tail] + 1
                     queue.append(head)
-        return came
+        return found
 
-    def _path(self) -> list[int]:
-        came = self._reached()
+    def _fill(self, distances: dict[int, int]) -> None:
+        """Sends as much as fits along shortest paths, each edge of which leads one step further."""
+        tried = dict.fromkeys(distances, 0)
         path: list[int] = []
-        at = self.sink
-        while at != self.source:
-            if at not in came:
-                return []
-            path.append(came[at])
-            at = self._to[came[at] ^ 1]
-        return path
+        at = self.source
+        while True:
+            if at == self.sink:
+                path = self._augment(path)
+                at = self._to[path[-1]] if path else self.source
+            edge = self._next_edge(at, distances, tried)
+            if edge is not None:
+                path.append(edge)
+                at = self._to[edge]
+            elif path:
+                at = self._to[path.pop() ^ 1]
+                tried[at] += 1
+            else:
+                return
+
+    def _next_edge(self, at: int, distances: dict[int, int], tried: dict[int, int]) -> int | None:
+        """Returns the first edge, behind those that lead nowhere, by which a path can go on."""
+        edges = self._heads[at]
+        while tried[at] < len(edges):
+            edge = edges[tried[at]]
+            if self._capacity[edge] > 0 and distances.get(self._to[edge]) == distances[at] + 1:
+                return edge
+            tried[at] += 1
+        return None
+
+    def _augment(self, path: list[int]) -> list[int]:
+        """Sends as much as fits along a path, and returns its part before the first full edge."""
+        amount = min(self._capacity[edge] for edge in path)
+        for edge in path:
+            self._capacity[edge] -= amount
+            self._capacity[edge ^ 1] += amount
+        full = next(at for at, edge in enumerate(path) if not self._capacity[edge])
+        return path[:full]

@@ -47,11 +47,13 @@ class Refine:
         self.space = graph.space
         self.choices = choices
         self.changed: set[int] = set()
+        self._seconds_now: dict[int, float] = {}
         self._run()
 
     def _run(self) -> None:
         nodes = [node for node in self.graph.nodes if node.call.has_rule]
         self._sweep(nodes, {node.index for node in nodes})
+        self._seconds_now.clear()
         moved = {at for node in nodes for at in self._retreat(node)}
         moved |= {at for node in nodes for at in self._shift(node)}
         self.changed |= moved
@@ -104,7 +106,7 @@ class Refine:
             for changes in shifts(self.graph, self.choices, node, splits):
                 if (now := self._gain(changes, gain)) > gain:
                     best, gain = changes, now
-        self._choose(best)
+        self._settle(best)
         return sorted(best)
 
     def _retreat(self, node: Node) -> list[int]:
@@ -115,7 +117,7 @@ class Refine:
         for axis in choice.splits.places:
             chain = self._best_chain(node, axis)
             if chain:
-                self._choose(chain)
+                self._settle(chain)
                 return sorted(chain)
         return []
 
@@ -164,14 +166,28 @@ class Refine:
         nodes = [self.graph.nodes[index] for index in changes]
         values = sorted({value for node in nodes for value in node.tensors})
         kept = {index: self.choices[index] for index in changes}
-        before = self._seconds(kept, values, value_seconds)
+        before = sum(choice.seconds for choice in kept.values())
+        before += sum(self._now(value) for value in values)
         limit = before - GAIN * before - best
         self._choose(changes)
         gain = 0.0
-        if self._seconds(changes, values, _least_value_seconds) < limit:
+        if self._seconds(changes, values, _least_value_seconds, limit) < limit:
             gain = before - self._seconds(changes, values, value_seconds) - GAIN * before
         self._choose(kept)
         return gain
+
+    def _now(self, value: int) -> float:
+        """Returns the seconds of a value's reshards as things are; remembered until they change."""
+        found = self._seconds_now.get(value)
+        if found is None:
+            found = value_seconds(self.graph, self.choices, value)
+            self._seconds_now[value] = found
+        return found
+
+    def _settle(self, choices: dict[int, Choice]) -> None:
+        if choices:
+            self._choose(choices)
+            self._seconds_now.clear()
 
     def _choose(self, choices: dict[int, Choice]) -> None:
         for index, choice in choices.items():
@@ -182,9 +198,15 @@ class Refine:
         choices: dict[int, Choice],
         values: list[int],
         price: Callable[[Graph, list[Choice], int], float],
+        limit: float = math.inf,
     ) -> float:
+        """Returns the seconds of some ops and of the values around them, up to a limit."""
         total = sum(choice.seconds for choice in choices.values())
-        return total + sum(price(self.graph, self.choices, value) for value in values)
+        for value in values:
+            if total >= limit:
+                break
+            total += price(self.graph, self.choices, value)
+        return total
 
     def _candidates(
         self, node: Node, current: Choice, suggested: list[tuple[Splits, int]]

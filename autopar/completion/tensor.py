@@ -146,10 +146,11 @@ class _Walk:
         return total
 
     def _best(self, states: list[_State], now: int) -> list[_State]:
+        live = {value for state in states for value in state.live}
+        near = {value for value in live if self._is_near(value, now)}
         unique: dict[frozenset[tuple[int, Forms]], _State] = {}
         for state in sorted(states, key=lambda s: s.seconds):
-            near = (pair for pair in state.live.items() if self._is_near(pair[0], now))
-            unique.setdefault(frozenset(near), state)
+            unique.setdefault(frozenset(p for p in state.live.items() if p[0] in near), state)
         return sorted(unique.values(), key=self._expected_seconds)[:BEAM]
 
     def _is_near(self, value: int, now: int) -> bool:
