@@ -173,15 +173,32 @@ def gradients() -> Iterator[Sample]:
     tail3 = ([2] * 3, [2] * 3, [0] * 3, [1] * 3, False)
     yield s("max_pool3d_with_indices_backward", f(2, 3, 2, 2, 2), volume, *tail3, at)
     yield s("avg_pool2d_backward", grad, x, [2, 2], [2, 2], [0, 0], False, True, None)
+    yield s("avg_pool2d_backward", grad, x, [2, 2], [], [0, 0], False, True, 3)
+    yield s("avg_pool2d_backward", f(2, 3, 2, 3), x, [3, 3], [2, 2], [1, 1], False, True, None)
+    yield s("avg_pool2d_backward", f(2, 3, 2, 3), x[..., :5], [2], [2], [0], True, True, None)
     cube = ([2] * 3, [2] * 3, [0] * 3, False, True, None)
     yield s("avg_pool3d_backward", f(2, 3, 2, 2, 2), volume, *cube)
     yield s("_adaptive_avg_pool2d_backward", grad, x)
     yield s("_adaptive_avg_pool2d_backward", f(3, 3, 2), f(3, 6, 5))
     yield s("_adaptive_avg_pool3d_backward", f(2, 3, 2, 4, 3), volume)
+    yield from fractional()
     _, at = torch.ops.aten.adaptive_max_pool2d(x, [2, 4])
     yield s("adaptive_max_pool2d_backward", f(2, 3, 2, 4), x, at)
     _, at = torch.ops.aten.adaptive_max_pool3d(volume, [2, 4, 3])
     yield s("adaptive_max_pool3d_backward", f(2, 3, 2, 4, 3), volume, at)
+
+
+def fractional() -> Iterator[Sample]:
+    """Yields samples of pooling with random windows, and of its gradients."""
+    for n, x in {2: f(2, 3, 6, 5), 3: f(2, 3, 6, 5, 6)}.items():
+        numbers, outputs = f(2, 3, n, low=0, high=1), [3, 2, 3][:n]
+        for images, given in ((x, numbers), (x[0], numbers[:1])):
+            call = s(f"fractional_max_pool{n}d", images, [2] * n, outputs, given)
+            yield call
+            pooled, at = call.results
+            grad = pooled * 2 - 1
+            backward = f"fractional_max_pool{n}d_backward"
+            yield s(backward, grad, images, [2] * n, outputs, at)
 
 
 def grids() -> Iterator[Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.reduction import along
@@ -15,6 +16,7 @@ from autopar.ir.ops.table import (
     axis,
     factors,
     pending,
+    per_dim,
     row,
     same,
 )
@@ -72,10 +74,43 @@ def channel_shuffle(call: OpCall) -> Rule | None:
     )
 
 
-def adaptive_backward(spatial: int) -> RuleFunction:
-    """Returns the rule function of the gradient of an adaptive mean.
+def _tiled(call: OpCall, sizes: Sequence[int]) -> tuple[bool, ...]:
+    """Returns along which dimensions windows are side by side and cover the image exactly."""
+    kernels = per_dim(call, "kernel_size", len(sizes), 1)
+    strides = per_dim(call, "stride", len(sizes), 0)
+    padding = per_dim(call, "padding", len(sizes), 0)
+    each = zip(sizes, kernels, strides, padding, strict=True)
+    return tuple(
+        stride in (0, kernel) and not pad and size % kernel == 0
+        for size, kernel, stride, pad in each
+    )
+
+
+def fractional_pool(spatial: int) -> RuleFunction:
+    """Returns the rule function of aten.fractional_max_pool2d or 3d.
+
+    Each plane has random numbers of its own, which say where its windows are.
+    """
+
+    def rule(call: OpCall) -> Rule | None:
+        lead = factors("i", len(call.operands[0].shape) - spatial)
+        numbers: Dims = (*((),) * (2 - len(lead)), *lead, ("r",))
+        pooled = (*lead, *factors("y", spatial))
+        inside = factors("x", spatial)
+        whole = ["r", *(name for (name,) in (*inside, *pooled[-spatial:]))]
+        return build_rule(call, [(*lead, *inside), numbers], [pooled, pooled], whole=whole, work=0)
+
+    return rule
+
+
+def average_backward(spatial: int, adaptive: bool) -> RuleFunction:
+    """Returns the rule function of the gradient of an average pooling.
 
     Where windows are alike and side by side, each gradient is spread over the pixels of its own.
+
+    Args:
+        spatial: How many dimensions are pooled.
+        adaptive: Whether the windows follow from the sizes alone.
     """
 
     def rule(call: OpCall) -> Rule | None:
@@ -86,8 +121,9 @@ def adaptive_backward(spatial: int) -> RuleFunction:
         whole: list[str] = []
         sizes: dict[str, int] = {}
         pairs = zip(grad[-spatial:], image[-spatial:], strict=True)
+        tiled = (True,) * spatial if adaptive else _tiled(call, image[-spatial:])
         for at, (outputs, inputs) in enumerate(pairs):
-            alike = outputs and inputs % outputs == 0
+            alike = outputs and inputs % outputs == 0 and tiled[at]
             few.append((f"y{at}",))
             many.append((f"y{at}", f"k{at}") if alike else (f"x{at}",))
             whole.extend([f"k{at}"] if alike else [f"x{at}", f"y{at}"])
@@ -223,10 +259,10 @@ RULES: Table = {
         ["aten.outer.default", "aten.ger.default"],
         row("m, n -> m n", linear=(pending(0), pending(1))),
     ),
-    "aten.avg_pool2d_backward.default": images_backward(2),
-    "aten.avg_pool3d_backward.default": images_backward(3),
-    "aten._adaptive_avg_pool2d_backward.default": adaptive_backward(2),
-    "aten._adaptive_avg_pool3d_backward.default": adaptive_backward(3),
+    **{f"aten.avg_pool{n}d_backward.default": average_backward(n, False) for n in (2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d_backward.default": average_backward(n, True) for n in (2, 3)},
+    **{f"aten.fractional_max_pool{n}d.default": fractional_pool(n) for n in (2, 3)},
+    **{f"aten.fractional_max_pool{n}d_backward.default": images_backward(n) for n in (2, 3)},
     "aten.adaptive_max_pool2d_backward.default": images_backward(2),
     "aten.adaptive_max_pool3d_backward.default": images_backward(3),
 }
