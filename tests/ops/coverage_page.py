@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 
@@ -22,7 +22,7 @@ class Row(Protocol):
     pending: list[str]
 
     @property
-    def reason(self) -> str: ...
+    def reasons(self) -> Mapping[str, list[str]]: ...
 
 
 def write_page(rows: Sequence[Row], without_sample: Sequence[str]) -> str:
@@ -103,8 +103,8 @@ def _tail(rows: Sequence[Row], without_sample: Sequence[str]) -> Iterator[str]:
     yield "| op | splits, operands -> results | why |"
     yield "| --- | --- | --- |"
     for row in rows:
-        if row.missing:
-            yield f"| `{row.kind}` | {'; '.join(row.missing)} | {row.reason or 'unknown'} |"
+        for reason, splits in row.reasons.items():
+            yield f"| `{row.kind}` | {'; '.join(splits)} | {reason or 'unknown'} |"
     yield ""
     yield "## Pending operands that aren't in the rules"
     yield ""

@@ -1,4 +1,4 @@
-"""Why some ops have no rule, and why rules lack splits that brute force finds valid."""
+"""Why rules lack splits that brute force finds valid, split by split, and why ops have no rule."""
 
 from __future__ import annotations
 
@@ -6,60 +6,177 @@ from collections.abc import Mapping
 
 from tests.ops.test_coverage import NO_RULE
 
-MISSING: Mapping[str, str] = {
-    "an operand isn't read under some arguments, and may hold anything": (
-        "aten._cdist_backward.default aten._pdist_backward.default aten.batch_norm_backward.default"
-        " aten._segment_reduce_backward.default aten.rrelu_with_noise_backward.default"
-        " aten.native_batch_norm_backward.default aten.native_layer_norm_backward.default"
-    ),
-    "writes the running statistics of a training step": "aten.native_batch_norm.default",
-    "bins follow from the data unless a range is given": ("aten._histogramdd_from_bin_cts.default"),
-    "of booleans, any is max and all is min": (
-        "aten.all.dims aten.amax.default aten.amin.default aten.any.dims"
-    ),
-    "the median of two is the lesser": "aten.median.default aten.nanmedian.default",
-    "the kernel refuses a row of no elements, as an empty part has them": (
-        "quantized_decomposed.choose_qparams_per_token.default"
-    ),
-    "each part would make a whole tensor of which all but its own elements are 0, to be summed": (
-        "aten.adaptive_max_pool2d_backward.default aten.adaptive_max_pool3d_backward.default"
-        " aten.max_pool3d_with_indices_backward.default aten.max_unpool3d.default"
-        " autopar.max_pool_backward"
-    ),
-    "windows of gradients are there for sums, not for these averages": (
-        "aten.avg_pool2d_backward.default aten.avg_pool3d_backward.default"
-    ),
-    "windows are drawn at random": (
-        "aten.fractional_max_pool2d.default aten.fractional_max_pool2d_backward.default"
-        " aten.fractional_max_pool3d.default aten.fractional_max_pool3d_backward.default"
-    ),
-    "a pad that is negative, or larger than the tensor": (
-        "aten.replication_pad2d.default aten.replication_pad1d_backward.default"
-        " aten.replication_pad2d_backward.default aten.reflection_pad1d_backward.default"
-    ),
-    "only where another operand has no elements, or only zeros": (
-        "aten.cat.default aten.gather.default aten.scatter_add.default aten.repeat.default"
-        " aten.diagonal_scatter.default aten.cumsum.default"
-    ),
-    "the result is zero, or nothing is written, for these arguments": (
-        "aten.grid_sampler_3d_backward.default aten._unsafe_masked_index_put_accumulate.default"
-    ),
-    "writes true, which any of the parts may do": "aten.scatter.value",
-    "an element's place depends on all before it, but for masks that are true everywhere": (
-        "aten.masked_scatter.default"
-    ),
-    "split in whole blocks of 16, of which 24 elements are no multiple": (
-        "aten._scaled_mm.default"
-    ),
-    "without a right-hand side the kernel finds no rank": "aten.linalg_lstsq.default",
+MISSING: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "an operand isn't read under some arguments, and may hold anything": {
+        "aten._cdist_backward.default": (
+            "whole, dim 0, dim 0, whole -> dim 0",
+            "whole, dim 1, whole, whole -> dim 1",
+            "whole, dim 2, whole, whole -> dim 2",
+            "whole, dim 0, whole, whole -> dim 0",
+            "dim 0, dim 0, whole, whole -> dim 0",
+            "dim 1, whole, dim 0, whole -> sum",
+            "dim 0, dim 0, dim 0, whole -> dim 0",
+            "dim 1, dim 1, whole, whole -> dim 1",
+            "dim 2, whole, dim 1, whole -> sum",
+            "dim 0, whole, whole, whole -> max",
+        ),
+        "aten._pdist_backward.default": ("whole, dim 0, whole -> dim 0",),
+        "aten._segment_reduce_backward.default": ("whole, whole, dim 0, whole -> dim 0",),
+        "aten.batch_norm_backward.default": (
+            "dim 1, dim 1, dim 0, whole, whole, dim 0, dim 0, whole -> dim 1, dim 0, dim 0",
+        ),
+        "aten.native_batch_norm_backward.default": (
+            "dim 1, dim 1, dim 0, whole, whole, dim 0, dim 0 -> dim 1, dim 0, dim 0",
+            "dim 1, dim 1, dim 0, whole, dim 0 -> dim 1",
+            "dim 1, dim 1, whole, dim 0, dim 0 -> dim 0, dim 0",
+            "dim 1, dim 1, whole, whole, whole -> dim 0",
+        ),
+        "aten.native_layer_norm_backward.default": (
+            "dim 0, dim 0, whole, whole, whole, whole -> sum",
+            "dim 1, dim 1, whole, whole, whole, whole -> sum",
+        ),
+        "aten.rrelu_with_noise_backward.default": (
+            "dim 0, whole, dim 0 -> dim 0",
+            "dim 0, dim 0, whole -> dim 0",
+            "dim 1, whole, dim 1 -> dim 1",
+        ),
+    },
+    "bins follow from the data unless a range is given": {
+        "aten._histogramdd_from_bin_cts.default": (
+            "dim 0 -> sum",
+            "dim 0, dim 0 -> sum",
+        ),
+    },
+    "split in whole blocks of 16, of which 24 elements are no multiple": {
+        "aten._scaled_mm.default": ("dim 1, dim 0, whole, whole -> sum",),
+    },
+    "the result is zero, or nothing is written, for these arguments": {
+        "aten._unsafe_masked_index_put_accumulate.default": (
+            "dim 0, whole, whole, whole -> dim 0",
+            "dim 0, dim 0, dim 0, dim 0 -> dim 0",
+        ),
+        "aten.grid_sampler_3d_backward.default": (
+            "whole, dim 2, whole -> dim 2, whole",
+            "whole, dim 3, whole -> dim 3, whole",
+            "whole, dim 4, whole -> dim 4, whole",
+            "whole, whole, dim 1 -> dim 1",
+            "whole, whole, dim 2 -> dim 2",
+            "whole, whole, dim 3 -> dim 3",
+            "whole, dim 0, dim 0 -> dim 0",
+        ),
+    },
+    "each part would make a whole tensor of which all but its own elements are 0, to be summed": {
+        "aten.adaptive_max_pool2d_backward.default": (
+            "dim 3, whole, dim 3 -> sum",
+            "dim 2, whole, dim 2 -> sum",
+        ),
+        "aten.adaptive_max_pool3d_backward.default": (
+            "dim 2, whole, dim 2 -> sum",
+            "dim 3, whole, dim 3 -> sum",
+            "dim 4, whole, dim 4 -> sum",
+            "dim 1, whole, dim 1 -> sum",
+        ),
+        "aten.max_pool3d_with_indices_backward.default": (
+            "dim 3, whole, dim 3 -> sum",
+            "dim 4, whole, dim 4 -> sum",
+            "dim 2, whole, dim 2 -> sum",
+        ),
+        "aten.max_unpool3d.default": (
+            "dim 3, dim 3 -> sum",
+            "dim 2, dim 2 -> sum",
+        ),
+        "autopar.max_pool_backward": (
+            "dim 2, dim 2 -> sum",
+            "dim 3, dim 3 -> sum",
+        ),
+    },
+    "of booleans, any is max and all is min": {
+        "aten.all.dims": ("dim 1 -> min",),
+        "aten.amax.default": ("dim 1 -> any",),
+        "aten.amin.default": ("dim 1 -> all",),
+        "aten.any.dims": ("dim 1 -> max",),
+    },
+    "only where another operand has no elements, or only zeros": {
+        "aten.cat.default": (
+            "whole, dim 1 -> dim 1",
+            "whole, dim 0 -> dim 0",
+        ),
+        "aten.cumsum.default": ("dim 0 -> dim 0",),
+        "aten.diagonal_scatter.default": (
+            "dim 0, whole -> dim 0",
+            "dim 1, whole -> dim 1",
+        ),
+        "aten.gather.default": ("whole, dim 0 -> dim 0",),
+        "aten.repeat.default": (
+            "dim 0 -> dim 1",
+            "dim 1 -> dim 1",
+            "dim 1 -> dim 2",
+        ),
+        "aten.scatter_add.default": ("dim 0, whole, whole -> dim 0",),
+    },
+    "without a right-hand side the kernel finds no rank": {
+        "aten.linalg_lstsq.default": (
+            "whole, dim 1 -> dim 1, whole, whole, whole",
+            "whole, dim 2 -> dim 2, dim 1, whole, whole",
+            "whole, dim 2 -> dim 2, whole, whole, whole",
+        ),
+    },
+    "an element's place depends on all before it, but for masks that are true everywhere": {
+        "aten.masked_scatter.default": (
+            "dim 0, dim 0, dim 0 -> dim 0",
+            "dim 0, whole, dim 0 -> dim 0",
+            "dim 1, whole, dim 1 -> dim 1",
+        ),
+    },
+    "the median of two is the lesser": {
+        "aten.median.default": ("dim 0 -> min",),
+        "aten.nanmedian.default": ("dim 0 -> min",),
+    },
+    "writes the running statistics of a training step": {
+        "aten.native_batch_norm.default": (
+            "dim 1, dim 0, dim 0, whole, whole -> dim 1, dim 0, dim 0",
+            "whole, whole, whole, dim 0, whole -> max, whole, whole",
+        ),
+    },
+    "a pad that is negative, or larger than the tensor": {
+        "aten.reflection_pad1d_backward.default": ("dim 1, dim 1 -> dim 1",),
+        "aten.replication_pad1d_backward.default": ("dim 1, dim 1 -> dim 1",),
+        "aten.replication_pad2d.default": (
+            "dim 0 -> dim 0",
+            "dim 1 -> dim 1",
+            "dim 2 -> dim 2",
+        ),
+        "aten.replication_pad2d_backward.default": (
+            "dim 0, dim 0 -> dim 0",
+            "dim 1, dim 1 -> dim 1",
+            "dim 2, dim 2 -> dim 2",
+        ),
+    },
+    "writes true, which any of the parts may do": {
+        "aten.scatter.value": ("whole, dim 1 -> any",),
+    },
+    "the kernel refuses a row of no elements, as an empty part has them": {
+        "quantized_decomposed.choose_qparams_per_token.default": ("dim 1 -> max, whole",),
+    },
+    "windows are drawn at random, and some are alike": {
+        "aten.fractional_max_pool2d.default": ("dim 0, whole -> dim 0, dim 0",),
+        "aten.fractional_max_pool3d.default": ("dim 0, whole -> dim 0, dim 0",),
+    },
 }
-"""Reason -> ops that have a rule which lacks a valid split."""
+"""Reason -> ops that have a rule -> valid splits which it lacks, as `Strategy` prints them."""
 
 
-def reason_for(kind: str) -> str:
-    """Returns why an op has no rule, or not for every split; "" if nobody says."""
-    for reasons in (NO_RULE, MISSING):
-        for reason, kinds in reasons.items():
-            if kind in kinds.split():
-                return reason
+def reason_for(kind: str, split: str) -> str:
+    """Returns why the rule of an op lacks a split, or why there is none; "" if nobody says."""
+    for reason, kinds in NO_RULE.items():
+        if kind in kinds.split():
+            return reason
+    for reason, splits in MISSING.items():
+        if split in splits.get(kind, ()):
+            return reason
     return ""
+
+
+def stated(kind: str) -> list[str]:
+    """Returns the splits of an op for whose absence there is a reason."""
+    return [split for splits in MISSING.values() for split in splits.get(kind, ())]

@@ -60,9 +60,14 @@ def test_rules_lack_no_split(first: int) -> None:
 
 
 def _lack(found: Finding) -> list[str]:
-    if found.reason:
-        return found.wrong
-    return [*found.wrong, *(f"{found.kind}: {text}" for text in found.missing)]
+    return [*found.wrong, *(f"{found.kind}: {text}" for text in found.unexplained)]
+
+
+def test_a_reason_is_one_of_a_split_and_not_of_an_op() -> None:
+    found = Finding("aten.cat.default", missing=["whole, dim 1 -> dim 1", "dim 0, dim 0 -> dim 0"])
+    assert found.unexplained == ["dim 0, dim 0 -> dim 0"]
+    assert _lack(found) == ["aten.cat.default: dim 0, dim 0 -> dim 0"]
+    assert found.outdated == ["whole, dim 0 -> dim 0"]
 
 
 @pytest.mark.slow
