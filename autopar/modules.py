@@ -56,6 +56,8 @@ def compile(
     clip_grad_norm: float | None = None,
     accumulate: int = 1,
     autocast: torch.dtype | None = None,
+    master_dtype: torch.dtype | None = None,
+    scaler: torch.amp.GradScaler | None = None,
     fetch: Sequence[str] = (),
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
@@ -84,6 +86,9 @@ def compile(
         clip_grad_norm: The largest norm of all gradients together.
         accumulate: Number of microbatches that a batch is cut into.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
+        master_dtype: What trained parameters of fewer bits are stored and updated in, as
+            `torch.float32` for a model in bfloat16.
+        scaler: Scales the loss, as for gradients in float16; its own state isn't changed.
         fetch: What a step returns besides the loss: parameters, for their gradients, `grad_norm`.
         strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
             presets.
@@ -95,7 +100,15 @@ def compile(
         AutoparError: If the model, an option or a pin can't be used as given.
     """
     recipe = Recipe(
-        loss, training_step, optimizer, clip_grad_norm, accumulate, autocast, tuple(fetch)
+        loss=loss,
+        training_step=training_step,
+        optimizer=optimizer,
+        clip_grad_norm=clip_grad_norm,
+        accumulate=accumulate,
+        autocast=autocast,
+        master_dtype=master_dtype,
+        scaler=scaler,
+        fetch=tuple(fetch),
     )
     captured = capture(model, example_inputs, recipe)
     pins = tuple(

@@ -24,6 +24,7 @@ from autopar.frontend.torch.batch import (
 )
 from autopar.frontend.torch.fake import FakeModel, fake_like, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
 from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
 from autopar.frontend.torch.update import UpdateRequest, capture_update
@@ -53,6 +54,9 @@ class Recipe:
         clip_grad_norm: The largest norm of all gradients together; None for no clipping.
         accumulate: Number of microbatches that a batch is cut into, along its first dimension.
         autocast: The dtype of matrix products, as `torch.autocast` has it; None for none.
+        master_dtype: What trained parameters of fewer bits are stored and updated in. The model
+            reads them rounded to its own dtype, and its gradients are summed in this one.
+        scaler: Scales the loss as it does; its own state isn't changed.
         fetch: What a step returns besides the loss: names of parameters, for their gradients, or
             `grad_norm`.
     """
@@ -63,6 +67,8 @@ class Recipe:
     clip_grad_norm: float | None = None
     accumulate: int = 1
     autocast: torch.dtype | None = None
+    master_dtype: torch.dtype | None = None
+    scaler: torch.amp.GradScaler | None = None
     fetch: tuple[str, ...] = ()
 
 
@@ -115,8 +121,10 @@ class _Capture:
         whole = [fake_like(tensor.detach(), self.mode) for tensor in self.tensors]
         joint = capture_joint(self.fake, self._compute, self._microbatch(whole))
         step = Step(self.mode)
-        inputs = Inputs(step, joint, self.fake.stored, self.structure.labels, whole)
-        done, states = self._computed(step, inputs, joint)
+        trained = self._trained(joint)
+        types = self._master_types(trained)
+        inputs = Inputs(step, joint, self.fake.stored, self.structure.labels, whole, types)
+        done, states = self._computed(step, inputs, joint, trained)
         for name, node in done.buffers.items():
             step.update(node, inputs.stored[name], name)
         step.close()
@@ -130,7 +138,7 @@ class _Capture:
         if recipe.loss is not None and recipe.training_step is not None:
             raise InvalidInputError("both loss= and training_step= are given; give one")
         if not self.trains:
-            for name in ("loss", "training_step", "clip_grad_norm"):
+            for name in ("loss", "training_step", "clip_grad_norm", "master_dtype", "scaler"):
                 if getattr(recipe, name) is not None:
                     raise InvalidInputError(f"{name}= is given without optimizer=; give both")
         if recipe.accumulate < 1:
@@ -174,16 +182,32 @@ class _Capture:
         dtype = self.recipe.autocast
         return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
 
-    def _computed(self, step: Step, inputs: Inputs, joint: Joint) -> Trained:
+    def _computed(
+        self, step: Step, inputs: Inputs, joint: Joint, trained: Mapping[str, nn.Parameter]
+    ) -> Trained:
         if self.recipe.optimizer is not None:
-            return self._train(step, inputs, joint, self.recipe.optimizer)
+            return self._train(step, inputs, joint, self.recipe.optimizer, trained)
         inputs.add_batch(step)
         done = compute(step, joint, inputs, self.recipe.accumulate)
         step.outputs.extend(GraphOutput(node, label) for label, node in done.outputs.items())
         return done, []
 
-    def _trained(self, optimizer: Optimizer, joint: Joint) -> dict[str, nn.Parameter]:
-        """Returns the parameters that the optimizer updates, by name."""
+    def _master_types(self, trained: Mapping[str, nn.Parameter]) -> dict[str, torch.dtype]:
+        """Returns what trained parameters are stored as, where that isn't their own dtype."""
+        master = self.recipe.master_dtype
+        if master is None:
+            return {}
+        return {
+            name: master
+            for name, parameter in trained.items()
+            if parameter.is_floating_point() and parameter.dtype.itemsize < master.itemsize
+        }
+
+    def _trained(self, joint: Joint) -> dict[str, nn.Parameter]:
+        """Returns the parameters that the optimizer updates, by name; none without one."""
+        optimizer = self.recipe.optimizer
+        if optimizer is None:
+            return {}
         given = {id(p) for group in optimizer.param_groups for p in group["params"]}
         sources = {name: each.source for name, each in self.fake.stored.items()}
         if foreign := given - set(map(id, sources.values())):
@@ -200,10 +224,20 @@ class _Capture:
             raise InvalidInputError("the loss depends on no parameter that the optimizer updates")
         return trained
 
-    def _train(self, step: Step, inputs: Inputs, joint: Joint, optimizer: Optimizer) -> Trained:
+    def _train(
+        self,
+        step: Step,
+        inputs: Inputs,
+        joint: Joint,
+        optimizer: Optimizer,
+        trained: Mapping[str, nn.Parameter],
+    ) -> Trained:
         """Adds all that a training step computes."""
-        trained = self._trained(optimizer, joint)
-        states = initial_state(optimizer, trained, self.mode)
+        types = {name: inputs.stored[name].meta["val"].dtype for name in trained}
+        states = initial_state(optimizer, trained, types, self.mode)
+        scaling = None if self.recipe.scaler is None else Scaling.of(self.recipe.scaler)
+        if scaling is not None:
+            states.extend(scaling.states(self.mode))
         sources = [
             step.input(
                 GraphInput(each.label, "optimizer_state", each.label, fill=each.fill), each.fake
@@ -212,13 +246,16 @@ class _Capture:
         ]
         inputs.add_batch(step)
         rates = self._rates(step, optimizer)
-        done = compute(step, joint, inputs, self.recipe.accumulate)
+        scale = None if scaling is None else sources[-2]
+        done = compute(step, joint, inputs, self.recipe.accumulate, scale)
         assert done.loss is not None
         for name, node in done.gradients.items():
             step.names[node] = f"{GRADIENT}{name}"
         step.names[done.loss] = "loss"
         step.outputs.append(GraphOutput(done.loss, "loss"))
-        request = UpdateRequest(optimizer, trained, states, self.recipe.clip_grad_norm)
+        request = UpdateRequest(
+            optimizer, trained, states, types, self.recipe.clip_grad_norm, scaling
+        )
         captured = capture_update(request, self.mode)
         norm, updates = update(
             step,
@@ -279,7 +316,9 @@ class _Capture:
             found[f"constant.{at}"] = tensor
         found.update({each.label: each.source for each in states if each.source is not None})
         return {
-            name: tensor.detach()
+            name: tensor.detach().to(inputs.stored[name].meta["val"].dtype)
+            if name in inputs.stored
+            else tensor.detach()
             for name, tensor in found.items()
             if name in needed and not is_absent(tensor)
         }

@@ -7,11 +7,13 @@ softmax, attention): completion takes an op apart only where a split needs it.
 from __future__ import annotations
 
 import contextlib
+import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -96,8 +98,28 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         stack.enter_context(UserLines())
         joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = joint.graph_module
+        _correct_statistics(module.graph)
     spread_origins(module.graph)
     return _described(module, fake, step.labels)
+
+
+def _correct_statistics(graph: fx.Graph) -> None:
+    """Corrects the dtype of what batch norms of halves save: their kernels keep it in float32.
+
+    That is so where running statistics or weights are float32; fake tensors say otherwise.
+    """
+    for node in graph.nodes:
+        if node.target is not torch.ops.aten._native_batch_norm_legit_functional.default:
+            continue
+        given = [each.meta["val"].dtype for each in node.args[:5] if isinstance(each, fx.Node)]
+        if given[0] not in (torch.float16, torch.bfloat16) or torch.float32 not in given[1:]:
+            continue
+        output, *saved = node.meta["val"]
+        saved[:2] = [each.float() for each in saved[:2]]
+        node.meta["val"] = (output, *saved)
+        for pick in node.users:
+            if pick.target is operator.getitem:
+                pick.meta["val"] = node.meta["val"][pick.args[1]]
 
 
 def _described(module: fx.GraphModule, fake: FakeModel, labels: tuple[str, ...]) -> Joint:

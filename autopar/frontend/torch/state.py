@@ -48,13 +48,17 @@ class StateTensor:
 
 
 def initial_state(
-    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], mode: FakeTensorMode
+    optimizer: Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    types: Mapping[str, torch.dtype],
+    mode: FakeTensorMode,
 ) -> list[StateTensor]:
     """Returns the state of an optimizer, by parameter and in its own order.
 
     Args:
         optimizer: The user's optimizer. It isn't changed.
         parameters: The parameters that have gradients, by name.
+        types: What they are stored as, by name.
         mode: The mode of fake tensors.
 
     Raises:
@@ -69,7 +73,9 @@ def initial_state(
         if existing:
             found.extend(_existing(existing, name, mode))
         else:
-            found.extend(_fresh(optimizer, group_of[id(parameter)], name, parameter, mode))
+            with mode:
+                fake = torch.empty(parameter.shape, dtype=types[name], device="cpu")
+            found.extend(_fresh(optimizer, group_of[id(parameter)], name, fake, mode))
     return found
 
 
@@ -94,14 +100,13 @@ def _fresh(
     optimizer: Optimizer,
     group: Mapping[str, Any],
     name: str,
-    parameter: nn.Parameter,
+    fake: Tensor,
     mode: FakeTensorMode,
 ) -> Iterator[StateTensor]:
-    tiny = nn.Parameter(torch.zeros([1] * max(parameter.ndim, 1), dtype=parameter.dtype))
-    values = _made(optimizer, group, tiny)
+    tiny = torch.zeros([1] * max(fake.ndim, 1), dtype=fake.dtype)
+    values = _made(optimizer, group, nn.Parameter(tiny))
     with mode:
-        whole = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu"))
-        shapes = _made(optimizer, group, whole)
+        shapes = _made(optimizer, group, nn.Parameter(fake))
     for key, tensor in values.items():
         fill = tensor.flatten()[0].item()
         yield StateTensor(key, name, shapes[key], float(fill))

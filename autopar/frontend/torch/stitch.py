@@ -27,6 +27,9 @@ aten = torch.ops.aten
 Place = tuple[str, int]
 """Phase and microbatch of an op."""
 
+_END: Place = ("backward", 0)
+"""Where what concerns the gradients of all microbatches is."""
+
 
 @dataclass
 class Step:
@@ -55,13 +58,20 @@ class Step:
         self.inputs[node] = given
         return node
 
-    def call(self, place: Place, target: Any, *args: Any) -> fx.Node:
+    def call(self, place: Place, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Adds an op."""
-        node = self.graph.call_function(target, args)
+        node = self.graph.call_function(target, args, kwargs)
         with self.mode:
-            node.meta["val"] = target(*fx.node.map_arg(args, lambda n: n.meta["val"]))
+            tensors = fx.node.map_arg(args, lambda n: n.meta["val"])
+            node.meta["val"] = target(*tensors, **kwargs)
         self.places[node] = place
         return node
+
+    def cast(self, place: Place, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+        """Adds the conversion of a value to a dtype, where it has another one."""
+        if node.meta["val"].dtype == dtype:
+            return node
+        return self.call(place, aten._to_copy.default, node, dtype=dtype)
 
     def copy(
         self, graph: fx.Graph, given: dict[fx.Node, fx.Node], phase: str, microbatch: int = 0
@@ -128,6 +138,7 @@ class Inputs:
         stored: The model's tensors by name.
         labels: Names of the tensors of the batch.
         batch: Fake tensors of the whole batch.
+        types: What parameters are stored as, by name, where that isn't the model's dtype.
     """
 
     def __init__(
@@ -137,13 +148,21 @@ class Inputs:
         stored: Mapping[str, Stored],
         labels: Sequence[str],
         batch: Sequence[Tensor],
+        types: Mapping[str, torch.dtype],
     ) -> None:
         used = {*joint.stored.values(), *joint.gradients, *joint.updates}
         self.stored = {
-            name: step.input(GraphInput(name, each.role, name), each.fake)
+            name: step.input(
+                GraphInput(name, each.role, name), _typed(step, each.fake, types, name)
+            )
             for role in ("parameter", "buffer")
             for name, each in stored.items()
             if each.role == role and name in used
+        }
+        # What the model reads.
+        self.read = {
+            name: step.cast(("forward", 0), node, stored[name].fake.dtype)
+            for name, node in self.stored.items()
         }
         self.constants = {
             node: step.input(GraphInput(f"constant.{at}", "constant"), tensor)
@@ -159,28 +178,57 @@ class Inputs:
             self.batch.append(step.input(GraphInput(label, "input", label), tensor))
 
 
-def compute(step: Step, joint: Joint, inputs: Inputs, microbatches: int = 1) -> Computed:
-    """Adds the forward and backward passes of all microbatches."""
+def _typed(step: Step, fake: Tensor, types: Mapping[str, torch.dtype], name: str) -> Tensor:
+    with step.mode:
+        return fake.to(types[name]) if name in types else fake
+
+
+def compute(
+    step: Step, joint: Joint, inputs: Inputs, microbatches: int = 1, scale: fx.Node | None = None
+) -> Computed:
+    """Adds the forward and backward passes of all microbatches.
+
+    Gradients are summed in the dtype that their parameters are stored in, and freed of the scale.
+
+    Args:
+        step: The step to which they are added.
+        joint: The captured passes.
+        inputs: The step's inputs.
+        microbatches: Their number.
+        scale: What the gradient of the loss is multiplied by; None for 1.
+    """
     buffers: dict[str, fx.Node] = {}
     parts: list[dict[fx.Node, fx.Node]] = []
     for number, batch in enumerate(_microbatches(step, inputs.batch, microbatches)):
         given: dict[fx.Node, fx.Node] = dict(inputs.constants)
         for node, name in joint.stored.items():
-            given[node] = buffers.get(name, inputs.stored[name])
+            given[node] = buffers.get(name, inputs.read[name])
         for node, position in joint.batch.items():
             given[node] = batch[position]
         if joint.tangent is not None:
-            loss = joint.tangent.meta["val"]
-            one = step.call(("forward", number), aten.full.default, [], 1.0 / microbatches)
-            if loss.dtype != torch.float32:
-                one = step.call(("forward", number), aten._to_copy.default, one, loss.dtype)
-            given[joint.tangent] = one
+            given[joint.tangent] = _tangent(
+                step, joint.tangent, ("forward", number), scale, microbatches
+            )
         parts.append(step.copy(joint.graph, given, "forward", number))
         buffers = {name: parts[-1][node] for name, node in joint.updates.items()}
     gradients = {
-        name: _summed(step, [part[node] for part in parts for node in nodes])
+        name: _summed(
+            step,
+            [
+                step.cast(("backward", number), part[node], inputs.stored[name].meta["val"].dtype)
+                for number, part in enumerate(parts)
+                for node in nodes
+            ],
+        )
         for name, nodes in joint.gradients.items()
+        if name in inputs.stored
     }
+    if scale is not None:
+        inverse = step.call(_END, aten.reciprocal.default, scale)
+        gradients = {
+            name: step.call(_END, aten.mul.Tensor, node, inverse)
+            for name, node in gradients.items()
+        }
     outputs = {
         label: _joined(step, [part[node] for part in parts])
         for label, node in zip(joint.labels, joint.outputs, strict=True)
@@ -190,6 +238,17 @@ def compute(step: Step, joint: Joint, inputs: Inputs, microbatches: int = 1) -> 
         losses = [part[joint.outputs[0]] for part in parts]
         loss = _averaged(step, losses)
     return Computed(outputs, loss, gradients, buffers)
+
+
+def _tangent(
+    step: Step, like: fx.Node, place: Place, scale: fx.Node | None, microbatches: int
+) -> fx.Node:
+    """Adds the gradient that the loss of a microbatch starts with."""
+    dtype = like.meta["val"].dtype
+    if scale is None:
+        return step.call(place, aten.full.default, [], 1.0 / microbatches, dtype=dtype)
+    part = step.call(place, aten.div.Scalar, scale, microbatches) if microbatches > 1 else scale
+    return step.cast(place, part, dtype)
 
 
 def update(
@@ -233,7 +292,7 @@ def _microbatches(step: Step, batch: Sequence[fx.Node], count: int) -> Iterator[
 def _summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
     total = nodes[0]
     for node in nodes[1:]:
-        total = step.call(("backward", 0), aten.add.Tensor, total, node)
+        total = step.call(_END, aten.add.Tensor, total, node)
     return total
 
 

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
+from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, cloned
 from autopar.ir.errors import InvalidInputError
 
@@ -37,13 +38,17 @@ class UpdateRequest:
         optimizer: The user's optimizer. It isn't changed.
         parameters: The user's parameters that have gradients, by name.
         states: The optimizer's state.
+        types: What the parameters are stored as, by name.
         clip_norm: The largest norm of all gradients together; None for no clipping.
+        scaling: How the loss is scaled; its state is at the end of `states`.
     """
 
     optimizer: Optimizer
     parameters: Mapping[str, nn.Parameter]
     states: Sequence[StateTensor]
+    types: Mapping[str, torch.dtype]
     clip_norm: float | None = None
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,10 @@ def capture_update(request: UpdateRequest, mode: FakeTensorMode) -> Update:
         return _run(request, *_cut(tensors, (count, count, states, groups)))
 
     with mode:
-        parameters = [torch.empty(p.shape, dtype=p.dtype) for p in request.parameters.values()]
+        parameters = [
+            torch.empty(parameter.shape, dtype=request.types[name])
+            for name, parameter in request.parameters.items()
+        ]
         gradients = [torch.empty_like(p) for p in parameters]
         rates = [torch.empty((), dtype=torch.float32) for _ in range(groups)]
     fake = [*parameters, *gradients, *(s.fake for s in request.states), *rates]
@@ -97,12 +105,39 @@ def _run(
     states: list[Tensor],
     rates: list[Tensor],
 ) -> list[Tensor]:
-    outputs: list[Tensor] = []
+    old = [*parameters, *states]
+    finite: Tensor | None = None
+    scales: list[Tensor] = []
+    if request.scaling is not None:
+        states, scales = states[:-2], states[-2:]
+        finite = torch.stack([torch.isfinite(each).all() for each in gradients]).all()
+    norms: list[Tensor] = []
     if request.clip_norm is not None:
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=False)
-        scale = torch.clamp(request.clip_norm / (norm + 1e-6), max=1.0)
-        gradients = [gradient * scale for gradient in gradients]
-        outputs.append(norm)
+        norms, gradients = _clipped(gradients, request.clip_norm)
+    # The optimizer writes; what is kept where gradients aren't finite is not written to.
+    written = [tensor.clone() for tensor in (*parameters, *states)]
+    _step(request, written[: len(parameters)], gradients, written[len(parameters) :], rates)
+    if request.scaling is None or finite is None:
+        return [*norms, *written]
+    kept = [torch.where(finite, new, was) for new, was in zip(written, old, strict=False)]
+    return [*norms, *kept, *request.scaling.updated(finite, scales[0], scales[1])]
+
+
+def _clipped(gradients: Sequence[Tensor], largest: float) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns the norm of all gradients, and the gradients scaled down to the largest one."""
+    norm = torch.nn.utils.get_total_norm(gradients, foreach=False)
+    scale = torch.clamp(largest / (norm + 1e-6), max=1.0)
+    return [norm], [gradient * scale.to(gradient.dtype) for gradient in gradients]
+
+
+def _step(
+    request: UpdateRequest,
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    states: Sequence[Tensor],
+    rates: Sequence[Tensor],
+) -> None:
+    """Lets the optimizer write new contents to parameters and states."""
     theirs = dict(zip(map(id, request.parameters.values()), parameters, strict=True))
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
@@ -115,12 +150,11 @@ def _run(
         groups.append({**group, **options, "params": own, "lr": rate})
     optimizer = cloned(request.optimizer, groups)
     by_name = dict(zip(request.parameters, parameters, strict=True))
-    for each, state in zip(request.states, states, strict=True):
+    for each, state in zip(request.states, states, strict=False):
         optimizer.state[by_name[each.parameter]][each.name] = state
     with _TensorScalars():
         optimizer.step()
     _check_state(optimizer, request, by_name)
-    return [*outputs, *(t.clone() for t in parameters), *(t.clone() for t in states)]
 
 
 def _check_state(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.utils import _pytree as pytree
 
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
+from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.serial import run_serial
 
 
@@ -36,12 +40,31 @@ def batch(seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     return (x, ids), torch.randn(6, 10, generator=generator)
 
 
+class Steps:
+    """Takes the steps of a captured program on one device."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.program = captured.program
+        self.labels = captured.structure.labels
+        self.stored = stored_values(captured)
+
+    def take(self, batch: Any, **more: Any) -> Tensor:
+        inputs = dict(zip(self.labels, pytree.tree_leaves(batch), strict=True))
+        self.outputs = run_serial(self.program, self.stored, {**inputs, **more})
+        labels = {port.name: port.label for port in self.program.signature.outputs}
+        self.stored.update(
+            {old: self.outputs[labels[new]] for new, old in self.program.main.aliases}
+        )
+        return self.outputs["loss"]
+
+
 def stored_values(captured: Captured) -> dict[str, Tensor]:
     """Returns the values of all that a program stores, in memory of their own."""
     values = {name: tensor.clone() for name, tensor in captured.weights.items()}
     for port in captured.program.signature.inputs:
         if port.role == "optimizer_state" and port.fill is not None:
-            values[port.name] = torch.full(port.shape, port.fill)
+            dtype = TORCH_DTYPES[port.dtype]
+            values[port.name] = torch.full(port.shape, port.fill, dtype=dtype)
     return values
 
 
@@ -64,17 +87,13 @@ def test_a_captured_step_is_pytorchs(name: str, accumulate: int, clip: float | N
     recipe = Recipe(F.mse_loss, None, optimizer, clip, accumulate)
     captured = capture(model, batch(0), recipe)
     assert "table.weight" not in captured.program.main.values
-    stored = stored_values(captured)
-    aliases = captured.program.main.aliases
-    labels = {port.name: port.label for port in captured.program.signature.outputs}
+    steps = Steps(captured)
     for number in range(3):
-        (x, ids), target = batch(number)
-        inputs = {"x": x, "ids": ids, "target": target, "lr": optimizer.param_groups[0]["lr"]}
-        outputs = run_serial(captured.program, stored, inputs)
-        stored.update({old: outputs[labels[new]] for new, old in aliases})
         loss = eager_step(model, optimizer, batch(number), accumulate, clip)
-        torch.testing.assert_close(outputs["loss"], loss, rtol=1e-6, atol=0)
+        found = steps.take(batch(number), lr=optimizer.param_groups[0]["lr"])
+        torch.testing.assert_close(found, loss, rtol=1e-6, atol=0)
         optimizer.param_groups[0]["lr"] *= 0.5
+    stored = steps.stored
     for key, tensor in model.state_dict(keep_vars=True).items():
         if key != "table.weight":
             torch.testing.assert_close(stored[key], tensor.detach(), rtol=1e-5, atol=1e-6)
@@ -98,6 +117,87 @@ def eager_step(
         nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     return total
+
+
+def test_autocast_rounds_products_only() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.1)
+    recipe = Recipe(F.mse_loss, None, optimizer, autocast=torch.bfloat16)
+    steps = Steps(capture(model, batch(0), recipe))
+    found = steps.take(batch(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = eager_step(model, optimizer, batch(0), 1, None)
+    torch.testing.assert_close(found, loss, rtol=1e-6, atol=0)
+    torch.testing.assert_close(steps.stored["first.weight"], model.first.weight.detach())
+
+
+def test_masters_keep_what_halves_would_lose() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
+    masters = [nn.Parameter(p.detach().float()) for p in model.parameters()]
+    optimizer = AdamW(model.parameters(), 1e-4)
+    recipe = Recipe(F.mse_loss, None, optimizer, master_dtype=torch.float32, fetch=("0.bias",))
+    steps = Steps(capture(model, halves(0), recipe))
+    theirs = AdamW(masters, 1e-4)
+    for number in range(3):
+        x, target = halves(number)
+        found = steps.take((x, target))
+        model.zero_grad()
+        loss = F.mse_loss(model(x), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for master, parameter in zip(masters, model.parameters(), strict=True):
+            assert parameter.grad is not None
+            master.grad = parameter.grad.float()
+        theirs.step()
+        with torch.no_grad():
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                parameter.copy_(master)
+        torch.testing.assert_close(found, loss.detach(), rtol=0, atol=0)
+    assert steps.outputs["grad/0.bias"].dtype == torch.float32
+    for (name, _), master in zip(model.named_parameters(), masters, strict=True):
+        torch.testing.assert_close(steps.stored[name], master.detach(), rtol=1e-6, atol=1e-7)
+
+
+def halves(number: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    x = torch.randn(5, 4, generator=generator).bfloat16()
+    return x, torch.randn(5, 3, generator=generator).bfloat16()
+
+
+def test_a_scaled_step_that_overflows_changes_the_scale_only() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = AdamW(model.parameters(), 0.01)
+    options = {"init_scale": 2.0**15, "growth_interval": 2}
+    recipe = Recipe(
+        F.mse_loss,
+        None,
+        optimizer,
+        clip_grad_norm=1.0,
+        scaler=torch.amp.GradScaler("cpu", **options),  # type: ignore[arg-type]
+        fetch=("bias",),
+    )
+    steps = Steps(capture(model, (torch.zeros(5, 4), torch.zeros(5, 3)), recipe))
+    scaler = torch.amp.GradScaler("cpu", **options)  # type: ignore[arg-type]
+    for number in range(5):
+        generator = torch.Generator().manual_seed(number)
+        x, target = torch.randn(5, 4, generator=generator), torch.zeros(5, 3)
+        if number == 1:
+            x[0, 0] = torch.inf
+        steps.take((x, target))
+        optimizer.zero_grad()
+        scaler.scale(F.mse_loss(model(x), target)).backward()
+        scaler.unscale_(optimizer)
+        assert model.bias.grad is not None
+        gradient = model.bias.grad.clone()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        torch.testing.assert_close(steps.outputs["grad/bias"], gradient, equal_nan=True)
+        assert steps.stored["scale/loss_scale"].item() == scaler.get_scale()
+        torch.testing.assert_close(steps.stored["weight"], model.weight.detach())
+    assert steps.stored["step/weight"].item() == 4
 
 
 def test_ops_know_their_line_module_and_phase() -> None:
