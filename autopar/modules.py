@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.annotate import Pin, parse_mesh
+from autopar.annotate import MeshLike, Pin, apply_pins, as_mesh
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.ir.mesh import ProcessMesh
 from autopar.mapping import Placement
 from autopar.pipeline import NO_PRESETS, Compiled, CompileOptions, compile_program, write
 
@@ -49,7 +48,7 @@ def compile(
     model: nn.Module,
     example_inputs: Any,
     *,
-    mesh: str | ProcessMesh,
+    mesh: MeshLike,
     loss: Callable[..., Tensor] | None = None,
     training_step: Callable[[nn.Module, Any], Tensor] | None = None,
     optimizer: Optimizer | None = None,
@@ -78,7 +77,7 @@ def compile(
             on the meta device.
         example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name;
             with `loss`, a pair of that and the target.
-        mesh: The processes: a mesh, or text as `2x4` or `dp=2,tp=4`.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
         loss: `loss(model(inputs), target)`.
         training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
             With neither, the model returns the loss, or something that has it as `.loss`.
@@ -92,7 +91,7 @@ def compile(
         fetch: What a step returns besides the loss: parameters, for their gradients, `grad_norm`.
         strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
             presets.
-        shard: Pins: a dims_mapping by name pattern.
+        shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
 
@@ -110,16 +109,17 @@ def compile(
         scaler=scaler,
         fetch=tuple(fetch),
     )
-    captured = capture(model, example_inputs, recipe)
+    known = as_mesh(mesh)
+    captured = capture(model, example_inputs, recipe, known)
     pins = tuple(
         Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
         for pattern, mapping in (shard or {}).items()
     )
     options = CompileOptions(
-        mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
+        mesh=known,
         cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
         strategy=None if strategy == NO_PRESETS else strategy,
-        pins=pins,
         placement=placement,
     )
-    return CompiledModule(captured, compile_program(captured.program, options))
+    pinned = apply_pins(captured.program, known, pins, captured.aliases)
+    return CompiledModule(captured, compile_program(pinned, options))

@@ -39,13 +39,11 @@ def _fake(x: torch.Tensor, spec: str) -> torch.Tensor:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, ctx.spec = inputs
-    ctx.is_leaf = x.is_leaf
+    ctx.spec = inputs[1]
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    # The mark of a parameter says how it is stored. Its gradient may be pending until it is used.
-    return grad if ctx.is_leaf else mark_op(grad, Mark.parse(ctx.spec).of_gradient().text()), None
+    return mark_op(grad, Mark.parse(ctx.spec).of_gradient().text()), None
 
 
 mark_op.register_autograd(_backward, setup_context=_setup_context)

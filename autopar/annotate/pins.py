@@ -1,7 +1,9 @@
 """Pins by name pattern: `encoder.*.weight=[-1,tp]`, from options or a YAML file.
 
 A pattern is a glob over the names of values and the user's names of inputs and outputs; `*` also
-matches dots and slashes. A file holds the same pins, and may name the mesh:
+matches dots and slashes. Gradients and optimizer state, `grad/NAME` and `exp_avg/NAME`, follow
+their parameter; only a pattern with a slash, as `exp_avg*/encoder.*`, is about them. A file holds
+the same pins, and may name the mesh:
 
     mesh: dp=2,tp=4
     shard:
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
+
+_FOLLOWING = ("optimizer_state", "gradient")
+"""Roles of values that are named after what they are of, and the parameter they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,19 @@ def load_annotations(path: Path) -> Annotations:
     return Annotations(pins, mesh)
 
 
-def apply_pins(program: Program, mesh: MeshLike, pins: Sequence[Pin]) -> Program:
+def apply_pins(
+    program: Program,
+    mesh: MeshLike,
+    pins: Sequence[Pin],
+    aliases: Mapping[str, Sequence[str]] | None = None,
+) -> Program:
     """Returns the program on a mesh with the matching values of `main` pinned.
+
+    Args:
+        program: A serial program.
+        mesh: The processes.
+        pins: The pins.
+        aliases: All of the user's names of values that have several, by value.
 
     Raises:
         AnnotationError: If a pattern matches nothing, a mapping doesn't fit a value, or two pins
@@ -115,32 +131,63 @@ def apply_pins(program: Program, mesh: MeshLike, pins: Sequence[Pin]) -> Program
     mesh = as_mesh(mesh)
     program = apply_mesh(program, mesh)
     main = program.main
-    labels = {
-        port.name: port.label for port in (*program.signature.inputs, *program.signature.outputs)
-    }
+    names = _names(program, aliases or {})
     values = dict(main.values)
     for pin in pins:
-        matched = _matching(pin, values, labels)
-        for name in matched:
-            values[name] = _pinned(values[name], labels.get(name, name), mesh, pin)
+        for name in _matching(pin, values, names):
+            values[name] = _pinned(values[name], names[name], mesh, pin)
     return program.with_main(replace(main, values=values))
 
 
-def _matching(pin: Pin, values: dict[str, Value], labels: dict[str, str]) -> list[str]:
-    fits = re.compile(fnmatch.translate(pin.pattern)).match
+def _names(program: Program, aliases: Mapping[str, Sequence[str]]) -> Mapping[str, tuple[str, ...]]:
+    """Returns what a pattern may match of each value: its name and the user's names for it.
+
+    The new content of a parameter has the parameter's label, but lies where that is pinned to.
+    """
+    renewed = {output for output, _ in program.main.aliases}
+    ports = (*program.signature.inputs, *program.signature.outputs)
+    labels = {port.name: port.label for port in ports}
+    return {
+        name: tuple(dict.fromkeys((labels.get(name, name), name, *aliases.get(name, ()))))
+        for name in program.main.values
+        if name not in renewed
+    }
+
+
+def _matching(
+    pin: Pin, values: Mapping[str, Value], names: Mapping[str, tuple[str, ...]]
+) -> list[str]:
     found = [
-        name for name in values if fits(name) or (name in labels and fits(labels[name]) is not None)
+        value
+        for value, known in names.items()
+        if any(_fits(pin.pattern, name, values[value]) for name in known)
     ]
-    if not found and pin.pattern in (*values, *labels.values()):
-        # The name itself holds glob characters.
-        found = [name for name in values if pin.pattern in (name, labels.get(name))]
     if not found:
-        known = dict.fromkeys([*labels.values(), *values])
+        # The name itself may hold glob characters.
+        found = [value for value, known in names.items() if pin.pattern in known]
+    if not found:
+        known = dict.fromkeys(name for each in names.values() for name in each)
         hint = near_misses(pin.pattern, known) or _names_like(pin.pattern, known)
         raise AnnotationError(
             f"{pin.place}: pattern {pin.pattern!r} matches no input, parameter or activation{hint}"
         )
     return found
+
+
+def _fits(pattern: str, name: str, value: Value) -> bool:
+    """Whether a pattern matches a value by one of its names.
+
+    The slash in the name of what follows a parameter must be in the pattern too. The count of an
+    optimizer's steps has nothing to pin.
+    """
+    if value.role not in _FOLLOWING:
+        return fnmatch.fnmatchcase(name, pattern)
+    of, _, parameter = name.partition("/")
+    of_pattern, slash, parameter_pattern = pattern.partition("/")
+    if not parameter or not slash or not value.shape:
+        return False
+    of_fits = fnmatch.fnmatchcase(of, of_pattern)
+    return of_fits and fnmatch.fnmatchcase(parameter, parameter_pattern)
 
 
 def _names_like(pattern: str, known: Iterable[str]) -> str:
@@ -152,8 +199,8 @@ def _names_like(pattern: str, known: Iterable[str]) -> str:
     return f"; names are, for example, {', '.join(list(known)[:3])}"
 
 
-def _pinned(value: Value, label: str, mesh: ProcessMesh, pin: Pin) -> Value:
-    shown = f"%{value.name}" + (f" ({label!r})" if label != value.name else "")
+def _pinned(value: Value, names: Sequence[str], mesh: ProcessMesh, pin: Pin) -> Value:
+    shown = f"%{value.name}" + (f" ({names[0]!r})" if names[0] != value.name else "")
     try:
         layout = Layout.from_dims_mapping(mesh, value.global_shape, pin.dims_mapping)
     except AnnotationError as error:

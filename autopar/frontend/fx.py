@@ -25,7 +25,7 @@ from autopar.frontend.functionalized import (
     lower_functionalized,
 )
 from autopar.frontend.lists import singles
-from autopar.frontend.marks import check_complete, read_marks, stage_of
+from autopar.frontend.marks import Marks, check_complete, read_marks, stage_of
 from autopar.frontend.random import draw_by_counter
 from autopar.frontend.source_line import source_line
 from autopar.frontend.writes import lost_writes
@@ -191,7 +191,7 @@ class _Lowerer:
 
     def run(self) -> Program:
         self._find_copies()
-        marks = read_marks(self.graph, self.same, self.lowering.mesh, self.lowering.locate)
+        marks = self._marks()
         self.same.update(marks.same)
         check_complete((self._origin(out.node) for out in self.lowering.outputs), marks.pins)
         self._name_origins()
@@ -238,6 +238,11 @@ class _Lowerer:
             same = packet in _COPIES or (packet in _RESHAPING and _same_type(node, source))
             if same or is_resting(node):
                 self.same[node] = source
+
+    def _marks(self) -> Marks:
+        known = self.lowering
+        parameters = [node for node, given in known.inputs.items() if given.role == "parameter"]
+        return read_marks(self.graph, self.same, parameters, known.mesh, known.locate)
 
     def _name_origins(self) -> None:
         """Names what is computed as its copies are named."""

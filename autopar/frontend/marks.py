@@ -7,7 +7,7 @@ op that does nothing but connect the two layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -114,13 +114,19 @@ def is_mark(node: fx.Node) -> bool:
 
 
 def read_marks(
-    graph: fx.Graph, copies: Mapping[fx.Node, fx.Node], mesh: ProcessMesh | None, locate: Locate
+    graph: fx.Graph,
+    copies: Mapping[fx.Node, fx.Node],
+    parameters: Collection[fx.Node],
+    mesh: ProcessMesh | None,
+    locate: Locate,
 ) -> Marks:
     """Reads the marks of a graph.
 
     Args:
         graph: The graph.
         copies: Nodes that hold what another node computes.
+        parameters: The placeholders of parameters. The mark of one says how it is stored; its
+            gradient isn't pinned, as it may be pending until it is used.
         mesh: The mesh to compile for, if it is known; otherwise it is the marks'.
         locate: Where a node comes from.
 
@@ -131,22 +137,70 @@ def read_marks(
     if not marks:
         return Marks(mesh, {}, {})
     mesh = mesh or _mesh_of(list(marks.values()))
-    pins: dict[fx.Node, Pinned] = {}
-    same: dict[fx.Node, fx.Node] = {}
-    for node, mark in marks.items():
-        holder = node.all_input_nodes[0]
-        while holder in copies or holder in same:
-            holder = copies[holder] if holder in copies else same[holder]
-        pinned = _resolved(mark, node, mesh)
-        earlier = pins.get(holder)
+    found = _Reader(dict(copies), frozenset(parameters), marks, mesh)
+    for node in marks:
+        found.read(node)
+    return Marks(mesh, found.pins, found.same)
+
+
+class _Reader:
+    """Reads marks in the order of the graph."""
+
+    def __init__(
+        self,
+        holders: dict[fx.Node, fx.Node],
+        parameters: frozenset[fx.Node],
+        marks: Mapping[fx.Node, Mark],
+        mesh: ProcessMesh,
+    ) -> None:
+        self.holders = holders
+        self.parameters = parameters
+        self.marks = marks
+        self.mesh = mesh
+        self.forward: dict[tuple[Mark, torch.Size], list[fx.Node]] = {}
+        for node, mark in marks.items():
+            if not mark.is_gradient:
+                key = mark.of_gradient(), node.meta["val"].shape
+                self.forward.setdefault(key, []).append(node)
+        self.pins: dict[fx.Node, Pinned] = {}
+        self.same: dict[fx.Node, fx.Node] = {}
+
+    def read(self, node: fx.Node) -> None:
+        """Reads one mark."""
+        holder = self._holder(node)
+        pinned = _resolved(self.marks[node], node, self.mesh)
+        earlier = self.pins.get(holder)
         together = pinned if earlier is None else earlier.merged(pinned)
-        if together is None or (pinned.is_pending and holder.op == "placeholder"):
+        if self._is_of_parameter(node):
+            self._drop(node, holder)
+        elif together is None or (pinned.is_pending and holder.op == "placeholder"):
             _check_used(node, pinned, earlier)
-            pins[node] = pinned
+            self.pins[node] = pinned
         else:
-            pins[holder] = together
-            same[node] = holder
-    return Marks(mesh, pins, same)
+            self.pins[holder] = together
+            self._drop(node, holder)
+
+    def _holder(self, node: fx.Node) -> fx.Node:
+        """Returns the node that computes what a mark marks."""
+        holder = node.all_input_nodes[0]
+        while holder in self.holders:
+            holder = self.holders[holder]
+        return holder
+
+    def _drop(self, node: fx.Node, holder: fx.Node) -> None:
+        self.same[node] = self.holders[node] = holder
+
+    def _is_of_parameter(self, node: fx.Node) -> bool:
+        """Whether a mark is the one of a parameter's gradient."""
+        mark = self.marks[node]
+        if not mark.is_gradient:
+            return False
+        forward = self.forward.get((mark, node.meta["val"].shape), [])
+        # Where torch numbers what it differentiates, the line need not tell alone.
+        number = node.meta.get("seq_nr")
+        numbered = [other for other in forward if other.meta.get("seq_nr") == number]
+        sources = {self._holder(other) for other in numbered or forward}
+        return bool(sources) and sources <= self.parameters
 
 
 def check_complete(outputs: Iterable[fx.Node], pins: Mapping[fx.Node, Pinned]) -> None:
@@ -187,7 +241,8 @@ def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
         raise AnnotationError(f"{mark.place}: {_other_mesh(mark.mesh, mesh)}")
     shape = tuple(node.meta["val"].shape)
     try:
-        return Pinned(mark.place, mark.layout(shape, mesh), mark.masked(mesh), mark.offload)
+        place = f"{mark.place} (gradient)" if mark.is_gradient else mark.place
+        return Pinned(place, mark.layout(shape, mesh), mark.masked(mesh), mark.offload)
     except AnnotationError as error:
         raise AnnotationError(f"{mark.place}: {error}") from error
 

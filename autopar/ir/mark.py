@@ -36,6 +36,7 @@ class Mark:
             shape in which that was said. None for all.
         offload: The memory that holds the tensor between uses; "" for the device's own.
         place: Where the user wrote it, as `model.py:12`; "" if the graph knows better.
+        is_gradient: Whether it marks the gradient of what the user marked.
     """
 
     mesh: ProcessMesh | None = None
@@ -44,12 +45,13 @@ class Mark:
     mask: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     offload: str = ""
     place: str = ""
+    is_gradient: bool = False
 
     def text(self) -> str:
         """Returns the text from which `parse` makes an equal mark."""
         mesh = None if self.mesh is None else _mesh_data(self.mesh)
-        fields = (mesh, self.dims_mapping, self.partial, self.mask, self.offload, self.place)
-        return repr(fields)
+        rest = self.dims_mapping, self.partial, self.mask, self.offload, self.place
+        return repr((mesh, *rest, self.is_gradient))
 
     @classmethod
     def parse(cls, text: str) -> Mark:
@@ -59,10 +61,9 @@ class Mark:
             AnnotationError: If the text is something else.
         """
         try:
-            mesh, dims_mapping, partial, mask, offload, place = ast.literal_eval(text)
-            return cls(
-                None if mesh is None else _mesh(mesh), dims_mapping, partial, mask, offload, place
-            )
+            mesh, dims_mapping, partial, mask, offload, place, is_gradient = ast.literal_eval(text)
+            known = None if mesh is None else _mesh(mesh)
+            return cls(known, dims_mapping, partial, mask, offload, place, is_gradient)
         except (ValueError, TypeError, SyntaxError, IndexError) as error:
             raise AnnotationError(f"not the text of a mark: {text!r}") from error
 
@@ -72,8 +73,7 @@ class Mark:
         It lies as the tensor does. Where the tensor is pending a sum, each piece counts in full,
         so the gradient is complete.
         """
-        place = f"{self.place} (gradient)" if self.place else ""
-        return Mark(self.mesh, self.dims_mapping, place=place)
+        return Mark(self.mesh, self.dims_mapping, place=self.place, is_gradient=True)
 
     def check(self, shape: Sequence[int]) -> None:
         """Checks what can be checked before the program's mesh is known.

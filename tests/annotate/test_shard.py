@@ -109,7 +109,7 @@ def test_the_gradient_is_marked_alike() -> None:
     traced = make_fx(step)(torch.ones(4, 6))
     forward, backward = marks(traced.graph)
     assert (backward.mesh, backward.dims_mapping) == (MESH, forward.dims_mapping)
-    assert backward.place == f"{forward.place} (gradient)"
+    assert (backward.place, backward.is_gradient) == (forward.place, True)
     assert torch.equal(traced(torch.ones(4, 6)), torch.full((4, 6), 2.0))
 
 
@@ -121,14 +121,6 @@ def test_the_gradient_of_a_pending_sum_is_complete() -> None:
 
     forward, backward = marks(make_fx(step)(torch.ones(4, 6)).graph)
     assert (forward.partial, backward.partial) == ((("tp", "sum"),), ())
-
-
-def test_the_gradient_of_a_marked_parameter_is_free() -> None:
-    def step(weight: Tensor) -> Tensor:
-        leaf = weight.detach().requires_grad_()
-        return torch.autograd.grad((shard(leaf, MESH, ["dp", None]) * 3).sum(), leaf)[0]
-
-    assert mappings(make_fx(step)(torch.ones(4, 6)).graph) == [("dp", None)]
 
 
 def test_who_watches_the_ops_sees_the_mark() -> None:

@@ -29,6 +29,7 @@ from autopar.frontend.torch.state import StateTensor, initial_state
 from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
 from autopar.frontend.torch.update import UpdateRequest, capture_update
 from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 
 GRADIENT = "grad/"
@@ -89,7 +90,12 @@ class Captured:
     aliases: Mapping[str, tuple[str, ...]]
 
 
-def capture(model: nn.Module, example_inputs: Any, recipe: Recipe | None = None) -> Captured:
+def capture(
+    model: nn.Module,
+    example_inputs: Any,
+    recipe: Recipe | None = None,
+    mesh: ProcessMesh | None = None,
+) -> Captured:
     """Captures a forward pass, or a training step if the recipe has an optimizer.
 
     Args:
@@ -97,19 +103,25 @@ def capture(model: nn.Module, example_inputs: Any, recipe: Recipe | None = None)
             on the meta device: then its weights are given later.
         example_inputs: A batch. Its shapes and dtypes count, its values don't.
         recipe: What a step consists of.
+        mesh: The mesh to compile for, which marks in the model that name none are on. If it isn't
+            known, it is the marks'.
 
     Raises:
+        AnnotationError: If a mark in the model doesn't fit its tensor or the mesh.
         InvalidInputError: If the model, its loss or its optimizer has no static program. Names
             the user's line.
     """
-    return _Capture(model, example_inputs, recipe or Recipe()).run()
+    return _Capture(model, example_inputs, recipe or Recipe(), mesh).run()
 
 
 class _Capture:
     """One run of `capture`."""
 
-    def __init__(self, model: nn.Module, example_inputs: Any, recipe: Recipe) -> None:
+    def __init__(
+        self, model: nn.Module, example_inputs: Any, recipe: Recipe, mesh: ProcessMesh | None
+    ) -> None:
         self.model = model
+        self.mesh = mesh
         self.recipe = recipe
         self.trains = recipe.optimizer is not None
         self._check_recipe()
@@ -305,6 +317,7 @@ class _Capture:
             step.names,
             name=type(self.model).__name__,
             when=lambda node: step.places.get(node, ("forward", 0)),
+            mesh=self.mesh,
         )
 
     def _weights(

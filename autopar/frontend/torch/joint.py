@@ -29,7 +29,7 @@ from autopar.frontend.torch.origin import (
     named_modules,
     spread_origins,
 )
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import AnnotationError, InvalidInputError
 
 Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
 """(model, tensors of the batch) -> a pytree of tensors; the loss first, where there is one."""
@@ -193,6 +193,8 @@ def _explained() -> Iterator[None]:
         yield
     except InvalidInputError:
         raise
+    except AnnotationError as error:
+        raise AnnotationError(f"{_user_line(error)}: {error}") from error
     except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
         raise InvalidInputError(
             f"{_user_line(error)}: what this line does depends on the values of a tensor, so it has"
