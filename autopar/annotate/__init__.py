@@ -22,7 +22,6 @@ from autopar.annotate.unexecuted import refuse_unexecuted
 from autopar.ir.mesh import ProcessMesh
 
 if TYPE_CHECKING:
-    from autopar.annotate import paddle
     from autopar.annotate.call import shard_op
     from autopar.annotate.mark import offload, shard, shard_mask
     from autopar.annotate.stage import pipeline_stage
@@ -37,7 +36,6 @@ __all__ = [
     "as_mesh",
     "load_annotations",
     "offload",
-    "paddle",
     "parse_mesh",
     "parse_pin",
     "pipeline_stage",
@@ -58,8 +56,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "paddle":
-        return import_module("autopar.annotate.paddle")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f"autopar.annotate.{_HOMES[name]}"), name)
