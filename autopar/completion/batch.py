@@ -1,4 +1,4 @@
-"""Which inputs carry a batch in their first dimension."""
+"""Which inputs carry a batch in their first dimension, and how it is cut into microbatches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autopar.ir.rule import Dims, Rule
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class Stretch:
     """A part of a dimension: `size` indexes with `inner` elements minor to each."""
 
     dim: int
@@ -17,22 +17,32 @@ class _Stretch:
     size: int
 
 
-def batch_inputs(graph: Graph) -> list[int]:
+def batch_inputs(graph: Graph) -> dict[int, Stretch]:
     """Returns the inputs whose first dimension reaches the first dimension of an output, or a loss.
 
     It is followed forward, through factors that may be split and through views that merge it with
     others. So a batch is what the program keeps apart from beginning to end, or until it adds it up
     to one number that it returns, whatever its inputs are called. A first dimension of size 1 is
-    none.
+    none. Where the program first cuts the dimension into equal microbatches, each of them is a
+    batch, and the stretch is what lies within one.
     """
     losses = _losses(graph)
-    found = []
+    found: dict[int, Stretch] = {}
     for at, value in enumerate(graph.values):
         if value.role == "input" and graph.producer[at] is None and value.shape:
-            size = value.global_shape[0]
-            if size > 1 and _reaches_end(graph, at, _Stretch(0, 1, size), losses):
-                found.append(at)
+            for stretch in _stretches(graph, at):
+                if stretch.size > 1 and _reaches_end(graph, at, stretch, losses):
+                    found[at] = stretch
+                    break
     return found
+
+
+def _stretches(graph: Graph, value: int) -> list[Stretch]:
+    """Returns the first dimension of a value, and what lies within its parts."""
+    size = graph.values[value].global_shape[0]
+    whole = Stretch(0, 1, size)
+    sizes = graph.cuts.sizes(value, 0, size)
+    return [whole] if len(sizes) == 1 else [whole, Stretch(0, 1, size // sizes[0])]
 
 
 def _losses(graph: Graph) -> frozenset[int]:
@@ -49,7 +59,7 @@ def _losses(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _reaches_end(graph: Graph, start: int, stretch: _Stretch, losses: frozenset[int]) -> bool:
+def _reaches_end(graph: Graph, start: int, stretch: Stretch, losses: frozenset[int]) -> bool:
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
@@ -59,9 +69,7 @@ def _reaches_end(graph: Graph, start: int, stretch: _Stretch, losses: frozenset[
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
 
 
-def _is_summed(
-    graph: Graph, node: Node, marks: dict[int, _Stretch], losses: frozenset[int]
-) -> bool:
+def _is_summed(graph: Graph, node: Node, marks: dict[int, Stretch], losses: frozenset[int]) -> bool:
     """Whether an op, or a body of it, adds up to a loss the major part of a first dimension."""
     rule = node.call.rule
     for at, value in enumerate(node.operands):
@@ -78,7 +86,7 @@ def _is_summed(
     return False
 
 
-def _follow(node: Node, rule: Rule, marks: dict[int, _Stretch]) -> None:
+def _follow(node: Node, rule: Rule, marks: dict[int, Stretch]) -> None:
     """Marks the results to which an op hands a mark of its operands on."""
     own = frozenset(rule.splittable)
     for at, value in enumerate(node.operands):
@@ -94,7 +102,7 @@ def _follow(node: Node, rule: Rule, marks: dict[int, _Stretch]) -> None:
                 marks.setdefault(result, made)
 
 
-def _factor_of(rule: Rule, dims: Dims, mark: _Stretch) -> tuple[str, int, int] | None:
+def _factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | None:
     """Returns the major factor in a mark, and the mark's inner stride and size within it.
 
     The dimension of a mark may be of size 1 in the rule, where it is broadcast.
@@ -111,11 +119,11 @@ def _factor_of(rule: Rule, dims: Dims, mark: _Stretch) -> tuple[str, int, int] |
     return found
 
 
-def _stretch_of(rule: Rule, dims: Dims, factor: str, within: int, size: int) -> _Stretch | None:
+def _stretch_of(rule: Rule, dims: Dims, factor: str, within: int, size: int) -> Stretch | None:
     for at, factors in enumerate(dims):
         inner = 1
         for name in reversed(factors):
             if name == factor:
-                return _Stretch(at, inner * within, size)
+                return Stretch(at, inner * within, size)
             inner *= rule.sizes[name]
     return None

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
+from autopar.completion.lifetimes import renew_views
 from autopar.completion.place import place_pins
 from autopar.completion.presets import pin_strategy
 from autopar.completion.share import share_moves
@@ -46,8 +47,8 @@ class Complete:
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         space = Space(program.mesh, self.cluster, self.planner)
-        main = share_moves(program.main)
-        graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs)
+        main = share_moves(renew_views(program.main))
+        graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs, main.aliases)
         place_pins(graph)
         if self.strategy is not None:
             pin_strategy(graph, self.strategy)
@@ -56,6 +57,6 @@ class Complete:
             for name, function in program.functions.items()
             if name != "main"
         }
-        done = write_solution(main, solve(graph, main.aliases))
+        done = write_solution(main, solve(graph))
         ordered = {name: functions.get(name, done) for name in program.functions}
         return replace(program, functions=ordered)

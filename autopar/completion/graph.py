@@ -55,6 +55,8 @@ class Graph:
         placed: Those whose pin was given a place within its dimension (`completion.place`).
         origins: Why the others are pinned, by value.
         outputs: Positions of the values that are results of the whole.
+        aliases: (output, input) pairs that share storage, hence a layout.
+        kept: The axes along which a value is split only while it is kept (see `keep`).
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Graph:
         ops: Sequence[Op],
         values: Mapping[str, Value],
         outputs: Sequence[str] = (),
+        aliases: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.space = space
         self.calls = calls
@@ -80,6 +83,8 @@ class Graph:
             at for at, pin in enumerate(self.pins) if pin is not None and at not in self.origins
         )
         self.placed: frozenset[int] = frozenset()
+        self.aliases = [(self.position[out], self.position[into]) for out, into in aliases]
+        self.kept: dict[int, frozenset[str]] = {}
         self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
@@ -102,6 +107,30 @@ class Graph:
         for value, form in pins.items():
             self.pins[value] = form
         self.placed |= pins.keys()
+
+    def keep(self, value: int, axis: str) -> None:
+        """Says that an axis splits a value while it is kept, not where it is used.
+
+        Forward and backward ops compute as if it were whole along the axis: they gather it, and
+        what becomes of it leads none of them to a split. Updates, and ops that read nothing but
+        what the program owns (a cast, a transposition), work on the pieces.
+        """
+        self.kept[value] = self.kept.get(value, frozenset()) | {axis}
+        for node, _ in self.uses[value]:
+            if node.steady:
+                for result in node.results:
+                    if axis not in self.kept.get(result, ()):
+                        self.keep(result, axis)
+
+    def lent(self, node: Node, value: int, form: Form) -> Form:
+        """Returns the form of a value as far as an op may take splits from it."""
+        axes = self.kept.get(value)
+        if axes is None or node.steady or node.op.phase == "update":
+            return form
+        splits = form.splits
+        for axis in axes:
+            splits = self.space.table.without(splits, axis)
+        return self.space.of_splits(splits, self.values[value].global_shape)
 
     def _node(self, at: int, op: Op) -> Node:
         operands = tuple(self.position[name] for name in op.operands)

@@ -60,7 +60,7 @@ class Joins:
 
     def _lead(self, node: Node, meeting: set[int]) -> None:
         """Leads an op's operands to where its result ends."""
-        if len(node.results) != 1 or self.graph.pins[node.results[0]] is not None:
+        if len(node.results) != 1:
             return
         row, (result,) = _row(node), node.results
         for at in row:

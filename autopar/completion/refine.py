@@ -311,14 +311,15 @@ class _Around:
     def suggested(self) -> list[tuple[Splits, int]]:
         """Returns the splits of factors that neighbours suggest, with the tensor's position."""
         found: dict[tuple[Splits, int], None] = {}
-        call = self.node.call
-        for at, _, source, _ in self.sources:
+        call, lent = self.node.call, self.graph.lent
+        for at, value, source, _ in self.sources:
             if source is not None and source.splits.items:
-                found[call.suggest(at, source), at] = None
+                found[call.suggest(at, lent(self.node, value, source)), at] = None
         count = len(self.node.operands)
-        for at, _, pin, demands, _ in self.targets:
+        for at, value, pin, demands, _ in self.targets:
             for form in [*demands, *([pin] if pin else [])]:
                 if form.splits.items:
+                    form = lent(self.node, value, form)
                     found[call.suggest(count + at, form), count + at] = None
         return [(splits, at) for splits, at in found if splits.items]
 

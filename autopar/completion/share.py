@@ -25,7 +25,7 @@ def share_moves(function: Function) -> Function:
     ops: list[Op] = []
     for op in function.ops:
         op = op.with_operands([first.get(name, name) for name in op.operands])
-        if kept.isdisjoint(op.results) and _moves(op, function):
+        if kept.isdisjoint(op.results) and is_move(op, function):
             group = groups.setdefault(_key(op), [])
             group.append(op)
             first[op.results[0]] = group[0].results[0]
@@ -45,7 +45,7 @@ def share_moves(function: Function) -> Function:
     return replace(function, values=values, ops=tuple(renamed))
 
 
-def _moves(op: Op, function: Function) -> bool:
+def is_move(op: Op, function: Function) -> bool:
     """Whether an op moves the elements of its one operand to its one result."""
     if len(op.results) != 1 or len(op.operands) != 1:
         return False

@@ -55,7 +55,7 @@ class Solution:
         return total
 
 
-def solve(graph: Graph, aliases: tuple[tuple[str, str], ...] = ()) -> Solution:
+def solve(graph: Graph) -> Solution:
     """Completes a graph.
 
     Where the user's own pins compete for an axis, both ways to spread them are tried, and the
@@ -63,16 +63,15 @@ def solve(graph: Graph, aliases: tuple[tuple[str, str], ...] = ()) -> Solution:
 
     Args:
         graph: With pins.
-        aliases: (output, input) pairs that share storage, hence a layout.
 
     Raises:
         AnnotationError: If both of an aliased pair are pinned, differently.
     """
-    _pin_aliases(graph, aliases)
-    first = _attempt(graph, aliases, together=False)
+    _pin_aliases(graph)
+    first = _attempt(graph, together=False)
     if not _pins_compete(graph):
         return first
-    second = _attempt(graph, aliases, together=True)
+    second = _attempt(graph, together=True)
     return second if second.seconds < first.seconds * (1 - GAIN) else first
 
 
@@ -86,10 +85,10 @@ def _pins_compete(graph: Graph) -> bool:
     return not axes[0].isdisjoint(axes[1])
 
 
-def _attempt(graph: Graph, aliases: tuple[tuple[str, str], ...], *, together: bool) -> Solution:
+def _attempt(graph: Graph, *, together: bool) -> Solution:
     spread = Spread(graph, together=together)
     pins = list(graph.pins)
-    _pin_free_aliases(graph, aliases, spread.forms)
+    _pin_free_aliases(graph, spread.forms)
     refine = Refine(graph, spread.choices)
     flowing = flow_pending(graph, refine.choices)
     forms = [
@@ -122,14 +121,13 @@ def _input_form(graph: Graph, choices: list[Choice], value: int) -> Form:
     return space.of_splits(splits, graph.values[value].global_shape)
 
 
-def _pin_aliases(graph: Graph, aliases: tuple[tuple[str, str], ...]) -> None:
-    for output, source in aliases:
-        out, into = graph.position[output], graph.position[source]
+def _pin_aliases(graph: Graph) -> None:
+    for out, into in graph.aliases:
         pins = graph.pins[out], graph.pins[into]
         if None not in pins and pins[0] is not pins[1]:
             a, b = graph.values[out], graph.values[into]
             raise AnnotationError(
-                f"%{output} is the new content of %{source}, but their pins differ: {a.dist}"
+                f"%{a.name} is the new content of %{b.name}, but their pins differ: {a.dist}"
                 f" ({a.origin}) and {b.dist} ({b.origin}); pin one of them, or both alike"
             )
         for value, other, pin in ((out, into, pins[1]), (into, out, pins[0])):
@@ -142,11 +140,8 @@ def _pin_like(graph: Graph, value: int, other: int, form: Form) -> None:
     graph.origins[value] = Origin("preset", f"shares storage with %{graph.values[other].name}")
 
 
-def _pin_free_aliases(
-    graph: Graph, aliases: tuple[tuple[str, str], ...], forms: list[Form]
-) -> None:
-    for output, source in aliases:
-        out, into = graph.position[output], graph.position[source]
+def _pin_free_aliases(graph: Graph, forms: list[Form]) -> None:
+    for out, into in graph.aliases:
         if graph.pins[out] is None:
             _pin_like(graph, into, out, forms[into])
             _pin_like(graph, out, into, forms[into])

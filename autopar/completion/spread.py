@@ -76,7 +76,7 @@ class Spread:
     def _absorb(self, node: Node, steady: bool) -> tuple[Choice, dict[str, int]] | None:
         """Returns an op's choice with what its neighbours newly suggest, if there is anything."""
         suggested = [
-            (node.call.suggest(at, self.forms[value]), value)
+            (node.call.suggest(at, self.graph.lent(node, value, self.forms[value])), value)
             for at, value in enumerate(node.tensors)
             if self.forms[value].splits.items
         ]

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from autopar.ir.errors import AnnotationError, near_misses
 from autopar.ir.mesh import ProcessMesh
 
-PRESETS = ("replicate", "data", "tensor", "fsdp")
+PRESETS = ("replicate", "data", "tensor", "zero1", "zero2", "fsdp")
+
+SAME = {"ddp": "data", "zero3": "fsdp"}
+"""Other names of presets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,10 @@ def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
 
 
 def _preset(name: str, text: str) -> str:
+    name = SAME.get(name, name)
     if name in PRESETS:
         return name
-    hint = near_misses(name, PRESETS)
+    hint = near_misses(name, (*PRESETS, *SAME))
     raise AnnotationError(f"strategy {text!r}: no preset {name!r}, only {list(PRESETS)}{hint}")
 
 

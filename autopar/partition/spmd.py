@@ -19,7 +19,7 @@ from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
-from autopar.partition.forms import Forms
+from autopar.partition.forms import Forms, Lifetime, lifetime_of
 from autopar.partition.interface import Interface, Interfaces, is_distributed
 from autopar.partition.lower_reshard import LocalStep, lower_reshard
 from autopar.partition.windows import WindowWay
@@ -79,7 +79,8 @@ class _FunctionPartitioner:
         found = [self.interfaces.of(op, function) for op in function.ops]
         self._collect_needs(found)
         for name in function.inputs:
-            self._add_form(function.values[name], self.stored[name], function.values[name].origin)
+            value = function.values[name]
+            self._add_form(value, self.stored[name], value.origin, ("", 0))
         for op, interface in zip(function.ops, found, strict=True):
             self._add_op(op, interface)
         producers = function.producers()
@@ -112,14 +113,15 @@ class _FunctionPartitioner:
 
     def _collect_needs(self, found: list[Interface]) -> None:
         values = self.function.values
-        self.forms = {name: Forms(value.itemsize) for name, value in values.items()}
+        self.forms = {n: Forms(value.itemsize, self.stored[n]) for n, value in values.items()}
         for op, interface in zip(self.function.ops, found, strict=True):
+            lifetime = lifetime_of(op)
             for name, layout in zip(op.operands, interface.needs, strict=True):
-                if layout not in (needed := self.forms[name].needed):
-                    needed.append(layout)
+                self.forms[name].need(layout, lifetime)
+        producers = self.function.producers()
         for name in self.function.outputs:
-            if (layout := self.stored[name]) not in (needed := self.forms[name].needed):
-                needed.append(layout)
+            reader = producers.get(name) or _reader(values[name])
+            self.forms[name].need(self.stored[name], lifetime_of(reader))
 
     def _add_op(self, op: Op, interface: Interface) -> None:
         operands = [
@@ -134,7 +136,7 @@ class _FunctionPartitioner:
             origin = value.origin
             if layout != self.stored[name]:
                 origin = Origin("implied", f"produced by {op.kind}")
-            results.append(self._add_form(value, layout, origin))
+            results.append(self._add_form(value, layout, origin, lifetime_of(op)))
         local = op.with_operands(operands).with_args(interface.args)
         self.ops.append(
             replace(
@@ -144,23 +146,44 @@ class _FunctionPartitioner:
                 plan=(*op.plan, *interface.plan),
             )
         )
+        for name, layout in zip(op.results, interface.gives, strict=True):
+            target = self._finished(name, layout, lifetime_of(op)) if layout.partial else None
+            if target is not None:
+                self._demand(name, target, op)
+
+    def _finished(self, name: str, made: Layout, now: Lifetime) -> Layout | None:
+        """Returns the form to which a pending result is reduced at once, if it is for later phases.
+
+        So a gradient that is kept split needs the memory of its piece only, and communication is
+        under way while others are computed.
+        """
+        if now in self.forms[name].needed:
+            return None
+        targets = list(dict.fromkeys(n for some in self.forms[name].needed.values() for n in some))
+        if made in targets:
+            return None
+        if self.stored[name] in targets:
+            return self.stored[name]
+        alone = len(targets) == 1 and not self.forms[name].is_gathered(targets[0])
+        return targets[0] if alone else None
 
     def _demand(self, name: str, layout: Layout, reader: Op) -> str:
         """Returns the name of a form, made now if it isn't there yet."""
-        names = self.forms[name].names
-        if layout not in names:
+        forms, lifetime = self.forms[name], lifetime_of(reader)
+        if layout not in forms.there(lifetime):
             try:
                 self._make(name, layout, reader)
             except ReshardError as error:
                 problems = [f"{print_op(reader, {})}: %{name}: {why}" for why in error.problems]
                 raise VerificationError("can't partition", problems) from error
-        return names[layout]
+        return forms.there(lifetime)[layout]
 
     def _demand_window(self, name: str, ways: tuple[WindowWay, ...], reader: Op) -> str:
         """Returns the name of the windows of a value, made the fastest way if not there yet."""
         known = self.windows.get((name, ways))
         if known is None:
-            way = min(ways, key=lambda way: self._window_seconds(name, way))
+            lifetime = lifetime_of(reader)
+            way = min(ways, key=lambda way: self._window_seconds(name, way, lifetime))
             origin = Origin("implied", f"windows of %{name}")
             known = self._demand(name, way.layout, reader)
             value = self.function.values[name]
@@ -175,24 +198,25 @@ class _FunctionPartitioner:
             self.windows[name, ways] = known
         return known
 
-    def _window_seconds(self, name: str, way: WindowWay) -> float:
+    def _window_seconds(self, name: str, way: WindowWay, lifetime: Lifetime) -> float:
         forms = self.forms[name]
-        nearest = forms.nearest(way.layout, self.planner)
+        nearest = forms.nearest(way.layout, lifetime, self.planner)
         seconds = self.planner.plan(nearest, way.layout, forms.itemsize).seconds
         return seconds + way.seconds(forms.itemsize, self.planner.model)
 
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
         """Makes a form from the nearest one that is there, or should be there before."""
-        forms = self.forms[name]
-        parent = forms.parent(layout, self.planner)
-        if parent is not None and parent not in forms.names:
+        forms, lifetime = self.forms[name], lifetime_of(reader)
+        parent = forms.parent(layout, lifetime, self.planner)
+        if parent is not None and parent not in forms.there(lifetime):
             self._make(name, parent, reader)
-        if layout in forms.names:
+        there = forms.there(lifetime)
+        if layout in there:
             return
-        source = forms.nearest(layout, self.planner)
+        source = forms.nearest(layout, lifetime, self.planner)
         reshard = self.planner.plan(source, layout, forms.itemsize)
         origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
-        current = forms.names[source]
+        current = there[source]
         value = self.function.values[name]
         for step in lower_reshard(source, reshard):
             current = self._add_step(value, step, current, origin, reader)
@@ -200,8 +224,9 @@ class _FunctionPartitioner:
     def _add_step(
         self, value: Value, step: LocalStep, operand: str, origin: Origin, reader: Op
     ) -> str:
-        if step.whole and step.layout not in self.forms[value.name].names:
-            result = self._add_form(value, step.layout, origin)
+        lifetime = lifetime_of(reader)
+        if step.whole and step.layout not in self.forms[value.name].there(lifetime):
+            result = self._add_form(value, step.layout, origin, lifetime)
         else:
             result = self._add_value(value, self._fresh(value.name), step.layout, origin)
         self._append(step.kind, operand, step.args, result, origin, reader)
@@ -231,11 +256,13 @@ class _FunctionPartitioner:
             )
         )
 
-    def _add_form(self, value: Value, layout: Layout, origin: Origin | None) -> str:
+    def _add_form(
+        self, value: Value, layout: Layout, origin: Origin | None, lifetime: Lifetime
+    ) -> str:
         """Adds a form of a value; the one it is stored in keeps the value's name."""
         stored = layout == self.stored[value.name]
         name = value.name if stored else self._fresh(value.name)
-        self.forms[value.name].names[layout] = name
+        self.forms[value.name].add(layout, name, lifetime)
         return self._add_value(value, name, layout, value.origin if stored else origin)
 
     def _add_value(self, value: Value, name: str, layout: Layout, origin: Origin | None) -> str:

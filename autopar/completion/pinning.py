@@ -1,0 +1,66 @@
+"""Pinning: how presets pin values, each along its own mesh axis.
+
+What a user annotated is left alone; what an earlier preset pinned is split further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.completion.batch import Stretch, batch_inputs
+from autopar.completion.graph import Graph
+from autopar.completion.space import Form
+from autopar.completion.splits import Key
+from autopar.completion.strategy import AxisPreset
+from autopar.ir.layout import Origin, SubDim, normalize_dim
+
+
+def split_along(graph: Graph, value: int, dim: int, axis: str) -> Form:
+    """Returns the form of a value that an axis splits in one dimension."""
+    return split_stretch(graph, value, Stretch(dim, 1, graph.values[value].global_shape[dim]), axis)
+
+
+def split_further(graph: Graph, value: int, base: Form, form: Form, axis: str) -> Form | None:
+    """Returns a form of a value split along one more axis, as another form is; None if it can't."""
+    shape = graph.values[value].global_shape
+    at, _ = form.splits.places[axis]
+    cuts: dict[Key, Sequence[int]] = {}
+    if isinstance(at, int):
+        cuts[at] = graph.cuts.sizes(value, at, shape[at])
+    merged = graph.space.table.nested(base.splits, axis, form.splits, cuts)
+    return None if merged is None else graph.space.of_splits(merged, shape)
+
+
+def split_batch(graph: Graph, preset: AxisPreset) -> None:
+    """Splits the batch of every input that has one; of microbatches each."""
+    for value, stretch in batch_inputs(graph).items():
+        extend(graph, value, split_stretch(graph, value, stretch, preset.axis), preset)
+
+
+def split_stretch(graph: Graph, value: int, stretch: Stretch, axis: str) -> Form:
+    """Returns the form of a value of which an axis splits a part of a dimension."""
+    shape = graph.values[value].global_shape
+    outer = shape[stretch.dim] // (stretch.size * stretch.inner)
+    subs = (SubDim(outer), SubDim(stretch.size, (axis,)), SubDim(stretch.inner))
+    splits = graph.space.table.of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
+    return graph.space.of_splits(splits, shape)
+
+
+def extend(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
+    """Splits a value along the preset's axis as `form` has it, besides what is pinned."""
+    base = graph.pins[value] or graph.replicated(value)
+    if value in graph.annotated or preset.axis in base.splits.places:
+        return
+    merged = split_further(graph, value, base, form, preset.axis)
+    if merged is not None:
+        pin(graph, value, merged, preset)
+
+
+def pin(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
+    """Pins a value, unless the user did."""
+    if value in graph.annotated:
+        return
+    earlier = graph.origins.get(value)
+    detail = f"{earlier.detail},{preset}" if earlier else str(preset)
+    graph.pins[value] = form
+    graph.origins[value] = Origin("preset", detail)

@@ -1,0 +1,146 @@
+"""The presets that keep split what data-parallel processes would hold alike.
+
+Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models* (2020):
+stage 1 splits the optimizer's state, stage 2 the gradients too, stage 3 (FSDP) the parameters too.
+
+A state that is split makes its update work on pieces: the gradient arrives by a reduce_scatter, and
+a parameter that is whole is gathered behind the update. A parameter that is split is gathered where
+it is used, in the forward and again in the backward pass. Nothing is split for being kept split:
+the ops in between compute as data-parallel processes do (`Graph.keep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autopar.completion.graph import Graph
+from autopar.completion.pinning import pin, split_along, split_batch, split_further
+from autopar.completion.space import Form, bytes_of
+from autopar.completion.spread import Spread
+from autopar.completion.strategy import AxisPreset
+from autopar.completion.update import Update, updates
+from autopar.ir.layout import dim_axes
+from autopar.ir.program import STORED_ROLES, Value
+
+SMALL_BYTES = 64 * 1024
+"""Vectors below this stay whole: gathering them costs more than they take."""
+
+SMALL_CONSTANT_BYTES = 4 * 1024
+"""Constants below this stay whole: masks and tables, not the weights of a folded model."""
+
+
+def zero1(graph: Graph, axis: str) -> None:
+    """Splits the optimizer's state, and the batch."""
+    _Zero(graph, AxisPreset("zero1", axis)).run(gradients=False, parameters=False)
+
+
+def zero2(graph: Graph, axis: str) -> None:
+    """Splits the optimizer's state and the gradients, and the batch."""
+    _Zero(graph, AxisPreset("zero2", axis)).run(gradients=True, parameters=False)
+
+
+def fsdp(graph: Graph, axis: str) -> None:
+    """Splits parameters, gradients and the optimizer's state, and the batch.
+
+    Each along its largest dimension that divides evenly, or else unevenly along its largest.
+    Dimensions that another preset splits already are taken only where there is no other.
+    """
+    _Zero(graph, AxisPreset("fsdp", axis)).run(gradients=True, parameters=True)
+
+
+class _Zero:
+    """One of the presets, at work along one axis."""
+
+    def __init__(self, graph: Graph, preset: AxisPreset) -> None:
+        self.graph = graph
+        self.preset = preset
+        self.axis = preset.axis
+        split_batch(graph, preset)
+        self.bases = self._bases()
+
+    def run(self, *, gradients: bool, parameters: bool) -> None:
+        """Pins what belongs to the parameters."""
+        graph = self.graph
+        for update in updates(graph):
+            split = self._split(update.parameter)
+            if split is not None:
+                self._pin_update(update, split, gradients=gradients, parameters=parameters)
+        if parameters:
+            for value in self._stored():
+                split = self._split(value)
+                if split is not None and value not in graph.kept:
+                    self._keep([value], split)
+
+    def _pin_update(
+        self, update: Update, split: Form, *, gradients: bool, parameters: bool
+    ) -> None:
+        graph = self.graph
+        for state in update.states:
+            pin(graph, state, split, self.preset)
+        if parameters:
+            self._keep([update.parameter], split)
+        else:
+            pin(graph, update.parameter, self.bases[update.parameter], self.preset)
+        if gradients:
+            self._keep(update.gradients, split)
+        for gradient in update.gradients:
+            # Whether it is pinned or not: the update's split doesn't lead the backward pass.
+            graph.keep(gradient, self.axis)
+
+    def _keep(self, values: Iterable[int], split: Form) -> None:
+        for value in values:
+            if value not in self.graph.annotated:
+                pin(self.graph, value, split, self.preset)
+                self.graph.keep(value, self.axis)
+
+    def _stored(self) -> list[int]:
+        """Returns the inputs that the program owns."""
+        values, producer = self.graph.values, self.graph.producer
+        return [
+            at
+            for at, value in enumerate(values)
+            if value.role in STORED_ROLES and producer[at] is None
+        ]
+
+    def _bases(self) -> dict[int, Form]:
+        """Returns how stored inputs lie along the other axes."""
+        graph, stored = self.graph, self._stored()
+        pins = [graph.pins[value] for value in stored]
+        if any(form is not None and form.splits.items for form in pins):
+            spread = Spread(graph).forms
+            return {value: self._without_axis(value, spread[value]) for value in stored}
+        return {value: graph.replicated(value) for value in stored}
+
+    def _without_axis(self, value: int, form: Form) -> Form:
+        if value in self.graph.annotated:
+            return form
+        splits = self.graph.space.table.without(form.splits, self.axis)
+        return self.graph.space.of_splits(splits, self.graph.values[value].global_shape)
+
+    def _split(self, value: int) -> Form | None:
+        """Returns a parameter's form with one more split; None if it had better be left alone."""
+        base = self.bases[value]
+        if _is_small(self.graph.values[value]) or self.axis in base.splits.places:
+            return None
+        dim = self._largest(value, base)
+        if dim is None:
+            return None
+        form = split_along(self.graph, value, dim, self.axis)
+        return split_further(self.graph, value, base, form, self.axis)
+
+    def _largest(self, value: int, base: Form) -> int | None:
+        mesh = self.graph.space.mesh
+        shape, parts = self.graph.values[value].global_shape, mesh.axis_size(self.axis)
+        busy = base.splits.items
+        taken = [mesh.axes_size(dim_axes(busy.get(d, ()))) for d in range(len(shape))]
+        fitting = [d for d, size in enumerate(shape) if size // taken[d] >= parts]
+        free = [d for d in fitting if taken[d] == 1] or fitting
+        even = [d for d in free if shape[d] % (taken[d] * parts) == 0]
+        return max(even or free, key=lambda d: (shape[d], -d)) if free else None
+
+
+def _is_small(value: Value) -> bool:
+    nbytes = bytes_of(value)
+    if sum(size > 1 for size in value.global_shape) < 2:
+        return nbytes < SMALL_BYTES
+    return value.role != "parameter" and nbytes < SMALL_CONSTANT_BYTES
