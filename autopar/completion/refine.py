@@ -16,7 +16,7 @@ weight lies. So a tensor-parallel layer isn't undone because gathering would be 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
@@ -278,11 +278,22 @@ class _Around:
 
         What is beyond a limit isn't counted: planning takes time.
         """
+        reshards = list(self._reshards(choice))
         total = 0.0
+        if limit < math.inf:
+            least = self.space.least_spread_seconds
+            if sum(least(*reshard) for reshard in reshards) >= limit:
+                return limit
+        for reshard in reshards:
+            if total >= limit:
+                break
+            total += self.space.spread_seconds(*reshard)
+        return total
+
+    def _reshards(self, choice: Choice) -> Iterator[tuple[Form, list[Form], int]]:
+        """Yields the reshards next to the op: (from, to, bytes per element)."""
         operands = self.node.operands
         for at, value, source, others in self.sources:
-            if total >= limit:
-                return total
             if source is None:
                 continue
             demands = dict.fromkeys(others)
@@ -290,18 +301,15 @@ class _Around:
             for again in range(at + 1, len(operands)):
                 if operands[again] == value:
                     demands[choice.consumed[again]] = None
-            total += self.space.spread_seconds(source, list(demands), self.itemsizes[value])
-        for at, value, pin, demands_of, out in self.targets:
-            if total >= limit:
-                return total
+            yield source, list(demands), self.itemsizes[value]
+        for at, value, pin, wanted, out in self.targets:
             size = self.itemsizes[value]
             made = self.graph.joins.priced(self.choices, value, choice.produced[at])
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
-                total += self.space.seconds(made, kept, size)
-            if demands_of:
-                total += self.space.spread_seconds(kept, demands_of, size)
-        return total
+                yield made, [kept], size
+            if wanted:
+                yield kept, wanted, size
 
     def leaving(self) -> bool:
         """Whether a result has to be resharded."""
@@ -367,8 +375,7 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
     made = graph.joins.priced(choices, value, made)
     demands = _demands(graph, choices, value, -1)
-    slowest = max((least(stored, demand, size) for demand in demands), default=0.0)
-    return least(made, stored, size) + slowest
+    return least(made, stored, size) + graph.space.least_spread_seconds(stored, demands, size)
 
 
 def _demands(graph: Graph, choices: list[Choice], value: int, without: int) -> list[Form]:

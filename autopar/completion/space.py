@@ -140,6 +140,10 @@ class Space:
         """Returns the way from one form to another."""
         return self.planner.plan(source.layout, target.layout, itemsize)
 
+    def least_spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
+        """Returns seconds that `spread_seconds` are at least: those of the slowest reshard."""
+        return max((self.least_seconds(source, t, itemsize) for t in targets), default=0.0)
+
     def planner_along(self, axis: str) -> ReshardPlanner:
         """Returns the planner of forms that a single axis splits, as if there were no other."""
         found = self._planners.get(axis)

@@ -84,6 +84,7 @@ class _Crossing:
         self.whole_bytes = whole_bytes
         self.piece_bytes = piece_bytes
         self.devices = border.members(table.axes)
+        self.growth = math.log(self.devices + 1)
         self.groups = table.count(table.axes) // self.devices
         self.pieces = border.members(goal.sharded_axes)
         """Different pieces of the goal in a group."""
@@ -110,7 +111,7 @@ class _Crossing:
 
     def _messages(self, sources: float) -> float:
         """With a message to each of its d devices, a group gets data of d others at most."""
-        return max(math.log(sources, self.devices + 1), 1.0)
+        return max(math.log(sources) / self.growth, 1.0)
 
     def _reduced_bytes(self, terms: int) -> float:
         """Bytes per device to reduce as many terms.

@@ -39,6 +39,7 @@ class PathSearch:
         self.settled = frozenset(self.goal_slots)
         self.goal_pending = frozenset(goal.partial)
         self.bound = Bound(graph, goal, itemsize)
+        self._bounds: dict[State, float] = {}
         self.alike = _alike(self.target[0])
 
     def best(self, source: Layout) -> list[Step] | None:
@@ -81,6 +82,8 @@ class PathSearch:
                 return _path(came, state)
             for step in self._all_steps(state) if wide else self._steps(state):
                 reached = (seconds + step.seconds, count + 1)
+                if reached[0] >= limit:
+                    continue
                 found = self._class_of(step.state)
                 if found in best and best[found] <= reached:
                     continue
@@ -107,7 +110,13 @@ class PathSearch:
         return tuple(dims), state[1]
 
     def _bound(self, state: State) -> float:
-        """Returns seconds that any path from a state to the goal takes at least."""
+        """Returns seconds that any path from a state to the goal takes at least; remembered."""
+        found = self._bounds.get(state)
+        if found is None:
+            found = self._bounds[state] = self._new_bound(state)
+        return found
+
+    def _new_bound(self, state: State) -> float:
         due = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)
         if not due and self.table.may_become(state[0], self.target[0]):
             return 0.0
