@@ -276,17 +276,17 @@ class _Around:
     def seconds(self, choice: Choice, limit: float = math.inf) -> float:
         """Returns the seconds of all reshards next to the op, if it made this choice.
 
-        What is beyond a limit isn't counted: planning takes time.
+        What is beyond a limit isn't planned, which takes time, and counts as infinite.
         """
         reshards = list(self._reshards(choice))
-        total = 0.0
         if limit < math.inf:
             least = self.space.least_spread_seconds
             if sum(least(*reshard) for reshard in reshards) >= limit:
-                return limit
+                return math.inf
+        total = 0.0
         for reshard in reshards:
             if total >= limit:
-                break
+                return math.inf
             total += self.space.spread_seconds(*reshard)
         return total
 
