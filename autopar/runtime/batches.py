@@ -8,14 +8,15 @@ from typing import Any
 
 from autopar.ir.errors import InvalidInputError
 
-Path = tuple[str, ...]
+Path = tuple[str | int, ...]
+"""The way from a batch to a tensor: keys and names of fields, or positions."""
 
 
 def label_batch(batch: Any, labels: Sequence[str]) -> dict[str, Any]:
     """Returns the tensors of a batch by the labels of the inputs that they are for.
 
-    A tensor whose place in the structure ends like a label, as `batch["x"]` does for the input
-    `x`, is for that input. The others are for the labels that are left, in their order.
+    A tensor under a name, as `batch["x"]`, is for the input whose label ends like its path. The
+    others are for the labels that are left, in their order.
 
     Args:
         batch: Tensors in any nesting of mappings, sequences and dataclasses. What else is in it,
@@ -23,22 +24,46 @@ def label_batch(batch: Any, labels: Sequence[str]) -> dict[str, Any]:
         labels: The labels of the inputs, in the order in which they stand in the batch.
 
     Raises:
-        InvalidInputError: If there are more tensors, or fewer.
+        InvalidInputError: If a tensor is for no input, or an input gets none.
     """
     leaves = list(_leaves(batch, ()))
     found: dict[str, Any] = {}
     rest: list[tuple[Path, Any]] = []
+    surplus: list[Path] = []
     for path, leaf in leaves:
-        label = next((end for end in _endings(path) if end in labels and end not in found), None)
-        if label is None:
-            rest.append((path, leaf))
-        else:
+        label = _label_of(path, [each for each in labels if each not in found])
+        if label is not None:
             found[label] = leaf
+        elif isinstance(path[-1], str):
+            surplus.append(path)
+        else:
+            rest.append((path, leaf))
     left = [label for label in labels if label not in found]
-    if len(left) != len(rest):
-        raise InvalidInputError(_count_problem(labels, left, leaves, rest))
-    found.update((label, leaf) for label, (_, leaf) in zip(left, rest, strict=True))
+    found.update((label, leaf) for label, (_, leaf) in zip(left, rest, strict=False))
+    surplus.extend(path for path, _ in rest[len(left) :])
+    if surplus or len(rest) < len(left):
+        raise InvalidInputError(_problem(len(leaves), labels, left[len(rest) :], surplus))
     return found
+
+
+def _label_of(path: Path, labels: Sequence[str]) -> str | None:
+    """Returns the label that ends most like the path; None if none does."""
+    ends = {label: _common_end(_parts(path), label.split(".")) for label in labels}
+    best = max(ends, key=ends.__getitem__, default=None)
+    # Positions alone tell little: many labels end in 0.
+    least = 1 if isinstance(path[-1], str) else 2
+    return best if best is not None and ends[best] >= least else None
+
+
+def _parts(path: Path) -> list[str]:
+    return ".".join(map(str, path)).split(".")
+
+
+def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
+    count = 0
+    while count < min(len(one), len(other)) and one[-1 - count] == other[-1 - count]:
+        count += 1
+    return count
 
 
 def _leaves(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -50,8 +75,6 @@ def _leaves(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_inner(node: Any) -> bool:
-    if isinstance(node, (str, bytes)):
-        return False
     return isinstance(node, (Mapping, list, tuple)) or _is_record(node)
 
 
@@ -59,33 +82,25 @@ def _is_record(node: Any) -> bool:
     return is_dataclass(node) and not isinstance(node, type)
 
 
-def _children(node: Any) -> Iterator[tuple[str, Any]]:
+def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
     if isinstance(node, Mapping):
         yield from ((str(key), child) for key, child in node.items())
     elif hasattr(node, "_fields"):
         yield from zip(node._fields, node, strict=True)
     elif isinstance(node, (list, tuple)):
-        yield from ((str(at), child) for at, child in enumerate(node))
+        yield from enumerate(node)
     elif _is_record(node):
         yield from ((field.name, getattr(node, field.name)) for field in fields(node))
     else:
-        yield "0", node
+        yield 0, node
 
 
-def _endings(path: Path) -> Iterator[str]:
-    """Yields `a.b.c`, `b.c`, `c`."""
-    for start in range(len(path)):
-        yield ".".join(path[start:])
-
-
-def _count_problem(
-    labels: Sequence[str],
-    left: Sequence[str],
-    leaves: Sequence[tuple[Path, Any]],
-    rest: Sequence[tuple[Path, Any]],
+def _problem(
+    count: int, labels: Sequence[str], missing: Sequence[str], surplus: Sequence[Path]
 ) -> str:
-    found = f"the batch has {len(leaves)} tensors, the program takes {len(labels)}"
-    if len(rest) > len(left):
-        surplus = ", ".join(repr(".".join(path)) for path, _ in rest)
-        return f"{found}: {', '.join(labels)}; nothing takes {surplus}"
-    return f"{found}: {', '.join(labels)}; nothing is given for {', '.join(left)}"
+    said = [f"the batch has {count} tensors, the program takes {len(labels)}: {', '.join(labels)}"]
+    if missing:
+        said.append(f"nothing is given for {', '.join(missing)}")
+    if surplus:
+        said.append(f"nothing takes {', '.join(repr('.'.join(_parts(path))) for path in surplus)}")
+    return "; ".join(said)

@@ -12,6 +12,7 @@ from torch import Tensor
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Port, Program
 
+_PLAIN = (bool, int, float, str)
 _RATE = re.compile(r"lr(\.\d+)?")
 
 
@@ -67,6 +68,29 @@ class LearningRates(torch.optim.Optimizer):
             missing = labels[rates.index(None)]
             raise InvalidInputError(f"no learning rate {missing!r}; call step(batch, lr=...)")
         return {label: float(rate) for label, rate in zip(labels, rates, strict=True)}
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Returns the groups, with the names of their parameters, and plain values only."""
+        return [
+            {
+                **{name: value for name, value in group.items() if isinstance(value, _PLAIN)},
+                "params": list(group["param_names"]),
+            }
+            for group in self.param_groups[: len(self._ports)]
+        ]
+
+    def put_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Takes over what groups say about the learning rates.
+
+        Raises:
+            InvalidInputError: If there is another number of groups.
+        """
+        if len(groups) != len(self._ports):
+            raise InvalidInputError(
+                f"{len(groups)} groups of parameters are given, the program has {len(self._ports)}"
+            )
+        for group, given in zip(self.param_groups, groups, strict=False):
+            group.update({name: given[name] for name in given if name in ("lr", "initial_lr")})
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Does nothing but tell schedulers that a step was done; the trainer calls it."""

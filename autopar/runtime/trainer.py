@@ -26,6 +26,8 @@ from autopar.runtime.outputs import Side
 from autopar.runtime.ports import check_inputs, is_weight, port_box, rank_arguments, seed_input
 from autopar.runtime.ranks import Ranks, Results
 from autopar.runtime.rates import LearningRates, is_rate
+from autopar.runtime.state import Piece
+from autopar.runtime.training_state import TrainingState
 from autopar.runtime.updates import Abandoned, InPlace
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile
@@ -120,6 +122,7 @@ class Trainer:
         drawing = seed_input(program)
         self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
         self.optimizer = LearningRates(program, ranks.stored[self._first])
+        self._state = TrainingState(ranks, self.optimizer)
         self._updates = dict(program.main.aliases)
         self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
         self._results: Results = {}
@@ -152,6 +155,92 @@ class Trainer:
         self.steps += 1
         self.optimizer.step()
         return results[self._first][0]
+
+    def state_dict(self, *, rank0_only: bool = False) -> dict[str, Tensor]:
+        """Returns parameters and buffers, whole and in main memory, by the model's names.
+
+        Args:
+            rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
+        """
+        with self.ranks.reported():
+            return self._state.model_state(not rank0_only)
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Takes over whole parameters and buffers by the model's names.
+
+        Raises:
+            InvalidInputError: If names are missing or surplus, or shapes wrong. Names all.
+        """
+        self._state.put_model(state_dict)
+
+    def optimizer_state_dict(self, *, rank0_only: bool = False) -> dict[str, Any]:
+        """Returns the optimizer's state, whole and in main memory, by the names of parameters.
+
+        The structure is that of `torch.distributed.checkpoint.state_dict`: `state` has tensors by
+        parameter and name, `param_groups` a dict with `lr` and `params` per group.
+
+        Args:
+            rank0_only: Whether only rank 0 gets the tensors.
+        """
+        with self.ranks.reported():
+            return self._state.optimizer_state(not rank0_only)
+
+    def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over an optimizer's state of that structure.
+
+        Raises:
+            InvalidInputError: If names are missing or surplus, or shapes wrong. Names all.
+        """
+        self._state.put_optimizer(state_dict)
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Writes parameters, buffers, optimizer state, steps done and seed to a folder.
+
+        The format is that of `torch.distributed.checkpoint`. The folder is complete or absent, and
+        an older checkpoint there stays whole until the new one is complete. All ranks must see one
+        file system.
+
+        Raises:
+            InvalidInputError: If the folder can't be written, or is something else.
+            RuntimeFailure: If a rank can't write its part.
+        """
+        self._state.write(Path(path), {"steps": self.steps, "seed": self.seed})
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
+
+        Raises:
+            InvalidInputError: If there is none, or names or shapes are wrong. Names all.
+            RuntimeFailure: If a rank can't read its part.
+        """
+        progress = self._state.read(Path(path))
+        self.steps = progress.get("steps", self.steps)
+        self.seed = progress.get("seed", self.seed)
+
+    def save_weights(self, path: str | Path) -> None:
+        """Writes whole parameters and buffers to a safetensors file, gathered one at a time.
+
+        Raises:
+            InvalidInputError: If the file can't be written.
+        """
+        with self.ranks.reported():
+            self._state.write_weights(Path(path))
+
+    def load_weights(self, path: str | Path) -> None:
+        """Reads parameters and buffers from a safetensors file, on each rank its own pieces.
+
+        Raises:
+            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+        """
+        self._state.read_weights(Path(path))
+
+    def shards(self) -> dict[str, Piece]:
+        """Returns this rank's pieces of parameters and buffers, and where they are, by name.
+
+        They are the memory that steps write to. On the virtual mesh they are those of rank 0.
+        """
+        model = self._state.model
+        return {label: model.pieces(label)[self._first] for label in model.ports}
 
     def close(self) -> None:
         """Ends the trainer, and the process group if it was made for it."""

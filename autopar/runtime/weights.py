@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, cast
@@ -152,28 +152,53 @@ def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -
     Raises:
         InvalidInputError: If a dtype can't be stored.
     """
-    names = sorted(weights)
-    table: list[tuple[str, str, tuple[int, ...], int]] = []
-    for name in names:
+    entries = {}
+    for name in weights:
         tensor = weights[name]
-        if tensor.dtype not in _NAMES:
-            raise InvalidInputError(f"weight {name!r}: safetensors can't store {tensor.dtype}")
-        shape = tuple(tensor.shape)
-        table.append((name, _NAMES[tensor.dtype], shape, math.prod(shape) * tensor.itemsize))
-    # The widest elements first, so that each tensor is aligned to its elements.
-    table.sort(key=lambda row: -_DTYPES[row[1]].itemsize)
+        entries[name] = Entry(tensor.dtype, tuple(tensor.shape))
+        del tensor
+    write_tensors(path, entries, weights.__getitem__)
+
+
+def write_tensors(
+    path: str | os.PathLike[str], entries: Mapping[str, Entry], tensor: Callable[[str], Tensor]
+) -> None:
+    """Writes tensors to a safetensors file, one after another, as `write_weights` does.
+
+    Args:
+        path: The file; what it held is lost.
+        entries: Their types by name.
+        tensor: Returns a tensor by name; called once for each, in the order of `write_order`.
+
+    Raises:
+        InvalidInputError: If a dtype can't be stored.
+    """
+    names = write_order(entries)
+    header = _header({name: entries[name] for name in names})
     with Path(path).open("wb") as file:
-        file.write(_header(table))
-        for name, *_ in table:
-            flat = weights[name].detach().cpu().contiguous().reshape(-1)
+        file.write(header)
+        for name in names:
+            flat = tensor(name).detach().cpu().contiguous().reshape(-1)
             flat.view(torch.uint8).numpy().tofile(file)
 
 
-def _header(table: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
+def write_order(entries: Mapping[str, Entry]) -> list[str]:
+    """Returns the names of tensors in the order in which they are written.
+
+    The widest elements come first, so that each tensor is aligned to its elements.
+    """
+    return sorted(entries, key=lambda name: (-entries[name].dtype.itemsize, name))
+
+
+def _header(entries: Mapping[str, Entry]) -> bytes:
     header: dict[str, Any] = {}
     start = 0
-    for name, dtype, shape, size in table:
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, start + size]}
+    for name, (dtype, shape) in entries.items():
+        if dtype not in _NAMES:
+            raise InvalidInputError(f"weight {name!r}: safetensors can't store {dtype}")
+        size = math.prod(shape) * dtype.itemsize
+        offsets = [start, start + size]
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": offsets}
         start += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autopar.ir.errors import AutoparError
+from autopar.ir.errors import AutoparError, InvalidInputError
 from autopar.ir.program import Op
 from autopar.runtime import emit as emitter
 from autopar.runtime.communication import COLLECTIVES
@@ -26,7 +26,10 @@ from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import Group
 from autopar.runtime.processes import Processes
 from autopar.runtime.reference import collective
+from autopar.runtime.trainer import NonFiniteLoss, open_trainer
 from tests.runtime.cases import cases
+
+Batch = tuple[Tensor, Tensor]
 
 
 def compare_collectives(processes: Processes) -> list[str]:
@@ -99,6 +102,51 @@ def run_compiled(processes: Processes, *args: Any) -> Any:
     """As `run_program`, through `torch.compile` without its slow C++ compiler."""
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
     return run_program(processes, *args, torch_compile=True)
+
+
+def train(
+    processes: Processes, build: Path, batches: Sequence[Batch], folder: Path, local: int = 0
+) -> Any:
+    """Trains, halfway from a checkpoint, and returns the losses and the state that one sees.
+
+    Args:
+        processes: Who this process is.
+        build: The training build.
+        batches: Global batches.
+        folder: Where checkpoints and weights go.
+        local: For how many of the batches the rank is handed only its slice.
+    """
+    losses = []
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        for at, (x, target) in enumerate(batches):
+            if at == 2:
+                trainer.save_checkpoint(folder / "checkpoint")
+                trainer.load_checkpoint(folder / "checkpoint")
+            if at < local:
+                x, target = (t.chunk(processes.size)[processes.rank] for t in (x, target))
+            losses.append(trainer.step((x, target), local=at < local).item())
+        trainer.save_weights(folder / "weights.safetensors")
+        state, first = trainer.state_dict(), trainer.state_dict(rank0_only=True)
+        assert first.keys() == (state.keys() if processes.rank == 0 else set())
+        return losses, _portable(state), _portable(trainer.fetched())
+
+
+def refuse(processes: Processes, build: Path, batch: Batch) -> Any:
+    """Trains on a batch without finite loss, then on one of the wrong shape."""
+    x, target = batch
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        before = trainer.state_dict()
+        found = []
+        for wrong in ((x * float("nan"), target), (x, target), (x[1:], target)):
+            try:
+                found.append(trainer.step(wrong).item())
+            except NonFiniteLoss as error:
+                after = trainer.state_dict()
+                assert all(torch.equal(after[name], before[name]) for name in before)
+                found.append(str(error))
+            except InvalidInputError as error:
+                found.append(str(error))
+        return found
 
 
 def _portable(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

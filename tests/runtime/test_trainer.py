@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from autopar.runtime.trainer import open_trainer
-from tests.runtime.training import LAYOUTS, Layout, Reference, batches, training_build
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.runtime.api import load
+from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
+from tests.runtime.real import run_ranks
+from tests.runtime.targets import refuse, train
+from tests.runtime.training import (
+    LAYOUTS,
+    Layout,
+    Reference,
+    assert_same,
+    batches,
+    training_build,
+)
+
+DATA, MIXED = LAYOUTS[1], LAYOUTS[7]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -18,3 +35,129 @@ def test_losses_are_those_of_one_device(tmp_path: Path, layout: Layout) -> None:
         for batch in batches(5):
             assert trainer.step(batch).item() == pytest.approx(one.step(batch), rel=1e-5)
     assert trainer.steps == 5
+
+
+def test_two_processes_train_as_one_device(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", DATA, fetch=["up.weight"])
+    one = Reference.of_seed()
+    outcomes = run_ranks(2, train, build, batches(4), tmp_path, 1)
+    expected = [one.step(batch) for batch in batches(4)]
+    gradient = one.model.up.weight.grad
+    assert gradient is not None
+    for losses, state, fetched in outcomes:
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert losses == outcomes[0][0]
+        assert_same({k: torch.from_numpy(v) for k, v in state.items()}, one.model.state_dict())
+        assert_same({"g": torch.from_numpy(fetched["grad/up.weight"])}, {"g": gradient})
+    assert_same(load_file(tmp_path / "weights.safetensors"), one.model.state_dict())
+
+
+def test_processes_go_on_after_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", DATA)
+    (batch,) = batches(1)
+    first, second = run_ranks(2, refuse, build, batch)
+    assert first == second
+    assert first[0].startswith("the loss of step 0 is nan; parameters and optimizer state are")
+    assert first[1] == pytest.approx(Reference.of_seed().step(batch), rel=1e-5)
+    assert first[2] == "wrong inputs:\n  - input 'x' is f32[5, 4], it must be f32[6, 4]"
+
+
+def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+    trainer = opened(tmp_path, MIXED)
+    (x, target), good = batches(2)
+    before = {**trainer.state_dict()}
+    with pytest.raises(NonFiniteLoss, match="the loss of step 0 is nan; parameters and") as raised:
+        trainer.step((x * math.nan, target))
+    assert (raised.value.step, trainer.steps) == (0, 0)
+    with pytest.raises(NonFiniteLoss, match="the loss of step 0 is inf"):
+        trainer.step((x, target * 1e30))
+    for name, tensor in trainer.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert trainer.step(good).item() == pytest.approx(Reference.of_seed().step(good), rel=1e-5)
+
+
+def opened(folder: Path, layout: Layout, **options: object) -> Trainer:
+    build = training_build(folder / "b", layout, **options)
+    trainer = load(build, virtual=True)
+    assert isinstance(trainer, Trainer)
+    return trainer
+
+
+def test_schedulers_set_the_learning_rate(tmp_path: Path) -> None:
+    trainer, one = opened(tmp_path, MIXED), Reference.of_seed()
+    schedulers = [
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6, cycle_momentum=False)
+        for optimizer in (trainer.optimizer, one.optimizer)
+    ]
+    for batch in batches(5):
+        assert trainer.step(batch).item() == pytest.approx(one.step(batch), rel=1e-5)
+        for scheduler in schedulers:
+            scheduler.step()
+    assert schedulers[0].get_last_lr() == schedulers[1].get_last_lr()
+    assert [group["param_names"] for group in trainer.optimizer.param_groups] == [
+        ["up.weight", "down.weight"],
+        ["down.bias"],
+    ]
+
+
+def test_a_learning_rate_may_be_given_for_one_step(tmp_path: Path) -> None:
+    trainer = opened(tmp_path, LAYOUTS[0])
+    before = trainer.state_dict()
+    (batch,) = batches(1)
+    trainer.step(batch, lr=0.0)
+    assert torch.equal(trainer.state_dict()["up.weight"], before["up.weight"])
+    trainer.step(batch, lr=[0.0, 0.1])
+    after = trainer.state_dict()
+    assert torch.equal(after["up.weight"], before["up.weight"])
+    assert not torch.equal(after["down.bias"], before["down.bias"])
+    with pytest.raises(InvalidInputError, match="the program has 2 learning rates"):
+        trainer.step(batch, lr=[0.1])
+
+
+def test_ranks_may_be_handed_only_their_slices(tmp_path: Path) -> None:
+    trainer, one = opened(tmp_path, DATA), Reference.of_seed()
+    (batch,) = batches(1)
+    local = list(zip(*(tensor.chunk(2) for tensor in batch), strict=True))
+    assert trainer.step(local, local=True).item() == pytest.approx(one.step(batch), rel=1e-5)
+    with pytest.raises(InvalidInputError, match=r"'x' is f32\[6, 4\], it must be f32\[3, 4\]"):
+        trainer.step([batch, batch], local=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, t: (x[1:], t), r"input 'x' is f32\[5, 4\], it must be f32\[6, 4\]"),
+        (lambda x, t: (x,), "nothing is given for target"),
+        (lambda x, t: (x.double(), t), r"input 'x' is f64"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    trainer = opened(tmp_path, LAYOUTS[0])
+    (batch,) = batches(1)
+    with pytest.raises(InvalidInputError, match=message):
+        trainer.step(change(*batch))
+    assert trainer.step({"target": batch[1], "x": batch[0]}).isfinite()
+
+
+def test_what_is_fetched_is_global(tmp_path: Path) -> None:
+    trainer, one = opened(tmp_path, MIXED, fetch=["down.weight"]), Reference.of_seed()
+    with pytest.raises(InvalidInputError, match="nothing is fetched before the first step"):
+        trainer.fetched()
+    (batch,) = batches(1)
+    trainer.step(batch)
+    one.step(batch)
+    gradient = one.model.down.weight.grad
+    assert gradient is not None
+    assert_same(trainer.fetched(), {"grad/down.weight": gradient})
+
+
+def test_each_step_has_a_seed_of_its_own() -> None:
+    seeds = {seed_of_step(seed, step) for seed in (0, 1, 2**31 - 1) for step in range(100)}
+    assert len(seeds) == 300
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_build_for_more_ranks_than_processes_is_refused(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", DATA)
+    with pytest.raises(RuntimeFailure, match="the build is for 2 ranks, but 1 process was started"):
+        load(build)

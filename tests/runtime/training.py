@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,3 +102,11 @@ def training_build(folder: Path, layout: Layout, **options: object) -> Path:
         **options,  # type: ignore[arg-type]
     ).save(folder)
     return folder
+
+
+def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compares tensors by name, relative to the largest element of each."""
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        error = (found[name] - tensor).abs().max()
+        assert error <= 1e-5 * tensor.abs().max(), name

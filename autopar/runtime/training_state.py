@@ -1,0 +1,201 @@
+"""What a training can be left with and taken up from: the model, the optimizer, where it is.
+
+Whole, by the names that PyTorch uses; as a checkpoint, of which each rank reads and writes its
+part; as a file of weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.runtime.checkpoint import read_checkpoint, read_entries, write_checkpoint
+from autopar.runtime.checkpoint_plan import Content, Key, flat_key
+from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.ranks import Ranks
+from autopar.runtime.rates import LearningRates
+from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, State
+from autopar.runtime.weights import Entry, WeightFile, write_order, write_tensors
+
+PROGRESS = ("steps", "seed")
+"""Plain values that say where a training is."""
+
+
+class TrainingState:
+    """The state of a training, over all ranks. All processes call alike.
+
+    Args:
+        ranks: Who holds it.
+        rates: The groups of parameters.
+    """
+
+    def __init__(self, ranks: Ranks, rates: LearningRates) -> None:
+        self.ranks = ranks
+        self.rates = rates
+        self.model = State(ranks, MODEL_ROLES)
+        self.optimizer = State(ranks, OPTIMIZER_ROLES)
+
+    def model_state(self, everywhere: bool) -> dict[str, Tensor]:
+        """Returns parameters and buffers by name; nothing on ranks that aren't to have them."""
+        return _whole(self.model, everywhere)
+
+    def put_model(self, given: Mapping[str, Any]) -> None:
+        """Takes over parameters and buffers.
+
+        Raises:
+            InvalidInputError: If they don't fit. Names all problems.
+        """
+        self.model.check(given, "state dict")
+        for label, tensor in given.items():
+            self.model.put(label, tensor)
+
+    def optimizer_state(self, everywhere: bool) -> dict[str, Any]:
+        """Returns the optimizer's state, by names, as `get_optimizer_state_dict` of torch does."""
+        state: dict[str, dict[str, Tensor]] = {}
+        for label, tensor in _whole(self.optimizer, everywhere).items():
+            kind, parameter = _split(label)
+            state.setdefault(parameter, {})[kind] = tensor
+        return {"state": state, "param_groups": self.rates.groups()}
+
+    def put_optimizer(self, given: Mapping[str, Any]) -> None:
+        """Takes over an optimizer's state, by names.
+
+        Raises:
+            InvalidInputError: If it doesn't fit. Names all problems.
+        """
+        state = {
+            f"{kind}/{parameter}": tensor
+            for parameter, tensors in given.get("state", {}).items()
+            for kind, tensor in tensors.items()
+        }
+        self.optimizer.check(state, "optimizer's state dict")
+        for label, tensor in state.items():
+            self.optimizer.put(label, tensor)
+        self.rates.put_groups(given.get("param_groups", []))
+
+    def write(self, path: Path, progress: Mapping[str, int]) -> None:
+        """Writes a checkpoint. See `write_checkpoint`.
+
+        Args:
+            path: The folder.
+            progress: The values of `PROGRESS`.
+        """
+        values: dict[Key, Any] = {("trainer", name): progress[name] for name in PROGRESS}
+        values.update(self._group_values(self.rates.groups()))
+        write_checkpoint(path, Content(self._pieces(), values), self.ranks.has_processes)
+
+    def read(self, path: Path) -> dict[str, int]:
+        """Takes over a checkpoint and returns those of `PROGRESS` that it has.
+
+        Raises:
+            InvalidInputError: If there is no checkpoint or it doesn't fit. Names all problems.
+            RuntimeFailure: If a rank can't read its part.
+        """
+        entries = read_entries(path)
+        pieces = self._pieces()
+        self._check_entries(path, entries, pieces)
+        groups = [dict(group) for group in self.rates.groups()]
+        values: dict[Key, Any] = {("trainer", name): None for name in PROGRESS}
+        values.update(self._group_values(groups))
+        present = {key: value for key, value in values.items() if flat_key(key) in entries}
+        found = read_checkpoint(path, Content(pieces, present), self.ranks.has_processes)
+        for key, value in found.items():
+            if key[0] == "optimizer":
+                groups[int(key[2])][str(key[3])] = value
+        self.rates.put_groups(groups)
+        return {name: found["trainer", name] for name in PROGRESS if ("trainer", name) in found}
+
+    def write_weights(self, path: Path) -> None:
+        """Writes parameters and buffers to a safetensors file, gathered one at a time.
+
+        Raises:
+            InvalidInputError: If the file can't be written.
+        """
+        entries = {
+            label: Entry(TORCH_DTYPES[port.dtype], port.shape)
+            for label, port in self.model.ports.items()
+        }
+        if 0 not in self.ranks.programs:
+            for label in write_order(entries):
+                self.model.whole(label, everywhere=False)
+            return
+        beside = path.with_name(f".{path.name}.new-{os.getpid()}")
+        try:
+            write_tensors(beside, entries, self._gathered)
+            beside.replace(path)
+        except OSError as error:
+            raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def read_weights(self, path: Path) -> None:
+        """Takes over parameters and buffers from a safetensors file, each rank its own pieces.
+
+        Raises:
+            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+        """
+        with WeightFile(path) as file:
+            for label, port in self.model.ports.items():
+                for piece in self.model.pieces(label).values():
+                    dtype = TORCH_DTYPES[port.dtype]
+                    piece.tensor.copy_(file.read(label, dtype, port.shape, piece.box))
+
+    def _gathered(self, label: str) -> Tensor:
+        whole = self.model.whole(label, everywhere=False)
+        assert whole is not None
+        return whole
+
+    def _pieces(self) -> dict[Key, Any]:
+        found: dict[Key, Any] = {
+            ("model", label): self.model.pieces(label).values() for label in self.model.ports
+        }
+        for label in self.optimizer.ports:
+            kind, parameter = _split(label)
+            found["optimizer", "state", parameter, kind] = self.optimizer.pieces(label).values()
+        return found
+
+    def _group_values(self, groups: Sequence[Mapping[str, Any]]) -> dict[Key, Any]:
+        return {
+            ("optimizer", "param_groups", at, name): value
+            for at, group in enumerate(groups)
+            for name, value in group.items()
+        }
+
+    def _check_entries(
+        self,
+        path: Path,
+        entries: Mapping[str, tuple[int, ...] | None],
+        pieces: Mapping[Key, Any],
+    ) -> None:
+        ports = {**self.model.ports, **self.optimizer.ports}
+        wanted = {flat_key(key): ports[_label(key)].shape for key in pieces}
+        problems = [f"{name!r} is missing" for name in wanted if name not in entries]
+        for name, shape in entries.items():
+            if name in wanted and shape != wanted[name]:
+                found = "a plain value" if shape is None else list(shape)
+                problems.append(f"{name!r} is {found}, it must be {list(wanted[name])}")
+            elif name not in wanted and shape is not None:
+                problems.append(f"{name!r} is surplus{near_misses(name, wanted)}")
+        if problems:
+            lines = "\n".join(f"  - {problem}" for problem in problems)
+            raise InvalidInputError(f"the checkpoint {path} doesn't fit the program:\n{lines}")
+
+
+def _whole(state: State, everywhere: bool) -> dict[str, Tensor]:
+    found = ((label, state.whole(label, everywhere)) for label in state.ports)
+    return {label: tensor for label, tensor in found if tensor is not None}
+
+
+def _split(label: str) -> tuple[str, str]:
+    """Returns (kind, parameter) of `exp_avg/up.weight`."""
+    kind, _, parameter = label.partition("/")
+    return kind, parameter
+
+
+def _label(key: Key) -> str:
+    return str(key[1]) if key[0] == "model" else f"{key[3]}/{key[2]}"

@@ -1,0 +1,136 @@
+"""Checkpoints: written by one mesh, read by another, or by plain PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from autopar.ir.errors import InvalidInputError
+from autopar.runtime import checkpoint
+from autopar.runtime.boxes import Extent, take
+from autopar.runtime.checkpoint import read_checkpoint, write_checkpoint
+from autopar.runtime.checkpoint_plan import Content
+from autopar.runtime.state import Piece
+from autopar.runtime.trainer import Trainer, open_trainer
+from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build
+
+MIXED, COLUMNS = LAYOUTS[7], LAYOUTS[4]
+
+# torch's own functions say that there are no other processes.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def opened(folder: Path, layout: Layout) -> Trainer:
+    return open_trainer(training_build(folder, layout), virtual=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(MIXED, COLUMNS), (COLUMNS, MIXED), (MIXED, LAYOUTS[0])]
+)
+def test_training_goes_on_on_another_mesh(tmp_path: Path, first: Layout, second: Layout) -> None:
+    one = Reference.of_seed()
+    before, after = opened(tmp_path / "a", first), opened(tmp_path / "b", second)
+    *done, last = batches(3)
+    for batch in done:
+        before.step(batch)
+        one.step(batch)
+    before.optimizer.param_groups[1]["lr"] = one.optimizer.param_groups[1]["lr"] = 0.5
+    before.seed = 7
+    before.save_checkpoint(tmp_path / "c")
+    after.load_checkpoint(tmp_path / "c")
+    assert (after.steps, after.seed) == (2, 7)
+    assert_same(after.state_dict(), one.model.state_dict())
+    assert after.step(last).item() == pytest.approx(one.step(last), rel=1e-5)
+    assert_same(after.state_dict(), one.model.state_dict())
+
+
+def test_plain_pytorch_reads_it(tmp_path: Path) -> None:
+    trainer = opened(tmp_path / "b", MIXED)
+    for batch in batches(2):
+        trainer.step(batch)
+    trainer.save_checkpoint(tmp_path / "c")
+    one = Reference.of_seed(9)
+    one.step(batches(1)[0])
+    model, optimizer = get_state_dict(one.model, one.optimizer)
+    read = {"model": model, "optimizer": {"state": optimizer["state"]}}
+    dcp.load(read, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert_same(read["model"], trainer.state_dict())
+    for name, state in trainer.optimizer_state_dict()["state"].items():
+        assert_same(read["optimizer"]["state"][name], state)
+
+
+def test_a_checkpoint_of_plain_pytorch_is_read(tmp_path: Path) -> None:
+    one = Reference.of_seed(3)
+    first, second = batches(2)
+    one.step(first)
+    model, optimizer = get_state_dict(one.model, one.optimizer)
+    dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=tmp_path / "c", no_dist=True)
+    trainer = opened(tmp_path / "b", MIXED)
+    trainer.load_checkpoint(tmp_path / "c")
+    assert trainer.step(second).item() == pytest.approx(one.step(second), rel=1e-5)
+    set_state_dict(
+        one.model,
+        one.optimizer,
+        model_state_dict=trainer.state_dict(),
+        optim_state_dict=optimizer,
+    )
+
+
+def test_all_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    wrong = {"model": {"up.weight": torch.zeros(3), "other": torch.zeros(2)}}
+    dcp.save(wrong, checkpoint_id=tmp_path / "c", no_dist=True)
+    trainer = opened(tmp_path / "b", LAYOUTS[0])
+    with pytest.raises(InvalidInputError) as raised:
+        trainer.load_checkpoint(tmp_path / "c")
+    message = str(raised.value)
+    assert "'model.up.weight' is [3], it must be [8, 4]" in message
+    assert "'model.other' is surplus" in message
+    assert "'optimizer.state.up.weight.exp_avg' is missing" in message
+    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+        trainer.load_checkpoint(tmp_path / "nowhere")
+
+
+def test_pieces_of_fused_matrices_are_put_where_they_belong(tmp_path: Path) -> None:
+    whole = torch.arange(24.0).reshape(12, 2)
+    key = ("model", "qkv")
+    boxes = [((Extent(3, 0, 3), Extent(4, at * 2, 2)), (Extent(2, 0, 2),)) for at in range(2)]
+    pieces = [Piece(take(whole, box), box, (12, 2)) for box in boxes]
+    write_checkpoint(tmp_path / "c", Content({key: pieces}, {}), False)
+    read = {"model": {"qkv": torch.zeros(12, 2)}}
+    dcp.load(read, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert torch.equal(read["model"]["qkv"], whole)
+    rows = ((Extent(12, 3, 6),), (Extent(2, 1, 1),))
+    other = Piece(torch.zeros(6, 1), rows, (12, 2))
+    read_checkpoint(tmp_path / "c", Content({key: [other]}, {}), False)
+    assert torch.equal(other.tensor, take(whole, rows))
+
+
+def test_an_interrupted_checkpoint_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = opened(tmp_path / "b", MIXED)
+    trainer.save_checkpoint(tmp_path / "c")
+    before = trainer.state_dict()
+    trainer.step(batches(1)[0])
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        (args[1] if len(args) > 1 else kwargs["checkpoint_id"] / "half").touch()  # type: ignore[operator]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.save_checkpoint(tmp_path / "c")
+    trainer.load_checkpoint(tmp_path / "c")
+    assert_same(trainer.state_dict(), before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_only_a_checkpoint_is_replaced(tmp_path: Path) -> None:
+    trainer = opened(tmp_path / "b", LAYOUTS[0])
+    with pytest.raises(InvalidInputError, match="is not empty and not a checkpoint"):
+        trainer.save_checkpoint(tmp_path / "b")

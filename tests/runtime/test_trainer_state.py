@@ -1,0 +1,83 @@
+"""The state of a training as one device would have it: out of a trainer, and into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+from autopar.ir.errors import InvalidInputError
+from autopar.runtime.trainer import Trainer, open_trainer
+from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build
+
+MIXED = LAYOUTS[7]
+
+
+def opened(folder: Path, layout: Layout = MIXED) -> Trainer:
+    return open_trainer(training_build(folder / "b", layout), virtual=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_whole_state_is_that_of_one_device(tmp_path: Path, layout: Layout) -> None:
+    trainer, one = opened(tmp_path, layout), Reference.of_seed()
+    for batch in batches(3):
+        trainer.step(batch)
+        one.step(batch)
+    assert_same(trainer.state_dict(), one.model.state_dict())
+    found = trainer.optimizer_state_dict()
+    expected = get_optimizer_state_dict(one.model, one.optimizer)
+    for name, state in expected["state"].items():
+        assert_same(found["state"][name], state)
+    groups = [(group["lr"], group["params"]) for group in expected["param_groups"]]
+    assert [(group["lr"], group["params"]) for group in found["param_groups"]] == groups
+
+
+def test_state_of_one_device_is_taken_over(tmp_path: Path) -> None:
+    """A training goes on on a mesh where one device left it."""
+    trainer, one = opened(tmp_path), Reference.of_seed(5)
+    first, *rest = batches(4)
+    one.step(first)
+    trainer.load_state_dict(one.model.state_dict())
+    trainer.load_optimizer_state_dict(get_optimizer_state_dict(one.model, one.optimizer))
+    for batch in rest:
+        assert trainer.step(batch).item() == pytest.approx(one.step(batch), rel=1e-5)
+
+
+def test_weights_go_to_a_file_and_back(tmp_path: Path) -> None:
+    trainer = opened(tmp_path)
+    trainer.step(batches(1)[0])
+    trainer.save_weights(tmp_path / "w.safetensors")
+    assert_same(load_file(tmp_path / "w.safetensors"), trainer.state_dict())
+    other = opened(tmp_path / "other", LAYOUTS[4])
+    other.load_weights(tmp_path / "w.safetensors")
+    assert_same(other.state_dict(), trainer.state_dict())
+
+
+def test_all_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    trainer = opened(tmp_path)
+    given = trainer.state_dict()
+    given["up.wieght"] = given.pop("up.weight")
+    given["mean"] = torch.zeros(2)
+    message = (
+        "the state dict doesn't fit the program:\n"
+        "  - 'up.weight' is missing\n"
+        r"  - 'mean' is f32\[2\], it must be f32\[5\]\n"
+        r"  - 'up.wieght' is surplus; did you mean up.weight, down.weight\?"
+    )
+    with pytest.raises(InvalidInputError, match=message):
+        trainer.load_state_dict(given)
+    with pytest.raises(InvalidInputError, match=r"'exp_avg/up\.weight' is missing"):
+        trainer.load_optimizer_state_dict({"state": {}})
+
+
+def test_shards_are_the_memory_that_steps_write_to(tmp_path: Path) -> None:
+    trainer = opened(tmp_path)
+    shards = trainer.shards()
+    assert tuple(shards["up.weight"].tensor.shape) == (3, 4)
+    assert shards["up.weight"].shape == (8, 4)
+    before = shards["up.weight"].tensor.clone()
+    trainer.step(batches(1)[0])
+    assert not torch.equal(shards["up.weight"].tensor, before)
