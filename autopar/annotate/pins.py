@@ -166,6 +166,9 @@ def _matching(
         # The name itself may hold glob characters.
         found = [value for value, known in names.items() if pin.pattern in known]
     if not found:
+        # An importer may have given what the user knows by another name a better one.
+        found = [value for value in names if values[value].loc.name == pin.pattern]
+    if not found:
         known = dict.fromkeys(name for each in names.values() for name in each)
         hint = near_misses(pin.pattern, known) or _names_like(pin.pattern, known)
         raise AnnotationError(

@@ -161,7 +161,7 @@ def test_external_data_elsewhere(
     (here / "cache/w.bin").write_bytes(WEIGHT)
     path = with_external_weight(here / "external", place(here))
     text = compile_refused(path)
-    assert "external data " in text
+    assert "initializer 'enc.0.weight': external data " in text
     assert message in text
     assert f"--allow-external {here.resolve() / admitted}" in text
     done = autopar("compile", path, *OPTIONS, "--allow-external", admitted, "-o", "new", "-q")

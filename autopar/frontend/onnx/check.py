@@ -45,6 +45,7 @@ def check_model(
     if not model.graph.output:
         problems.add("", "the graph has no outputs")
     _check_graph(model.graph, frozenset(), opsets, context, "", 0)
+    files.conclude(problems)
 
 
 def node_label(node: NodeProto, index: int) -> str:

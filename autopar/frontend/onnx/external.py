@@ -48,16 +48,19 @@ class ExternalData:
     folder: Path
     admitted: Sequence[Path] = ()
     _open: dict[Path, mmap.mmap | bytes] = field(default_factory=dict)
+    _unreadable: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def check(self, where: str, tensor: TensorProto, need: int, problems: Problems) -> None:
-        """Notes what keeps the tensor's `need` bytes from being read."""
+        """Notes what keeps the tensor's `need` bytes from being read.
+
+        What is wrong with a file as a whole, `conclude` says.
+        """
         place = _place(where, tensor, problems)
         if place is None:
             return
         path, reason, advice = self._resolve(place.location)
         if reason:
-            # About the file, which may hold hundreds of tensors: said once.
-            problems.add("", f"external data {place.location!r} {reason}", advice)
+            self._refuse(where, f"external data {place.location!r} {reason}", advice)
             return
         if place.length is not None and place.length != need:
             problems.add(where, f"external data say {place.length} bytes, its dims need {need}")
@@ -66,7 +69,7 @@ class ExternalData:
             size = len(self._map(path))
         except OSError as error:
             reason = f"can't be read: {error.strerror}"
-            problems.add("", f"external data {place.location!r} {reason}")
+            self._refuse(where, f"external data {place.location!r} {reason}", "")
             return
         if place.offset + need > size:
             what = f"needs bytes {place.offset} to {place.offset + need}"
@@ -75,6 +78,15 @@ class ExternalData:
                 f"{what} of external data {place.location!r}, which has {size}",
                 "the file is cut short, or belongs to another model",
             )
+
+    def conclude(self, problems: Problems) -> None:
+        """Notes each file that can't be read once: it may hold hundreds of tensors."""
+        for (what, advice), places in self._unreadable.items():
+            others = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            problems.add(f"{places[0]}{others}", what, advice)
+
+    def _refuse(self, where: str, what: str, advice: str) -> None:
+        self._unreadable.setdefault((what, advice), []).append(where)
 
     def map(self, tensor: TensorProto, need: int) -> Mapped:
         """Returns the bytes of a tensor that `check` found sound."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -75,6 +75,7 @@ class Translation:
         shaped: Positions of the inputs of which it reads shape and dtype only.
         expands: Whether outputs may be far larger than all inputs: shapes are computed first.
         draws: Whether it may draw random numbers: then it is never run at import time.
+        caveat: What the user should know about a node with these inputs; "" if nothing.
     """
 
     run: Translate
@@ -82,6 +83,7 @@ class Translation:
     shaped: tuple[int, ...] = ()
     expands: bool = False
     draws: bool = False
+    caveat: Callable[[Node, Sequence[Value]], str] | None = None
 
     def needs(self, position: int) -> bool:
         """Tells whether the content of the input at this position is needed."""

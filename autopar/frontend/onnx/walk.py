@@ -210,7 +210,10 @@ class Walker:
                 return failed
         translation = find_translation(node.domain, node.op_type, node.opset)
         if translation is not None:
-            return self.recorder.run(node, translation, inputs, len(node.proto.output))
+            results = self.recorder.run(node, translation, inputs, len(node.proto.output))
+            if translation.caveat is not None and (detail := translation.caveat(node, inputs)):
+                self.note(node, detail, "ambiguous")
+            return results
         defined = self._run_definition(node, scope, inputs)
         if defined is not None:
             return defined
@@ -247,7 +250,7 @@ class Walker:
             return value
         return self.recorder.run(node, Translation(cast), [value], 1)[0]
 
-    def note(self, node: Node, detail: str) -> None:
-        """Notes that a node is done in another way than the model says."""
+    def note(self, node: Node, detail: str, category: str = "rewritten") -> None:
+        """Notes that a node is done in another way than the model says, or than others do it."""
         loc = Loc(Path(self._model.path).name, name=node.name)
-        self.notes.append(ReportEntry("rewritten", f"node {node.name!r}", detail, loc))
+        self.notes.append(ReportEntry(category, f"node {node.name!r}", detail, loc))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from autopar.annotate import Pin, apply_pins
 from autopar.frontend.onnx import ImportedModel
 from autopar.frontend.onnx.problems import ModelError
-from autopar.ir.errors import Loc
+from autopar.ir.errors import AnnotationError, Loc
 from tests.frontend.onnx.graphs import (
     FLOAT,
     INT64,
@@ -73,6 +74,36 @@ def test_made_up_names_come_from_the_module(tmp_path: Path) -> None:
     }
     result = imported(tmp_path, simple(nodes, {"x": X}, initializers=weights))
     assert list(result.weights) == ["enc.fc.weight", "enc.fc.bias", "matmul_3.weight"]
+
+
+def test_a_pin_may_use_the_name_that_the_file_has(tmp_path: Path) -> None:
+    """What the importer gave a better name is still found by that of its initializer."""
+    weights = {"onnx::MatMul_7": W.T.copy()}
+    nodes = [node("MatMul", "x onnx::MatMul_7", "y", name="/enc/fc/MatMul")]
+    program = imported(tmp_path, simple(nodes, {"x": X}, initializers=weights)).program
+    for pattern in ("onnx::MatMul_7", "enc.fc.weight"):
+        values = apply_pins(program, "tp=2", [Pin(pattern, (-1, "tp"), "a test")]).main.values
+        assert [name for name, value in values.items() if value.origin] == ["enc.fc.weight"]
+    with pytest.raises(AnnotationError, match="matches no input"):
+        apply_pins(program, "tp=2", [Pin("onnx::MatMul_8", (-1, "tp"), "a test")])
+
+
+def resized(tmp_path: Path, scale: float, how: str) -> ImportedModel:
+    image = np.zeros((1, 1, 4, 6), np.float32)
+    scales = {"scales": np.array([1, 1, scale, 2], np.float32)}
+    said = {"mode": "linear", "coordinate_transformation_mode": how}
+    return imported(
+        tmp_path,
+        simple(node("Resize", "x _ scales", "y", **said), {"x": image}, initializers=scales),
+    )
+
+
+def test_a_resize_that_executors_do_in_two_ways_is_reported(tmp_path: Path) -> None:
+    (entry,) = resized(tmp_path, 0.6, "align_corners").report
+    assert (entry.category, entry.subject) == ("ambiguous", "node 'Resize#0'")
+    assert "dimension 2 is resized to 2.4 elements, of which 2 are whole" in entry.detail
+    assert not resized(tmp_path, 0.5, "align_corners").report
+    assert not resized(tmp_path, 0.6, "half_pixel").report
 
 
 def test_what_follows_from_shapes_is_computed(tmp_path: Path) -> None:

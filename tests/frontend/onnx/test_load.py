@@ -285,7 +285,9 @@ def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
     for number in range(20):
         proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
         proto.graph.initializer[-1].name = f"more.{number}"
-    assert message(save(tmp_path, proto)).count("none.bin") == 1
+    text = message(save(tmp_path, proto))
+    assert text.count("none.bin") == 1
+    assert "initializer 'w' and 20 more: external data 'none.bin'" in text
 
 
 def test_external_data_that_would_block(tmp_path: Path) -> None:

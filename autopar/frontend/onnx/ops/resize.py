@@ -7,7 +7,7 @@ of weights, computed at import time, that has a row per output element.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused
+from autopar.frontend.onnx.node import Array, Node, Refused, as_array
 from autopar.frontend.onnx.ops.layout import MOST_INDICES, as_axes, as_ints
 from autopar.frontend.onnx.ops.linear import times_matrix
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.values import Known, Traced, Translation, Value
 
 Weights = npt.NDArray[np.float64]
 
@@ -43,6 +43,30 @@ class _Axis:
     end: float = 1.0
 
 
+def _caveat(node: Node, inputs: Sequence[Value]) -> str:
+    """Returns how executors differ about a node: whether aligned corners see a rounded length."""
+    x, *rest = inputs
+    if not isinstance(x, (Known, Traced)):
+        return ""
+    if node.text("coordinate_transformation_mode") != "align_corners":
+        return ""
+    arrays = [as_array(it.tensor) if isinstance(it, Known) else None for it in rest]
+    tensor = x.tensor if isinstance(x, Known) else x.fake
+    try:
+        axes = _axes(node, tensor, *arrays)
+    except Refused:
+        return ""
+    for a in axes:
+        length = a.size * a.scale
+        if abs(length - a.target) > 1e-6:
+            return (
+                f"dimension {a.axis} is resized to {length:.6g} elements, of which {a.target} are"
+                f" whole; corners are aligned with the length {length:.6g}, as ONNX's reference"
+                f" does it, where PyTorch and ONNX Runtime take {a.target}; give sizes to be clear"
+            )
+    return ""
+
+
 def _resize(
     node: Node,
     x: torch.Tensor,
@@ -50,9 +74,7 @@ def _resize(
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> torch.Tensor:
-    given = node.integers("axes")
-    along = as_axes(given if given is not None else list(range(x.ndim)), x.ndim)
-    axes = _plan(node, x, along, roi, scales, sizes)
+    axes = _axes(node, x, roi, scales, sizes)
     changed = [a for a in axes if a.target != a.size or a.scale != 1.0 or a.start or a.end != 1.0]
     if not changed:
         return x
@@ -96,6 +118,18 @@ def _extrapolated(
             )
             x = torch.where(where, node.number("extrapolation_value", 0.0), x)
     return x
+
+
+def _axes(
+    node: Node,
+    x: torch.Tensor,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+) -> list[_Axis]:
+    given = node.integers("axes")
+    along = as_axes(given if given is not None else list(range(x.ndim)), x.ndim)
+    return _plan(node, x, along, roi, scales, sizes)
 
 
 def _plan(
@@ -268,5 +302,5 @@ def _cubic(a: float) -> Callable[[Weights], Weights]:
 
 
 TABLE: Mapping[str, Translation] = {
-    "Resize": Translation(_resize, static=(1, 2, 3), expands=True),
+    "Resize": Translation(_resize, static=(1, 2, 3), expands=True, caveat=_caveat),
 }
