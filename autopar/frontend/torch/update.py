@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
+from autopar.frontend.torch.fused import STEPS, run_functional, traceable_steps
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, cloned
 from autopar.ir.errors import InvalidInputError
@@ -93,7 +94,7 @@ def capture_update(request: UpdateRequest, mode: FakeTensorMode) -> Update:
         rates = [torch.empty((), dtype=torch.float32) for _ in range(groups)]
     fake = [*parameters, *gradients, *(s.fake for s in request.states), *rates]
     name = type(request.optimizer).__name__
-    with mode, _compiling_state_context(), torch.no_grad(), _explained(name):
+    with mode, _compiling_state_context(), torch.no_grad(), traceable_steps(), _explained(name):
         module = make_fx(torch.func.functionalize(update))(*fake)
     return _described(module.graph, request, groups)
 
@@ -143,11 +144,8 @@ def _step(
         parameter.grad = gradient
     groups = []
     for group, rate in zip(request.optimizer.param_groups, rates, strict=True):
-        options = {key: value for key, value in _OPTIONS.items() if key in group}
-        if group.get("fused"):
-            options["capturable"] = False
         own = [theirs[id(p)] for p in group["params"] if id(p) in theirs]
-        groups.append({**group, **options, "params": own, "lr": rate})
+        groups.append({**group, **_options(group, own), "params": own, "lr": rate})
     optimizer = cloned(request.optimizer, groups)
     by_name = dict(zip(request.parameters, parameters, strict=True))
     for each, state in zip(request.states, states, strict=False):
@@ -155,6 +153,21 @@ def _step(
     with _TensorScalars():
         optimizer.step()
     _check_state(optimizer, request, by_name)
+
+
+def _options(group: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
+    """Returns how a group of parameters is updated, where its user leaves that open.
+
+    One kernel per parameter is fastest, on every device. Torch takes it only if told so, because
+    it was new; `fused=False` is left as it is.
+    """
+    options = {key: value for key, value in _OPTIONS.items() if key in group}
+    if "fused" not in group:
+        return options
+    open_ = group["fused"] is None and not group.get("differentiable")
+    if group["fused"] or (open_ and all(p.is_floating_point() for p in parameters)):
+        options.update({key: False for key in ("capturable",) if key in group}, fused=True)
+    return options
 
 
 def _check_state(
@@ -172,6 +185,7 @@ def _check_state(
 
 def _described(graph: fx.Graph, request: UpdateRequest, groups: int) -> Update:
     count, states = len(request.parameters), len(request.states)
+    _drop_copies(graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (results,) = graph.output_node().args
     assert isinstance(results, (list, tuple))
@@ -189,6 +203,18 @@ def _described(graph: fx.Graph, request: UpdateRequest, groups: int) -> Update:
         new_states,
         norm[0] if norm else None,
     )
+
+
+def _drop_copies(graph: fx.Graph) -> None:
+    """Takes what is copied over all of a tensor for its new content."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.copy.default:
+            old, new = node.args
+            if all(a.meta["val"].dtype == node.meta["val"].dtype for a in (old, new)) and (
+                new.meta["val"].shape == node.meta["val"].shape
+            ):
+                node.replace_all_uses_with(new)
+                graph.erase_node(node)
 
 
 def _cut(items: Sequence[Item], lengths: Sequence[int]) -> list[list[Item]]:
@@ -213,6 +239,8 @@ class _TensorScalars(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if name in STEPS:
+            return run_functional(name, args, kwargs)
         factor = kwargs.get("alpha" if name in _SUMS else "value")
         if not isinstance(factor, Tensor) or name not in (*_SUMS, *_PRODUCTS):
             return func(*args, **kwargs)

@@ -74,6 +74,9 @@ OPTIMIZERS = {
     "adam": lambda p: Adam(p, 0.01, amsgrad=True),
     "adamw": lambda p: AdamW(p, 0.01, weight_decay=0.1),
     "adagrad": lambda p: Adagrad(p, 0.01, lr_decay=0.1),
+    "fused adamw": lambda p: AdamW(p, 0.01, weight_decay=0.1, fused=True),
+    "fused sgd": lambda p: SGD(p, 0.1, momentum=0.9, fused=True),
+    "unfused adam": lambda p: Adam(p, 0.01, fused=False),
     "rmsprop": lambda p: RMSprop(p, 0.01, momentum=0.9, centered=True),
 }
 
@@ -97,6 +100,18 @@ def test_a_captured_step_is_pytorchs(name: str, accumulate: int, clip: float | N
     for key, tensor in model.state_dict(keep_vars=True).items():
         if key != "table.weight":
             torch.testing.assert_close(stored[key], tensor.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("fused", "count"), [(None, 4), (True, 4), (False, 0)])
+def test_one_kernel_updates_a_parameter_unless_the_user_says_no(
+    fused: bool | None, count: int
+) -> None:
+    model = Net()
+    optimizer = AdamW(model.parameters(), fused=fused)
+    program = capture(model, batch(0), Recipe(F.mse_loss, None, optimizer)).program
+    kinds = [op.kind for op in program.main.ops]
+    assert kinds.count("aten._fused_adamw.tensor_lr") == count
+    assert "aten.copy.default" not in kinds
 
 
 def eager_step(
