@@ -251,12 +251,17 @@ def _value_json(value: Value) -> dict[str, object]:
 
 def _layout_json(layout: Layout) -> dict[str, object]:
     mapping = [list(entry) if isinstance(entry, tuple) else entry for entry in layout.dims_mapping]
-    return {
+    shown: dict[str, object] = {
         "process_mesh": layout.mesh.axis_sizes(),
         "dims_mapping": mapping,
         "partial": dict(layout.partial),
         "text": str(layout),
     }
+    if layout.mask is not None:
+        shown["mask"] = list(layout.mask)
+    if layout.offload:
+        shown["offload"] = layout.offload
+    return shown
 
 
 def _op_json(op: Op, values: Mapping[str, Value]) -> dict[str, object]:
@@ -264,6 +269,9 @@ def _op_json(op: Op, values: Mapping[str, Value]) -> dict[str, object]:
         "kind": op.kind,
         "args": {name: _arg_json(arg) for name, arg in op.args},
         "results": [_value_json(values[name]) for name in op.results],
+        "stage": op.stage,
+        "microbatch": op.microbatch,
+        "phase": op.phase,
         "loc": str(op.loc),
     }
 

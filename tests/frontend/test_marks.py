@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -12,9 +13,12 @@ from torch.nn import functional as F
 
 from autopar.annotate import ProcessMesh, offload, pipeline_stage, shard, shard_mask, shard_op
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.inspection import show_program
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh as Mesh
 from autopar.ir.program import Program, Value
+from autopar.ir.serde import program_from_bytes, program_to_bytes
+from autopar.ir.text import parse_program
 from autopar.pipeline import CompileOptions, compile_program
 from tests import captured
 
@@ -278,6 +282,20 @@ def test_stages_masks_and_memories_are_recorded(strict: bool) -> None:
         "mul": ("[8@dp, 16]", "cpu", None),
         "tanh": ("[8, 16]", "", (0, 2, 3)),
     }
+
+
+def test_what_is_recorded_is_stored_and_shown() -> None:
+    program = exported(Staged())
+    assert program_from_bytes(program_to_bytes(program)) == program
+    text = show_program(program, "text")
+    assert parse_program(text) == program
+    for words in ("stage=1", "stage=2", "offload cpu", "mask [0, 2, 3]"):
+        assert words in text
+    ops = json.loads(show_program(program, "json"))["functions"]["main"]["ops"]
+    assert [op["stage"] for op in ops] == [1, 0, 2, 0]
+    layouts = [result.get("dist", {}) for op in ops for result in op["results"]]
+    assert [layout.get("offload") for layout in layouts] == [None, "cpu", None, None]
+    assert [layout.get("mask") for layout in layouts] == [None, None, [0, 2, 3], None]
 
 
 def test_what_is_not_carried_out_yet_is_refused_at_the_users_line() -> None:

@@ -1,0 +1,38 @@
+"""The migration page: its example runs, and it names only what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from autopar import annotate
+from autopar.annotate import ProcessMesh, paddle
+from autopar.completion.strategy import parse_strategy
+
+PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
+
+
+def test_the_example_does_the_same_in_all_three_ways() -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    made: dict[str, object] = {"__name__": "example"}
+    exec(compile(example, "example.py", "exec"), made)
+    weights = []
+    for name in ("by_marks", "by_names", "by_preset"):
+        values = made[name].compiled.serial.main.values  # type: ignore[attr-defined]
+        weights.append([str(values[each].dist) for each in ("x", "up.weight", "down.weight")])
+    assert weights == [["[8@dp, 16]", "[64@tp, 16]", "[16, 64@tp]"]] * 3
+
+
+def test_all_names_exist() -> None:
+    for module, name in (("annotate", annotate), ("paddle", paddle)):
+        used = set(re.findall(rf"\b{module}\.(\w+)\(", PAGE))
+        assert used
+        assert [each for each in used if not hasattr(name, each)] == []
+    assert all(hasattr(MESH, name) for name in ("topology", "process_group", "ndim", "parent"))
+
+
+def test_all_strategies_are_known() -> None:
+    texts = re.findall(r'strategy="([^"]+)"', PAGE)
+    assert len(texts) >= 3
+    assert all(parse_strategy(text, MESH) for text in texts)
