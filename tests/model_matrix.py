@@ -6,7 +6,6 @@ ranks on the virtual mesh.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -36,7 +35,6 @@ from tests.reassociate import run_reassociated
 MESHES = ((1,), (2,), (3,), (2, 4), (3, 2), (2, 2, 2))
 PIN_SETS = 20
 REASSOCIATIONS = 4
-SPLITS_PER_PIN_SET = 5
 
 
 @dataclass(frozen=True)
@@ -85,26 +83,6 @@ def compile_case(
     """Compiles a model, verifying the program between all passes."""
     options = pipeline.CompileOptions(mesh, Cluster.load("cpu"), strategy, pins)
     return pipeline.compile_program(model.imported.program, options)
-
-
-def random_pins(model: LoadedModel, mesh: ProcessMesh, seed: int) -> tuple[Pin, ...]:
-    """Returns pins of randomly chosen values, each split over at least one mesh axis.
-
-    Values of all roles take part; sizes need not divide, and may be smaller than the axis.
-    """
-    chance = random.Random(f"{model.name} {mesh.shape} {seed}")
-    main = model.imported.program.main
-    large = [value for value in main.values.values() if max(value.global_shape, default=1) > 1]
-    pins = []
-    for value in chance.sample(large, min(len(large), SPLITS_PER_PIN_SET + 1)):
-        shape = value.global_shape
-        entries: list[list[str]] = [[] for _ in shape]
-        axes = chance.sample(mesh.dim_names, chance.randint(1, mesh.ndim))
-        for axis in axes:
-            entries[chance.choice([at for at, size in enumerate(shape) if size > 1])].append(axis)
-        mapping = tuple(tuple(entry) if entry else -1 for entry in entries)
-        pins.append(Pin(value.name, mapping, f"pin set {seed}"))
-    return tuple(pins)
 
 
 def judge(model: LoadedModel, compiled: pipeline.Compiled) -> list[str]:

@@ -17,7 +17,6 @@ from tests.model_matrix import (
     judge,
     load,
     mesh_of,
-    random_pins,
 )
 from tests.models import MODELS
 
@@ -65,5 +64,5 @@ def test_random_pins_equal_onnx_runtime(
     model: LoadedModel, shape: tuple[int, ...], number: int
 ) -> None:
     mesh = mesh_of(shape)
-    pins = random_pins(model, mesh, seed=number)
+    pins = random_pins(model.imported.program, mesh, name, number)
     assert judge(model, compile_case(model, mesh, None, pins)) == []
