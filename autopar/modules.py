@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.annotate import MeshLike, Pin, apply_pins, as_mesh
+from autopar.annotate import MeshLike, Pin, as_mesh
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
@@ -119,7 +119,7 @@ def compile(
         mesh=known,
         cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
         strategy=None if strategy == NO_PRESETS else strategy,
+        pins=pins,
         placement=placement,
     )
-    pinned = apply_pins(captured.program, known, pins, captured.aliases)
-    return CompiledModule(captured, compile_program(pinned, options))
+    return CompiledModule(captured, compile_program(captured.program, options))

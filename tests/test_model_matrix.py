@@ -19,6 +19,7 @@ from tests.model_matrix import (
     mesh_of,
 )
 from tests.models import MODELS
+from tests.random_pins import random_pins
 
 FAST_MODELS = ("minilm", "magika", "silero_vad")
 FAST_MESHES = ((2, 4), (3, 2))
@@ -64,5 +65,5 @@ def test_random_pins_equal_onnx_runtime(
     model: LoadedModel, shape: tuple[int, ...], number: int
 ) -> None:
     mesh = mesh_of(shape)
-    pins = random_pins(model.imported.program, mesh, name, number)
+    pins = random_pins(model.imported.program, mesh, model.name, number)
     assert judge(model, compile_case(model, mesh, None, pins)) == []

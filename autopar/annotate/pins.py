@@ -110,19 +110,13 @@ def load_annotations(path: Path) -> Annotations:
     return Annotations(pins, mesh)
 
 
-def apply_pins(
-    program: Program,
-    mesh: MeshLike,
-    pins: Sequence[Pin],
-    aliases: Mapping[str, Sequence[str]] | None = None,
-) -> Program:
+def apply_pins(program: Program, mesh: MeshLike, pins: Sequence[Pin]) -> Program:
     """Returns the program on a mesh with the matching values of `main` pinned.
 
     Args:
         program: A serial program.
         mesh: The processes.
         pins: The pins.
-        aliases: All of the user's names of values that have several, by value.
 
     Raises:
         AnnotationError: If a pattern matches nothing, a mapping doesn't fit a value, or two pins
@@ -131,7 +125,7 @@ def apply_pins(
     mesh = as_mesh(mesh)
     program = apply_mesh(program, mesh)
     main = program.main
-    names = _names(program, aliases or {})
+    names = _names(program)
     values = dict(main.values)
     for pin in pins:
         for name in _matching(pin, values, names):
@@ -139,16 +133,16 @@ def apply_pins(
     return program.with_main(replace(main, values=values))
 
 
-def _names(program: Program, aliases: Mapping[str, Sequence[str]]) -> Mapping[str, tuple[str, ...]]:
+def _names(program: Program) -> Mapping[str, tuple[str, ...]]:
     """Returns what a pattern may match of each value: its name and the user's names for it.
 
     The new content of a parameter has the parameter's label, but lies where that is pinned to.
     """
     renewed = {output for output, _ in program.main.aliases}
     ports = (*program.signature.inputs, *program.signature.outputs)
-    labels = {port.name: port.label for port in ports}
+    labels = {port.name: (port.label, port.name, *port.aliases) for port in ports}
     return {
-        name: tuple(dict.fromkeys((labels.get(name, name), name, *aliases.get(name, ()))))
+        name: tuple(dict.fromkeys(labels.get(name, (name,))))
         for name in program.main.values
         if name not in renewed
     }

@@ -110,6 +110,7 @@ class GraphInput:
         loc: Where it comes from.
         kept: Whether it stays an input of the program even if nothing reads it.
         fill: What all its elements are unless something else is given.
+        aliases: The user's other names for it.
     """
 
     name: str
@@ -118,6 +119,7 @@ class GraphInput:
     loc: Loc = UNKNOWN
     kept: bool = True
     fill: float | None = None
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +435,7 @@ class _Lowerer:
 
     def _signature(self, main: Function) -> Signature:
         inputs = tuple(
-            replace(_port(main.values[name], given.label), fill=given.fill)
+            replace(_port(main.values[name], given.label), fill=given.fill, aliases=given.aliases)
             for name, given in zip(main.inputs, self.inputs.values(), strict=True)
         )
         outputs = tuple(

@@ -278,6 +278,7 @@ class Port:
             the dimension is their product.
         fill: Of an input: what all its elements are unless something else is given. State that
             is in no weights file starts with it, and a learning rate is it until it is changed.
+        aliases: Further labels of it: the other names of a tied parameter.
     """
 
     name: str
@@ -287,6 +288,7 @@ class Port:
     role: str
     box: tuple[tuple[BoxDim, ...], ...] = ()
     fill: float | None = None
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

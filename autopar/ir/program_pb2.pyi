@@ -315,7 +315,7 @@ class Signature(_message.Message):
         sub_dims: _containers.RepeatedCompositeFieldContainer[Signature.BoxDim]
         def __init__(self, sub_dims: _Optional[_Iterable[_Union[Signature.BoxDim, _Mapping]]] = ...) -> None: ...
     class Port(_message.Message):
-        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill")
+        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill", "aliases")
         NAME_FIELD_NUMBER: _ClassVar[int]
         LABEL_FIELD_NUMBER: _ClassVar[int]
         DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +323,7 @@ class Signature(_message.Message):
         ROLE_FIELD_NUMBER: _ClassVar[int]
         BOX_FIELD_NUMBER: _ClassVar[int]
         FILL_FIELD_NUMBER: _ClassVar[int]
+        ALIASES_FIELD_NUMBER: _ClassVar[int]
         name: int
         label: int
         dtype: int
@@ -330,7 +331,8 @@ class Signature(_message.Message):
         role: int
         box: _containers.RepeatedCompositeFieldContainer[Signature.Box]
         fill: float
-        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ...) -> None: ...
+        aliases: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ..., aliases: _Optional[_Iterable[int]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Signature.Port]

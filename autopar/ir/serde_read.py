@@ -225,6 +225,7 @@ class _ProgramReader:
             role=self._word(port.role, ROLES, "role"),
             box=box,
             fill=_number(port.fill) if port.HasField("fill") else None,
+            aliases=tuple(map(self._text, port.aliases)),
         )
 
 

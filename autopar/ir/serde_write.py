@@ -271,6 +271,7 @@ class _ProgramWriter:
                 box.sub_dims.add(size=sub.size, start=start, length=length)
         if port.fill is not None:
             message.fill = math.nan if math.isnan(port.fill) else port.fill
+        message.aliases.extend(map(self._string, port.aliases))
 
 
 def _depth(arg: Arg) -> int:

@@ -152,7 +152,9 @@ class _ProgramParser:
             self._cursor.fail("the shape of a port is the global one, without expressions", start)
         label = name if declared.label is None else declared.label
         box = declared.box or ()
-        return Port(name, label, value.dtype, shape, value.role, box, declared.fill)
+        return Port(
+            name, label, value.dtype, shape, value.role, box, declared.fill, declared.aliases
+        )
 
     def _function(self) -> Function:
         cursor, start = self._cursor, self._cursor.at
@@ -169,7 +171,9 @@ class _ProgramParser:
         if name == "main":
             self._main = parser
         elif parser.has_ports():
-            cursor.fail("only the inputs and outputs of main have `as`, `box` or `fill`", start)
+            cursor.fail(
+                "only the inputs and outputs of main have `as`, `also`, `box` or `fill`", start
+            )
         return function
 
 
@@ -277,7 +281,7 @@ class _FunctionParser:
             label = self._cursor.string() if self._cursor.keyword("as") else None
             box = self._parts.box() if self._cursor.keyword("box") else None
             placeholder = Value(names[-1], "f32", ())
-            self._outputs.append(Declared(placeholder, False, False, label, box, None, start))
+            self._outputs.append(Declared(placeholder, False, False, label, box, None, (), start))
             more = self._cursor.sign(",")
         return tuple(names)
 
@@ -295,7 +299,9 @@ class _FunctionParser:
 
     def _port(self, declared: Declared, level: str) -> Port:
         value = self._values[declared.value.name]
-        port = make_port(value, level, declared.label, declared.box, declared.fill)
+        port = make_port(
+            value, level, declared.label, declared.box, declared.fill, declared.aliases
+        )
         if port is None:
             self._cursor.fail(
                 f"the global shape of %{value.name} can't be told from a local one; write its box,"

@@ -26,7 +26,7 @@ class Declared:
         value: The value; without origin if none was given.
         has_origin: Whether the origin was given.
         undistributed: Whether it was said to have no layout.
-        label, box, fill: Of the port, as given.
+        label, box, fill, aliases: Of the port, as given.
         at: Where the declaration begins.
     """
 
@@ -36,12 +36,13 @@ class Declared:
     label: str | None
     box: Box | None
     fill: float | None
+    aliases: tuple[str, ...]
     at: int
 
     @property
     def is_port(self) -> bool:
         """Whether anything was said about a port."""
-        return (self.label, self.box, self.fill) != (None, None, None)
+        return (self.label, self.box, self.fill, self.aliases) != (None, None, None, ())
 
 
 class ValueParser:
@@ -61,6 +62,7 @@ class ValueParser:
         self._origin: tuple[Origin | None, ...] = ()
         self._box: Box | None = None
         self._fill: float | None = None
+        self._aliases: list[str] = []
         self._loc = UNKNOWN
 
     def read(self, name: str, at: int, role: str) -> Declared:
@@ -83,7 +85,14 @@ class ValueParser:
         )
         label = self._words.get("label")
         return Declared(
-            value, bool(self._origin), self._undistributed, label, self._box, self._fill, at
+            value,
+            bool(self._origin),
+            self._undistributed,
+            label,
+            self._box,
+            self._fill,
+            tuple(self._aliases),
+            at,
         )
 
     def _dtype(self) -> str:
@@ -127,6 +136,8 @@ class ValueParser:
             self._box = self._parts.box()
         elif self._is_port and cursor.keyword("fill"):
             self._fill = self._parts.number()
+        elif self._is_port and cursor.keyword("also"):
+            self._aliases.append(cursor.string("another name for it, a string"))
         else:
             return self._layout_clause() or self._role()
         return True

@@ -192,15 +192,23 @@ def op_clauses(op: Op, context: Context) -> Iterator[str]:
 
 
 def port_clauses(
-    label: str | None, box: Sequence[Sequence[BoxDim]] | None, fill: float | None
+    label: str | None,
+    box: Sequence[Sequence[BoxDim]] | None,
+    fill: float | None,
+    aliases: Sequence[str],
 ) -> Iterator[str]:
-    """Yields `as "label"`, `box [8[dp * 4; 4], 768]` and `fill 0.0`, each unless it is None."""
+    """Yields `as "label"`, `box [8[dp * 4; 4], 768]`, `fill 0.0`, each unless it is None.
+
+    And `also "label"` for each alias.
+    """
     if label is not None:
         yield f"as {quote(label)}"
     if box is not None:
         yield f"box [{', '.join(map(_box_dim, box))}]"
     if fill is not None:
         yield f"fill {fill!r}"
+    for alias in aliases:
+        yield f"also {quote(alias)}"
 
 
 def port_line(port: Port) -> str:
@@ -208,7 +216,7 @@ def port_line(port: Port) -> str:
     shape = ", ".join(map(str, port.shape))
     head = f"{value_name(port.name)}: {word(port.dtype)}[{shape}] {word(port.role)}"
     label = None if port.label == port.name else port.label
-    return " ".join((head, *port_clauses(label, port.box or None, port.fill)))
+    return " ".join((head, *port_clauses(label, port.box or None, port.fill, port.aliases)))
 
 
 def _box_dim(dim: Sequence[BoxDim]) -> str:

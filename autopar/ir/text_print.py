@@ -246,10 +246,11 @@ def _inline_ports(program: Program) -> Ports | None:
             value = main.values[port.name]
             label = None if port.label == port.name else port.label
             box = None if port.box == default_box(value, program.level) else port.box
-            fill = port.fill if side == "input" else None
-            if make_port(value, program.level, label, box, fill) != port:
+            # A `return` has no room for these.
+            fill, aliases = (port.fill, port.aliases) if side == "input" else (None, ())
+            if make_port(value, program.level, label, box, fill, aliases) != port:
                 return None
-            found[side, at] = tuple(port_clauses(label, box, fill))
+            found[side, at] = tuple(port_clauses(label, box, fill, aliases))
     return found
 
 

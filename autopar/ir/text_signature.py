@@ -29,7 +29,12 @@ def default_box(value: Value, level: str) -> Box:
 
 
 def make_port(
-    value: Value, level: str, label: str | None, box: Box | None, fill: float | None = None
+    value: Value,
+    level: str,
+    label: str | None,
+    box: Box | None,
+    fill: float | None = None,
+    aliases: tuple[str, ...] = (),
 ) -> Port | None:
     """Returns the port of a value with this label and box, by default its name and layout's box.
 
@@ -45,7 +50,7 @@ def make_port(
         if len(shape) != len(value.shape):
             return None
     label = value.name if label is None else label
-    return Port(value.name, label, value.dtype, shape, value.role, box, fill)
+    return Port(value.name, label, value.dtype, shape, value.role, box, fill, aliases)
 
 
 def derived_signature(program: Program) -> Signature | None:

@@ -272,7 +272,8 @@ def ports(draw: st.DrawFn, value: Value, axes: tuple[str, ...]) -> Port:
     if draw(st.booleans()):
         shape = tuple(draw(st.lists(sizes, max_size=2)))
     label = draw(st.one_of(st.just(value.name), any_text))
-    return Port(value.name, label, value.dtype, shape, value.role, box, draw(fills))
+    aliases = tuple(draw(st.lists(any_text, max_size=2)))
+    return Port(value.name, label, value.dtype, shape, value.role, box, draw(fills), aliases)
 
 
 @st.composite

@@ -81,13 +81,11 @@ class Captured:
         program: The serial program.
         weights: The values of its stored inputs by name, of those that have any.
         structure: The structure of a batch.
-        aliases: All names of each parameter and buffer by its name in the program.
     """
 
     program: Program
     weights: Mapping[str, Tensor]
     structure: Structure
-    aliases: Mapping[str, tuple[str, ...]]
 
 
 def capture(
@@ -135,15 +133,16 @@ class _Capture:
         step = Step(self.mode)
         trained = self._trained(joint)
         types = self._master_types(trained)
-        inputs = Inputs(step, joint, self.fake.stored, self.structure.labels, whole, types)
+        inputs = Inputs(
+            step, joint, self.fake.stored, self.structure.labels, whole, types, self.trains
+        )
         done, states = self._computed(step, inputs, joint, trained)
         for name, node in done.buffers.items():
             step.update(node, inputs.stored[name], name)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
-        aliases = {name: each.aliases for name, each in self.fake.stored.items()}
         weights = self._weights(joint, inputs, states, program)
-        return Captured(program, weights, self.structure, aliases)
+        return Captured(program, weights, self.structure)
 
     def _check_recipe(self) -> None:
         recipe = self.recipe

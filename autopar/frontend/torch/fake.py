@@ -26,6 +26,7 @@ class Stored:
         source: The tensor of the user's model.
         fake: Its counterpart.
         aliases: All its qualified names, the first one included: several if it is tied.
+        persistent: Whether it is in the model's state dict.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Stored:
     source: Tensor
     fake: Tensor
     aliases: tuple[str, ...]
+    persistent: bool
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,14 @@ def fake_model(model: nn.Module) -> FakeModel:
     for role, name, tensor in _owned(model):
         names.setdefault(id(tensor), []).append(name)
         tensors.setdefault(id(tensor), (role, tensor))
+    persistent = set(map(id, model.state_dict(keep_vars=True).values()))
     stored: dict[str, Stored] = {}
     memo: dict[int, Tensor] = {}
     for key, (role, tensor) in tensors.items():
         memo[key] = fake = fake_like(tensor, mode)
-        stored[names[key][0]] = Stored(names[key][0], role, tensor, fake, tuple(names[key]))
+        first = names[key][0]
+        aliases = tuple(names[key])
+        stored[first] = Stored(first, role, tensor, fake, aliases, key in persistent)
     # What deepcopy finds in the memo it takes for copied: no weight is touched.
     module = copy.deepcopy(model, dict(memo))
     return FakeModel(module, mode, stored)

@@ -139,6 +139,8 @@ class Inputs:
         labels: Names of the tensors of the batch.
         batch: Fake tensors of the whole batch.
         types: What parameters are stored as, by name, where that isn't the model's dtype.
+        whole: Whether the program stores all that the model's state dict has, even what nothing
+            reads.
     """
 
     def __init__(
@@ -149,16 +151,17 @@ class Inputs:
         labels: Sequence[str],
         batch: Sequence[Tensor],
         types: Mapping[str, torch.dtype],
+        whole: bool,
     ) -> None:
         used = {*joint.stored.values(), *joint.gradients, *joint.updates}
-        self.stored = {
-            name: step.input(
-                GraphInput(name, each.role, name), _typed(step, each.fake, types, name)
-            )
-            for role in ("parameter", "buffer")
-            for name, each in stored.items()
-            if each.role == role and name in used
-        }
+        self.stored = {}
+        for name, each in sorted(stored.items(), key=lambda item: item[1].role != "parameter"):
+            if name in used or (whole and each.persistent):
+                # What is neither saved nor changed is a table that the model computed.
+                fixed = not each.persistent and name not in joint.updates
+                role = "constant" if fixed and each.role == "buffer" else each.role
+                given = GraphInput(name, role, name, aliases=each.aliases[1:])
+                self.stored[name] = step.input(given, _typed(step, each.fake, types, name))
         # What the model reads.
         self.read = {
             name: step.cast(("forward", 0), node, stored[name].fake.dtype)
