@@ -40,6 +40,7 @@ class PathSearch:
         self.goal_pending = frozenset(goal.partial)
         self.bound = Bound(graph, goal, itemsize)
         self._bounds: dict[State, float] = {}
+        self._steps_from: dict[State, tuple[Step, ...]] = {}
         self.alike = _alike(self.target[0])
 
     def best(self, source: Layout) -> list[Step] | None:
@@ -122,9 +123,17 @@ class PathSearch:
             return 0.0
         return self.bound.seconds(state[0], () if self.goal.partial else due)
 
-    def _all_steps(self, state: State) -> Iterator[Step]:
-        yield from self._steps(state)
-        yield from self.graph.moves(state, self.itemsize)
+    def _all_steps(self, state: State) -> tuple[Step, ...]:
+        """Returns the fastest step to each state that one leads to; remembered."""
+        found = self._steps_from.get(state)
+        if found is None:
+            fastest: dict[State, Step] = {}
+            for step in (*self._steps(state), *self.graph.moves(state, self.itemsize)):
+                other = fastest.get(step.state)
+                if other is None or step.seconds < other.seconds:
+                    fastest[step.state] = step
+            found = self._steps_from[state] = tuple(fastest.values())
+        return found
 
     # Moves towards the goal
 

@@ -42,6 +42,7 @@ class Exhaustive:
         self.monoids = tuple(monoids)
         self.dims = [_DimMoves(mesh, size) for size in shape]
         self._edges: dict[Node, list[Edge]] = {}
+        self._reached: dict[tuple[Node, int, CommunicationModel], list[tuple[Node, float]]] = {}
 
     def node(self, layout: Layout) -> Node:
         """Returns a layout as the search knows it."""
@@ -60,12 +61,25 @@ class Exhaustive:
             so_far, _, node = heapq.heappop(queue)
             if so_far > seconds[node]:
                 continue
-            for edge in self.edges(node):
-                reached = so_far + self.price(edge, itemsize, model)
-                if reached < seconds.get(edge[3], math.inf):
-                    seconds[edge[3]] = reached
-                    heapq.heappush(queue, (reached, next(count), edge[3]))
+            for after, price in self._priced(node, itemsize, model):
+                reached = so_far + price
+                if reached < seconds.get(after, math.inf):
+                    seconds[after] = reached
+                    heapq.heappush(queue, (reached, next(count), after))
         return seconds
+
+    def _priced(
+        self, node: Node, itemsize: int, model: CommunicationModel
+    ) -> list[tuple[Node, float]]:
+        """Returns the layouts that one move leads to, with the seconds of the fastest one."""
+        key = (node, itemsize, model)
+        if key not in self._reached:
+            fastest: dict[Node, float] = {}
+            for edge in self.edges(node):
+                price = self.price(edge, itemsize, model)
+                fastest[edge[3]] = min(price, fastest.get(edge[3], math.inf))
+            self._reached[key] = list(fastest.items())
+        return self._reached[key]
 
     def edges(self, node: Node) -> list[Edge]:
         """Returns every move from a layout."""
