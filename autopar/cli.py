@@ -258,6 +258,12 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
 @click.option(
     "--output", type=PATH, metavar="FILE.npz", help="Save the outputs; also as .safetensors."
 )
+@click.option(
+    "--updates",
+    is_flag=True,
+    help="Show and save new content of parameters and other state too. Nothing is kept for a next"
+    " run: to train, use autopar.load in Python.",
+)
 @click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
 @click.option(
     "--backend",
@@ -282,6 +288,7 @@ def run_command(
     random_inputs: int | None,
     seed: int | None,
     output: Path | None,
+    updates: bool,
     virtual: bool,
     backend: str,
     modules: tuple[str, ...],
@@ -309,7 +316,7 @@ def run_command(
     arrays = _with_seed(build, _read_inputs(build, inputs, random_inputs), seed)
     if virtual:
         with status("running all ranks in this process"):
-            outputs = api.run_virtual(build, arrays)
+            outputs = api.run_virtual(build, arrays, updates=updates)
     else:
         _check_memory(build)
         with status("running all ranks"):
@@ -320,6 +327,7 @@ def run_command(
                 torch_compile=torch_compile,
                 timeout_seconds=timeout,
                 modules=modules,
+                updates=updates,
             )
     if output is not None:
         api.save_outputs(output, outputs)

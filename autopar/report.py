@@ -9,11 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autopar.cost.summary import WEIGHT_ROLES, CollectiveCount, summarize_rank, weight_bytes
+from autopar.cost.summary import (
+    STATE_ROLES,
+    WEIGHT_ROLES,
+    CollectiveCount,
+    summarize_rank,
+    weight_bytes,
+)
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
-from autopar.ir.program import DTYPE_BYTES
+from autopar.ir.program import DTYPE_BYTES, Port
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +53,8 @@ class Summary:
         weight_bytes: All weights of the model.
         weight_bytes_max: Weights on the rank that holds most.
         weight_bytes_min: Weights on the rank that holds least.
+        state_bytes: All state of the optimizer; 0 for a program that doesn't train.
+        state_bytes_max: The same on the rank that holds most.
         flops_serial: Floating-point operations of the serial program.
         flops_max: Floating-point operations of the rank that computes most.
         report: Fallbacks, ignored features and other remarks of the compilation.
@@ -61,6 +69,8 @@ class Summary:
     weight_bytes: int
     weight_bytes_max: int
     weight_bytes_min: int
+    state_bytes: int
+    state_bytes_max: int
     flops_serial: float
     flops_max: float
     report: tuple[ReportEntry, ...]
@@ -85,16 +95,20 @@ def summarize(path: Path) -> Summary:
         serial_ops=len(build.serial.main.ops),
         rank_ops=max(len(each.main.ops) for each in deployment.programs),
         collectives=first.collectives,
-        weight_bytes=sum(
-            math.prod(port.shape) * DTYPE_BYTES[port.dtype]
-            for port in ports
-            if port.role in WEIGHT_ROLES
-        ),
+        weight_bytes=_whole_bytes(ports, WEIGHT_ROLES),
         weight_bytes_max=first.weight_bytes,
         weight_bytes_min=weight_bytes(ports, {axis: size - 1 for axis, size in axes.items()}),
+        state_bytes=_whole_bytes(ports, STATE_ROLES),
+        state_bytes_max=weight_bytes(ports, dict.fromkeys(axes, 0), STATE_ROLES),
         flops_serial=summarize_rank(build.serial, {}).flops,
         flops_max=first.flops,
         report=build.manifest.report,
+    )
+
+
+def _whole_bytes(ports: Sequence[Port], roles: Sequence[str]) -> int:
+    return sum(
+        math.prod(port.shape) * DTYPE_BYTES[port.dtype] for port in ports if port.role in roles
     )
 
 
@@ -129,6 +143,12 @@ def _render_totals(summary: Summary) -> Iterator[str]:
         f" of {human_bytes(summary.weight_bytes)}"
         f" ({_percent(summary.weight_bytes_max, summary.weight_bytes)}){least}"
     )
+    if summary.state_bytes:
+        yield (
+            f"state    {human_bytes(summary.state_bytes_max)} per rank"
+            f" of {human_bytes(summary.state_bytes)} of the optimizer"
+            f" ({_percent(summary.state_bytes_max, summary.state_bytes)})"
+        )
     if summary.flops_serial:
         yield (
             f"compute  {human_flops(summary.flops_max)} per rank"
@@ -202,11 +222,13 @@ def _percent(part: float, total: float) -> str:
 
 
 def render_outputs(outputs: Mapping[str, Tensor]) -> str:
-    """Returns a line per output: its name, dtype and shape."""
-    return "\n".join(
-        f"{label}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-        for label, tensor in outputs.items()
-    )
+    """Returns a line per output: its name, dtype and shape, and the value of a single number."""
+    lines = []
+    for label, tensor in outputs.items():
+        number = f" {tensor.item():g}" if tensor.ndim == 0 and not tensor.is_complex() else ""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        lines.append(f"{label}: {dtype}{list(tensor.shape)}{number}")
+    return "\n".join(lines)
 
 
 def render_verification(result: Verification, ranks: int) -> str:

@@ -7,7 +7,7 @@ coordinates 0 holds and computes most, and the last one least: looking at these 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autopar.cost.halo import halo_bytes
@@ -17,6 +17,7 @@ from autopar.ir.ops import rule_of
 from autopar.ir.program import DTYPE_BYTES, Arg, Op, Port, Program, Value
 
 WEIGHT_ROLES = ("parameter", "buffer", "constant")
+STATE_ROLES = ("optimizer_state",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,21 @@ def summarize_rank(program: Program, coords: Mapping[str, int]) -> RankSummary:
     )
 
 
-def weight_bytes(ports: Iterable[Port], coords: Mapping[str, int]) -> int:
-    """Returns the bytes of weights that the rank at these coordinates holds."""
+def weight_bytes(
+    ports: Iterable[Port], coords: Mapping[str, int], roles: Collection[str] = WEIGHT_ROLES
+) -> int:
+    """Returns the bytes of weights that the rank at these coordinates holds.
+
+    Args:
+        ports: The program's inputs.
+        coords: The rank's coordinates.
+        roles: Which inputs count.
+    """
     return sum(
         math.prod(evaluate(sub.length, coords) for dim in port.box for sub in dim)
         * DTYPE_BYTES[port.dtype]
         for port in ports
-        if port.role in WEIGHT_ROLES
+        if port.role in roles
     )
 
 

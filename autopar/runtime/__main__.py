@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]
         given = read_arrays(options.input)
         inputs = complete_inputs(session.program, given, options.random_inputs)
         inputs = with_seed(session.program, inputs, options.seed)
-        outputs = session.run(inputs)
+        outputs = session.run(inputs, updates=options.updates)
         if processes.rank == 0 and options.output is not None:
             save_arrays(options.output, outputs)
         return outputs
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, metavar="N", help="of the program's random ops")
     parser.add_argument("--output", type=Path, metavar="FILE.npz", help="or FILE.safetensors")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
+    parser.add_argument("--updates", action="store_true", help="show new state too")
     parser.add_argument("--compile", action="store_true", help="run through torch.compile")
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS")
     parser.add_argument("--error-folder", type=Path, help=argparse.SUPPRESS)

@@ -15,6 +15,7 @@ from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.files import read_arrays, save_arrays
 from autopar.runtime.launcher import launch
 from autopar.runtime.ports import Arrays, complete_inputs, read_weights
+from autopar.runtime.rates import trains
 from autopar.runtime.serial import run_serial
 from autopar.runtime.specialize import specialize
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer
@@ -40,8 +41,8 @@ def load(build: str | Path, **options: Any) -> Trainer | Session:
         InvalidInputError: If the build is damaged.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
-    trains = bool(read_build(build).serial.main.aliases)
-    return open_trainer(build, **options) if trains else Session(build, **options)
+    opened = open_trainer if trains(read_build(build).serial) else Session
+    return opened(build, **options)
 
 
 def read_program(build: str | Path, rank: int | None = None) -> Program:
@@ -86,8 +87,13 @@ def run(build: str | Path, inputs: Arrays, **options: Any) -> dict[str, Tensor]:
         return session.run(inputs)
 
 
-def run_virtual(build: str | Path, inputs: Arrays) -> dict[str, Tensor]:
+def run_virtual(build: str | Path, inputs: Arrays, *, updates: bool = False) -> dict[str, Tensor]:
     """Runs all ranks of a build in this process and returns the global outputs by label.
+
+    Args:
+        build: The build folder.
+        inputs: Global inputs by label.
+        updates: Whether new content of parameters and other state is returned too.
 
     Raises:
         InvalidInputError: If the inputs don't fit the program.
@@ -96,7 +102,7 @@ def run_virtual(build: str | Path, inputs: Arrays) -> dict[str, Tensor]:
     found = read_build(build)
     with WeightFile(found.weights_path) as weights:
         mesh = VirtualMesh(found.deployment, weights)
-    return mesh.run(inputs)
+    return mesh.run(inputs, updates=updates)
 
 
 def run_one_device(build: str | Path, inputs: Arrays, device: str = "cpu") -> dict[str, Tensor]:

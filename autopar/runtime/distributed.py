@@ -33,6 +33,7 @@ from autopar.runtime.ports import (
     Arrays,
     check_inputs,
     default_of,
+    plain_outputs,
     rank_arguments,
     read_weights,
     user_inputs,
@@ -89,7 +90,7 @@ class Session:
             self._load(found)
             self._connect(torch_compile, in_place)
 
-    def run(self, inputs: Arrays, gather: bool = True) -> dict[str, Tensor]:
+    def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
         """Runs the program once.
 
         Args:
@@ -97,6 +98,7 @@ class Session:
                 numbers has an input `seed`, 0 if it is left out; give each training step its own.
             gather: Whether rank 0 returns the global outputs and the others nothing; otherwise
                 each rank returns its pieces.
+            updates: Whether new content of parameters and other state is returned too.
 
         Raises:
             InvalidInputError: If the inputs don't fit the program.
@@ -108,10 +110,11 @@ class Session:
             results = self._forward(
                 *rank_arguments(self.program, tensors, self.weights, str(self.device))
             )
-            if gather:
-                return self._gathering.outputs(results)
             ports = self.program.signature.outputs
-            return {p.label or p.name: r for p, r in zip(ports, results, strict=True)}
+            wanted = range(len(ports)) if updates else plain_outputs(self.program)
+            if gather:
+                return self._gathering.outputs({at: results[at] for at in wanted})
+            return {ports[at].label or ports[at].name: results[at] for at in wanted}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
         """Runs the program like the model that it was compiled from.

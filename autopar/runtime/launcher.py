@@ -37,6 +37,7 @@ def launch(
     timeout_seconds: float = DEFAULT_TIMEOUT,
     threads: int = 1,
     modules: Sequence[str] = (),
+    updates: bool = False,
 ) -> dict[str, Tensor]:
     """Runs a build in one process per rank on this host and returns the global outputs by label.
 
@@ -48,6 +49,7 @@ def launch(
         timeout_seconds: For how long the start and each collective wait for other ranks.
         threads: Threads that each rank computes with.
         modules: Modules that each rank imports first: they register ops of other libraries.
+        updates: Whether new content of parameters and other state is returned too.
 
     Raises:
         InvalidInputError: If the inputs don't fit the program.
@@ -55,7 +57,6 @@ def launch(
     """
     found = read_build(build)
     tensors = check_inputs(found.serial, inputs)
-    ports = found.serial.signature.outputs
     labels = {port.name: port.label or port.name for port in user_inputs(found.serial)}
     with tempfile.TemporaryDirectory(prefix="autopar-") as name:
         folder = Path(name)
@@ -64,6 +65,7 @@ def launch(
         options = ["--input", given, "--output", output, "--error-folder", folder]
         options += ["--backend", backend, "--timeout", timeout_seconds]
         options += ["--compile"] if torch_compile else []
+        options += ["--updates"] if updates else []
         options += [word for module in modules for word in ("--import", module)]
         command = _torchrun(found.rank_table.world_size, folder)
         command += ["-m", "autopar.runtime", str(build), *map(str, options)]
@@ -71,7 +73,8 @@ def launch(
         if status:
             raise RuntimeFailure(_what_happened(folder, log))
         outputs = _read_all(output)
-        return {port.label or port.name: outputs[port.label or port.name] for port in ports}
+        ports = (port.label or port.name for port in found.serial.signature.outputs)
+        return {label: outputs[label] for label in ports if label in outputs}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -54,18 +54,18 @@ class Gathering:
         self.rank = rank
         self.owners: dict[tuple[Side, int], dict[Box, int]] = {}
 
-    def outputs(self, results: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Returns the global outputs by label, in main memory, on rank 0; nothing elsewhere.
+    def outputs(self, results: Mapping[int, Tensor]) -> dict[str, Tensor]:
+        """Returns global outputs by label, in main memory, on rank 0; nothing elsewhere.
 
         Args:
-            results: The outputs of this rank.
+            results: What this rank has of them, by position.
         """
         found: dict[str, Tensor] = {}
         ports = ports_of(self.deployment.program_of(0), "outputs")
-        for at, (port, result) in enumerate(zip(ports, results, strict=True)):
+        for at, result in results.items():
             whole = self.to_first("outputs", at, result)
             if whole is not None:
-                found[port.label or port.name] = whole
+                found[ports[at].label or ports[at].name] = whole
         return found
 
     def to_first(self, side: Side, at: int, mine: Tensor) -> Tensor | None:

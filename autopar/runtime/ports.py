@@ -38,6 +38,12 @@ def default_of(port: Port) -> float | None:
     return 0 if port.role == SEED and port.fill is None else port.fill
 
 
+def plain_outputs(program: Program) -> list[int]:
+    """Returns the outputs that aren't new content of what the program stores, by position."""
+    updates = {output for output, _ in program.main.aliases}
+    return [at for at, port in enumerate(program.signature.outputs) if port.name not in updates]
+
+
 def seed_input(program: Program) -> Port | None:
     """Returns the input that random numbers depend on, if there are any in the program."""
     return next((port for port in program.signature.inputs if port.role == SEED), None)

@@ -18,7 +18,13 @@ _RATE = re.compile(r"lr(\.\d+)?")
 
 def is_rate(port: Port) -> bool:
     """Returns whether an input is a learning rate: `lr`, or `lr.0` of the first group, ..."""
-    return port.role == "input" and port.shape == () and bool(_RATE.fullmatch(port.label))
+    known = port.role == "input" and port.shape == () and port.fill is not None
+    return known and bool(_RATE.fullmatch(port.label))
+
+
+def trains(program: Program) -> bool:
+    """Returns whether a program is a training step, which has a learning rate."""
+    return any(map(is_rate, program.signature.inputs))
 
 
 class LearningRates(torch.optim.Optimizer):
@@ -42,8 +48,7 @@ class LearningRates(torch.optim.Optimizer):
             }
             for port, names in zip(self._ports, _groups(program, self._ports), strict=True)
         ]
-        # Torch wants a group with a parameter, also where the program has no learning rate.
-        super().__init__(groups or [torch.empty(0)], {})
+        super().__init__(groups, {})
 
     def rates(self, given: float | Sequence[float] | None = None) -> dict[str, float]:
         """Returns the learning rates by the label of their input.
@@ -52,22 +57,18 @@ class LearningRates(torch.optim.Optimizer):
             given: Takes the place of those in `param_groups`: one for all groups, or one for each.
 
         Raises:
-            InvalidInputError: If a group has none, or another number of them is given.
+            InvalidInputError: If another number of them is given.
         """
         count = len(self._ports)
         if given is None:
-            rates: list[Any] = [group.get("lr") for group in self.param_groups[:count]]
+            rates = [group["lr"] for group in self.param_groups]
         elif isinstance(given, Sequence):
             rates = list(given)
         else:
             rates = [given] * count
-        if len(rates) != count or (given is not None and not count):
+        if len(rates) != count:
             raise InvalidInputError(f"lr={given}: the program has {count} learning rates")
-        labels = [port.label for port in self._ports]
-        if None in rates:
-            missing = labels[rates.index(None)]
-            raise InvalidInputError(f"no learning rate {missing!r}; call step(batch, lr=...)")
-        return {label: float(rate) for label, rate in zip(labels, rates, strict=True)}
+        return {port.label: float(rate) for port, rate in zip(self._ports, rates, strict=True)}
 
     def groups(self) -> list[dict[str, Any]]:
         """Returns the groups, with the names of their parameters, and plain values only."""
@@ -76,7 +77,7 @@ class LearningRates(torch.optim.Optimizer):
                 **{name: value for name, value in group.items() if isinstance(value, _PLAIN)},
                 "params": list(group["param_names"]),
             }
-            for group in self.param_groups[: len(self._ports)]
+            for group in self.param_groups
         ]
 
     def put_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
@@ -89,7 +90,7 @@ class LearningRates(torch.optim.Optimizer):
             raise InvalidInputError(
                 f"{len(groups)} groups of parameters are given, the program has {len(self._ports)}"
             )
-        for group, given in zip(self.param_groups, groups, strict=False):
+        for group, given in zip(self.param_groups, groups, strict=True):
             group.update({name: given[name] for name in given if name in ("lr", "initial_lr")})
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]

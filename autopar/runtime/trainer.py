@@ -23,9 +23,16 @@ from autopar.runtime.batches import label_batch
 from autopar.runtime.boxes import box_shape
 from autopar.runtime.distributed import Session
 from autopar.runtime.outputs import Side
-from autopar.runtime.ports import check_inputs, is_weight, port_box, rank_arguments, seed_input
+from autopar.runtime.ports import (
+    check_inputs,
+    is_weight,
+    plain_outputs,
+    port_box,
+    rank_arguments,
+    seed_input,
+)
 from autopar.runtime.ranks import Ranks, Results
-from autopar.runtime.rates import LearningRates, is_rate
+from autopar.runtime.rates import LearningRates, is_rate, trains
 from autopar.runtime.state import Piece
 from autopar.runtime.training_state import TrainingState
 from autopar.runtime.updates import Abandoned, InPlace
@@ -114,7 +121,7 @@ class Trainer:
         self.steps = 0
         self._first = min(ranks.programs)
         program = ranks.programs[self._first]
-        if not program.main.aliases:
+        if not trains(program):
             raise InvalidInputError(
                 f"{name} computes outputs and trains nothing; compile with an optimizer"
             )
@@ -266,7 +273,7 @@ class Trainer:
         if not self._results:
             raise InvalidInputError("nothing is fetched before the first step")
         ports = self.ranks.programs[self._first].signature.outputs
-        wanted = [at for at in range(1, len(ports)) if ports[at].name not in self._updates]
+        wanted = plain_outputs(self.ranks.programs[self._first])[1:]
         return {ports[at].label: self._whole("outputs", at) for at in wanted}
 
     def _arguments(

@@ -22,7 +22,14 @@ from autopar.runtime.boxes import Box
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import members_by_rank, virtual_groups
 from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
-from autopar.runtime.ports import Arrays, check_inputs, port_box, rank_arguments, read_weights
+from autopar.runtime.ports import (
+    Arrays,
+    check_inputs,
+    plain_outputs,
+    port_box,
+    rank_arguments,
+    read_weights,
+)
 from autopar.runtime.reference import collective
 from autopar.runtime.specialize import (
     code_expressions,
@@ -88,12 +95,15 @@ class VirtualMesh:
         """See `Ranks`."""
         return nullcontext()
 
-    def run(self, inputs: Arrays, trace: RankTrace | None = None) -> dict[str, Tensor]:
+    def run(
+        self, inputs: Arrays, trace: RankTrace | None = None, updates: bool = True
+    ) -> dict[str, Tensor]:
         """Returns the global outputs by label, given global inputs by label.
 
         Args:
             inputs: The user's inputs.
             trace: Shown every value of every rank.
+            updates: Whether new content of weights is returned too.
 
         Raises:
             InvalidInputError: If the inputs don't fit the program.
@@ -105,11 +115,14 @@ class VirtualMesh:
             for at, rank in enumerate(self.ranks)
         }
         results = self.execute(arguments, trace)
+        program = self.ranks[0].program
+        ports = program.signature.outputs
+        wanted = range(len(ports)) if updates else plain_outputs(program)
         return {
-            port.label or port.name: self.whole(
+            ports[at].label or ports[at].name: self.whole(
                 "outputs", at, {rank: result[at] for rank, result in results.items()}
             )
-            for at, port in enumerate(self.ranks[0].program.signature.outputs)
+            for at in wanted
         }
 
     def execute(
