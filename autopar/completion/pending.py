@@ -63,7 +63,7 @@ class _Cut:
         reached = self._reach()
         for node in [*self.born, *reached]:
             self.number[node.index] = self.flow.node()
-        for node in self.born:
+        for node in [*self.born, *filter(self._is_kept, reached)]:
             self.flow.edge(self.flow.source, self.number[node.index], INFINITE)
         for node in [*self.born, *reached]:
             for at, value in enumerate(node.results):
@@ -87,13 +87,25 @@ class _Cut:
     def _is_born(self, node: Node, at: int) -> bool:
         return (self.axis, self.monoid) in self.choices[node.index].produced[at].layout.partial
 
+    def _may_be_pending(self, value: int) -> bool:
+        """Whether a value is free, or pinned to be pending this reduction."""
+        pin = self.graph.pins[value]
+        return pin is None or (self.axis, self.monoid) in pin.layout.partial
+
+    def _is_kept(self, node: Node) -> bool:
+        """Whether a result is pinned to be pending, so that pieces had better flow that far."""
+        return any(
+            self.graph.pins[value] is not None and self._may_be_pending(value)
+            for value in node.results
+        )
+
     def _reach(self) -> list[Node]:
         """Returns the ops that pieces can flow through, and settles which operands may be so."""
         pieces = {
             value
             for node in self.born
             for at, value in enumerate(node.results)
-            if self._is_born(node, at) and self.graph.pins[value] is None
+            if self._is_born(node, at) and self._may_be_pending(value)
         }
         starts = {node.index for node in self.born}
         queue = sorted({use.index for value in pieces for use, _ in self.graph.uses[value]})
@@ -105,7 +117,7 @@ class _Cut:
             if row is not None:
                 self.rows[node.index] = row
                 reached.append(node)
-                pieces.update(v for v in node.results if self.graph.pins[v] is None)
+                pieces.update(filter(self._may_be_pending, node.results))
         return reached
 
     def _row(self, node: Node, pieces: set[int]) -> tuple[int, ...] | None:
@@ -144,7 +156,7 @@ class _Cut:
         made = self._partial(self.choices[node.index].produced[at])
         start = self.number[node.index]
         pin = self.graph.pins[value]
-        if pin is not None:
+        if pin is not None and not self._may_be_pending(value):
             self._demand(start, made, value, pin, [])
             return
         demands: dict[Form, list[Node]] = {}

@@ -312,3 +312,22 @@ def test_what_is_not_carried_out_yet_is_refused_at_the_users_line() -> None:
         # Torch notes where a decorated function is called.
         f"  - {__file__}:{first + 4}: forward: pipeline_stage(2)",
     ]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_stays_pending_is_reduced_once(marked: bool) -> None:
+    mesh = Mesh([0, 1], ["tp"])
+
+    def pending(y: Tensor) -> Tensor:
+        return shard(y, mesh, [None, None], partial={"tp": "sum"}) if marked else y
+
+    def step(weights: dict[str, Tensor], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        x = shard(inputs["x"], mesh, [None, "tp"])
+        first, second = (pending(x @ weight) for weight in weights.values())
+        return {"y": torch.relu(pending(first + second).view(-1))}
+
+    weights = {"first": X[:, :4].reshape(16, 2), "second": X[:, 4:8].reshape(16, 2)}
+    case = captured.capture(step, weights, {"x": X})
+    done = captured.compiled(case, "tp=2")
+    captured.check(case, done)
+    assert captured.kinds(done) == {"all_reduce": 1}
