@@ -1,4 +1,7 @@
-"""Which inputs carry a batch in their first dimension, and how it is cut into microbatches."""
+"""Which inputs carry a batch in their first dimension, and a sequence in their second.
+
+Dimensions are told apart by where they go. Microbatches are known by the cuts between them.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,34 @@ def batch_inputs(graph: Graph) -> dict[int, Stretch]:
     return found
 
 
+def sequence_inputs(graph: Graph) -> dict[int, Stretch]:
+    """Returns the inputs with a batch, or with something like it, whose second is a sequence.
+
+    A sequence is what a product with a weight keeps apart, or what is added up to a loss. So the
+    features of a row are none, nor are the channels and rows of an image.
+    """
+    losses = _losses(graph)
+    found: dict[int, Stretch] = {}
+    for at, value in enumerate(graph.values):
+        if value.role == "input" and graph.producer[at] is None and len(value.shape) > 1:
+            stretch = Stretch(1, 1, value.global_shape[1])
+            if stretch.size > 1 and _is_kept_apart(graph, at, stretch, losses):
+                found[at] = stretch
+    return found
+
+
+def _is_kept_apart(graph: Graph, start: int, stretch: Stretch, losses: frozenset[int]) -> bool:
+    marks = {start: stretch}
+    for node in graph.nodes:
+        if not marks.keys().isdisjoint(node.operands):
+            _follow(node, node.call.rule, marks)
+            if node.weights and not marks.keys().isdisjoint(node.results):
+                return True
+            if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses, True):
+                return True
+    return False
+
+
 def _stretches(graph: Graph, value: int) -> list[Stretch]:
     """Returns the first dimension of a value, and what lies within its parts."""
     size = graph.values[value].global_shape[0]
@@ -69,12 +100,21 @@ def _reaches_end(graph: Graph, start: int, stretch: Stretch, losses: frozenset[i
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
 
 
-def _is_summed(graph: Graph, node: Node, marks: dict[int, Stretch], losses: frozenset[int]) -> bool:
-    """Whether an op, or a body of it, adds up to a loss the major part of a first dimension."""
+def _is_summed(
+    graph: Graph,
+    node: Node,
+    marks: dict[int, Stretch],
+    losses: frozenset[int],
+    anywhere: bool = False,
+) -> bool:
+    """Whether an op, or a body of it, adds up to a loss the major part of a first dimension.
+
+    Of what once was the second dimension, which may have been merged with the first, any part.
+    """
     rule = node.call.rule
     for at, value in enumerate(node.operands):
         mark = marks.get(value)
-        if mark is None or mark.dim or mark.inner * mark.size != graph.values[value].shape[0]:
+        if mark is None or not (anywhere or _is_major(graph, value, mark)):
             continue
         hit = _factor_of(rule, rule.operands[at], mark)
         for variant in (rule, *(body.rule for body in rule.bodies)):
@@ -84,6 +124,10 @@ def _is_summed(graph: Graph, node: Node, marks: dict[int, Stretch], losses: froz
                 if any(monoid == "sum" and result in losses for result, monoid in pairs):
                     return True
     return False
+
+
+def _is_major(graph: Graph, value: int, mark: Stretch) -> bool:
+    return not mark.dim and mark.inner * mark.size == graph.values[value].shape[0]
 
 
 def _follow(node: Node, rule: Rule, marks: dict[int, Stretch]) -> None:

@@ -14,6 +14,7 @@ from autopar.completion.call import Call, CallTable
 from autopar.completion.cuts import Cuts
 from autopar.completion.join import Joins
 from autopar.completion.space import Form, Space
+from autopar.completion.splits import Splits
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import STORED_ROLES, Op, Value
 
@@ -57,6 +58,7 @@ class Graph:
         outputs: Positions of the values that are results of the whole.
         aliases: (output, input) pairs that share storage, hence a layout.
         kept: The axes along which a value is split only while it is kept (see `keep`).
+        settled: Per op, splits that it has whatever its neighbours want.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Graph:
         self.placed: frozenset[int] = frozenset()
         self.aliases = [(self.position[out], self.position[into]) for out, into in aliases]
         self.kept: dict[int, frozenset[str]] = {}
+        self.settled: dict[int, Splits] = {}
         self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]

@@ -1,11 +1,11 @@
 """Pending: how far partial values flow before they are reduced.
 
 Splits are settled; what is open is which linear ops work on pieces that are still to be reduced.
-Along one mesh axis this is a minimum cut: an op that splits a sum is a source, an op that can't
-work on pieces is a sink, and cutting a value costs the seconds of its reduction there, once for
-all readers that need it in the same form. The cut is exact, so two partial sums are added before
-one reduction, and a value is never reduced twice where once is enough. Among equal cuts the
-earliest is taken.
+Along the mesh axes that ops split together this is a minimum cut: an op that splits a sum is a
+source, an op that can't work on pieces is a sink, and cutting a value costs the seconds of its
+reduction there, once for all readers that need it in the same form. The cut is exact, so two
+partial sums are added before one reduction, and a value is never reduced twice where once is
+enough. Among equal cuts the earliest is taken.
 """
 
 from __future__ import annotations
@@ -31,20 +31,36 @@ def flow_pending(graph: Graph, choices: list[Choice]) -> list[int]:
         The ops through which they flow.
     """
     flowing: set[int] = set()
-    pairs = {pair for choice in choices for form in choice.produced for pair in form.layout.partial}
-    order = [(axis, monoid) for axis in graph.space.axes for monoid in MONOIDS]
-    for axis, monoid in (pair for pair in order if pair in pairs):
-        flowing.update(_Cut(graph, choices, axis, monoid).apply())
+    rank = graph.space.axes.index
+    found = {
+        (_born(choice, at, monoid), monoid)
+        for choice in choices
+        for at, form in enumerate(choice.produced)
+        for _, monoid in form.layout.partial
+    }
+    order = sorted(
+        (pair for pair in found if pair[0]),
+        key=lambda pair: (-len(pair[0]), [rank(a) for a in pair[0]], MONOIDS.index(pair[1])),
+    )
+    for axes, monoid in order:
+        flowing.update(_Cut(graph, choices, axes, monoid).apply())
     return sorted(flowing)
+
+
+def _born(choice: Choice, at: int, monoid: str) -> tuple[str, ...]:
+    """Returns the axes over which an op itself leaves a result pending."""
+    passing = {pending.axis for pending in choice.dist.pending}
+    partial = choice.produced[at].layout.partial
+    return tuple(axis for axis, of in partial if of == monoid and axis not in passing)
 
 
 @dataclass
 class _Cut:
-    """The problem of one axis and one reduction."""
+    """The problem of one reduction, over axes that ops split together."""
 
     graph: Graph
     choices: list[Choice]
-    axis: str
+    axes: tuple[str, ...]
     monoid: str
     born: list[Node] = field(init=False)
     rows: dict[int, tuple[int, ...]] = field(init=False)
@@ -77,15 +93,16 @@ class _Cut:
         for index, operands in self.rows.items():
             if self.number[index] in side:
                 old = self.choices[index]
-                pending = (*old.dist.pending, Pending(self.axis, self.monoid, operands))
-                choice = self.graph.nodes[index].call.choice(old.splits, pending)
+                pending = [Pending(axis, self.monoid, operands) for axis in self.axes]
+                together = (*old.dist.pending, *pending)
+                choice = self.graph.nodes[index].call.choice(old.splits, together)
                 if choice is not None:
                     self.choices[index] = choice
                     found.append(index)
         return found
 
     def _is_born(self, node: Node, at: int) -> bool:
-        return (self.axis, self.monoid) in self.choices[node.index].produced[at].layout.partial
+        return _born(self.choices[node.index], at, self.monoid) == self.axes
 
     def _may_be_pending(self, value: int) -> bool:
         """Whether a value is free, or pinned to be pending this reduction."""
@@ -124,7 +141,8 @@ class _Cut:
         """Returns the operands that are pending together if pieces flow through an op."""
         choice = self.choices[node.index]
         busy = choice.splits.places
-        if self.axis in busy or any(p.axis == self.axis for p in choice.dist.pending):
+        taken = {*busy, *(pending.axis for pending in choice.dist.pending)}
+        if not taken.isdisjoint(self.axes):
             return None
         if any(m != self.monoid for form in choice.produced for _, m in form.layout.partial):
             return None
@@ -181,7 +199,7 @@ class _Cut:
         """Adds the cost of bringing pieces into a form, which readers share."""
         seconds = self.graph.space.seconds(made, needed, self.graph.itemsizes[value])
         # Even where nothing is to be moved, as for empty values, finishing takes an op.
-        finishes = (self.axis, self.monoid) not in needed.layout.partial
+        finishes = any((axis, self.monoid) not in needed.layout.partial for axis in self.axes)
         capacity = max(round(seconds / SECONDS_UNIT), int(finishes))
         if not readers:
             self.flow.edge(start, self.flow.sink, capacity)
@@ -195,5 +213,5 @@ class _Cut:
             self.flow.edge(joint, self.number[reader.index], INFINITE)
 
     def _partial(self, form: Form) -> Form:
-        pending = {**dict(form.layout.partial), self.axis: self.monoid}
+        pending = {**dict(form.layout.partial), **dict.fromkeys(self.axes, self.monoid)}
         return self.graph.space.form(form.layout.with_partial(pending))

@@ -5,9 +5,14 @@ follows from the factor rules. What a user annotated is left alone; what an earl
 is split further, along the new axis.
 
     replicate   nothing is split along the axis
-    data        the batch of every input
+    data        the batch of every input (also called ddp)
     tensor      weights of matrix products and convolutions, by columns or rows
-    fsdp        every parameter along its largest dimension, and the batch
+    expert      the experts of batched weights
+    sequence    with tensor: the sequence of what lies between its blocks
+    context     the sequence of every input
+    zero1       the batch; the optimizer's state along its largest dimension
+    zero2       the batch; the gradients too
+    fsdp        the batch; the parameters too (also called zero3)
 """
 
 from __future__ import annotations
@@ -17,8 +22,10 @@ from dataclasses import replace
 
 from autopar.completion.batch import batch_inputs
 from autopar.completion.call import CallTable
+from autopar.completion.expert import expert
 from autopar.completion.graph import Graph
 from autopar.completion.pinning import extend, pin, split_batch
+from autopar.completion.sequence import context, sequence
 from autopar.completion.space import Space
 from autopar.completion.strategy import AxisPreset, parse_strategy
 from autopar.completion.tensor import split_weights
@@ -26,6 +33,12 @@ from autopar.completion.zero import fsdp, zero1, zero2
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
+
+KEPT_SPLIT = ("zero1", "zero2", "fsdp")
+"""Presets of data-parallel processes that split what they keep."""
+
+LATE = {"sequence": 1, **dict.fromkeys(KEPT_SPLIT, 2)}
+"""Presets that come after the others."""
 
 
 def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program:
@@ -57,10 +70,14 @@ def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
     """Pins values of a graph by a strategy, and returns the presets that it consists of."""
     mesh = graph.space.mesh
     chosen = parse_strategy(strategy, mesh) if strategy.strip() else default_strategy(graph)
-    # These take what the others leave: a dimension that they share costs more to gather.
-    for item in sorted(chosen, key=lambda item: item.preset in ("zero1", "zero2", "fsdp")):
-        if mesh.axis_size(item.axis) > 1:
-            PRESET_FUNCTIONS[item.preset](graph, item.axis)
+    active = [item for item in chosen if mesh.axis_size(item.axis) > 1]
+    for item in active:
+        if item.preset in KEPT_SPLIT:
+            split_batch(graph, item)
+    # Some need to know what others pin: `sequence` the weights that are split, and the last ones
+    # take what is left, as a dimension that they share costs more to gather.
+    for item in sorted(active, key=lambda item: LATE.get(item.preset, 0)):
+        PRESET_FUNCTIONS[item.preset](graph, item.axis)
     return chosen
 
 
@@ -111,6 +128,9 @@ PRESET_FUNCTIONS: Mapping[str, Callable[[Graph, str], None]] = {
     "replicate": replicate,
     "data": data,
     "tensor": tensor,
+    "expert": expert,
+    "sequence": sequence,
+    "context": context,
     "zero1": zero1,
     "zero2": zero2,
     "fsdp": fsdp,

@@ -241,9 +241,12 @@ class Refine:
     def _fixed_axes(
         self, node: Node, splits: Splits, suggested: list[tuple[Splits, int]]
     ) -> list[str]:
-        """Axes along which a weight decides where the op is computed."""
-        fixed = []
+        """Axes along which it is settled, or a weight decides, where the op is computed."""
+        settled = self.graph.settled.get(node.index)
+        fixed = [axis for axis in settled.places if axis in splits.places] if settled else []
         for axis, place in splits.places.items():
+            if axis in fixed:
+                continue
             agreeing = [at for other, at in suggested if other.places.get(axis) == place]
             opposed = any(other.places.get(axis, place) != place for other, _ in suggested)
             if not opposed and not node.steady and any(at in node.weights for at in agreeing):

@@ -64,7 +64,10 @@ def _agreeing(
 
 
 def _computes_by_weight(graph: Graph, choices: list[Choice], node: Node, axes: list[str]) -> bool:
-    """Whether an op is split as its weight is, which is for `refine` to change."""
+    """Whether an op is split as its weight is, which is for `refine` to change, or is settled."""
+    settled = graph.settled.get(node.index)
+    if settled is not None and not settled.places.keys().isdisjoint(axes):
+        return True
     places = choices[node.index].splits.places
     for at in node.weights:
         pin = graph.pins[node.operands[at]]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
+from autopar.completion.lift import lift_sums
 from autopar.completion.pending import flow_pending
 from autopar.completion.refine import GAIN, Refine, stored_form
 from autopar.completion.space import Form
@@ -90,6 +91,7 @@ def _attempt(graph: Graph, *, together: bool) -> Solution:
     pins = list(graph.pins)
     _pin_free_aliases(graph, spread.forms)
     refine = Refine(graph, spread.choices)
+    refine.changed.update(lift_sums(graph, refine.choices))
     flowing = flow_pending(graph, refine.choices)
     forms = [
         stored_form(graph, refine.choices, value) or _input_form(graph, refine.choices, value)

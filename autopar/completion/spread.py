@@ -43,10 +43,30 @@ class Spread:
         self.op_source: list[dict[str, int]] = [{} for _ in graph.nodes]
         self.value_source: list[dict[str, int]] = [{} for _ in graph.values]
         pinned = [at for at, pin in enumerate(graph.pins) if pin is not None and pin.splits.items]
+        pinned.extend(self._settle())
         if not together:
             self._run([at for at in pinned if not graph.steady[at]], steady=False)
         # The rounds before may have stopped next to parameters that have more to say.
         self._run(range(len(graph.values)), steady=True)
+
+    def _settle(self) -> list[int]:
+        """Gives ops the splits that are settled, and returns the values that take them over."""
+        touched: dict[int, None] = {}
+        for index, splits in sorted(self.graph.settled.items()):
+            node = self.graph.nodes[index]
+            choice = node.call.choice(splits)
+            if choice is not None:
+                self.choices[index] = choice
+                touched.update(dict.fromkeys(node.tensors))
+        return self._changed(touched)
+
+    def _changed(self, touched: Iterable[int]) -> list[int]:
+        """Lets values take over splits from the ops around them; returns those that do."""
+        changed = [(v, made) for v in touched if (made := self._take_over(v)) is not None]
+        for value, (form, sources) in changed:
+            self.forms[value] = form
+            self.value_source[value].update(sources)
+        return [value for value, _ in changed]
 
     def _run(self, news: Iterable[int], *, steady: bool) -> None:
         """Runs rounds from these values; with `steady`, parameters start to spread as well."""
@@ -57,12 +77,7 @@ class Spread:
             for node, (choice, sources) in moved:
                 self.choices[node.index] = choice
                 self.op_source[node.index].update(sources)
-            touched = dict.fromkeys(v for node, _ in moved for v in node.tensors)
-            changed = [(v, made) for v in touched if (made := self._take_over(v)) is not None]
-            for value, (form, sources) in changed:
-                self.forms[value] = form
-                self.value_source[value].update(sources)
-            news = [value for value, _ in changed]
+            news = self._changed(dict.fromkeys(v for node, _ in moved for v in node.tensors))
 
     def _next_to(self, values: Iterable[int]) -> list[Node]:
         nodes = {

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from autopar.ir.errors import AnnotationError, near_misses
 from autopar.ir.mesh import ProcessMesh
 
-PRESETS = ("replicate", "data", "tensor", "zero1", "zero2", "fsdp")
+PRESETS = (
+    "replicate",
+    "data",
+    "tensor",
+    "expert",
+    "sequence",
+    "context",
+    "zero1",
+    "zero2",
+    "fsdp",
+)
 
 SAME = {"ddp": "data", "zero3": "fsdp"}
 """Other names of presets."""
@@ -35,6 +45,7 @@ def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
     Args:
         text: `preset:axis` pairs joined by commas; an axis is an index or a name. A preset
             without an axis works along every axis in turn that no other preset of the text names.
+            `sequence` shares the axis of `tensor`.
         mesh: The mesh whose axes are meant.
 
     Raises:
@@ -50,7 +61,7 @@ def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
         name = _preset(preset.strip(), text)
         axes = [_axis(axis, text, mesh)] if colon else free
         chosen.extend(AxisPreset(name, item) for item in axes)
-    axes = [item.axis for item in chosen]
+    axes = [item.axis for item in chosen if item.preset != "sequence"]
     if twice := sorted({axis for axis in axes if axes.count(axis) > 1}):
         raise AnnotationError(f"strategy {text!r} gives axis {', '.join(twice)} to two presets")
     return tuple(chosen)

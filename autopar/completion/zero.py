@@ -6,7 +6,8 @@ stage 1 splits the optimizer's state, stage 2 the gradients too, stage 3 (FSDP) 
 A state that is split makes its update work on pieces: the gradient arrives by a reduce_scatter, and
 a parameter that is whole is gathered behind the update. A parameter that is split is gathered where
 it is used, in the forward and again in the backward pass. Nothing is split for being kept split:
-the ops in between compute as data-parallel processes do (`Graph.keep`).
+the ops in between compute as data-parallel processes do (`Graph.keep`). The batch is split before
+other presets work (`presets.pin_strategy`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autopar.completion.graph import Graph
-from autopar.completion.pinning import pin, split_along, split_batch, split_further
+from autopar.completion.pinning import pin, split_along, split_further
 from autopar.completion.space import Form, bytes_of
 from autopar.completion.spread import Spread
 from autopar.completion.strategy import AxisPreset
@@ -30,17 +31,17 @@ SMALL_CONSTANT_BYTES = 4 * 1024
 
 
 def zero1(graph: Graph, axis: str) -> None:
-    """Splits the optimizer's state, and the batch."""
+    """Splits the optimizer's state."""
     _Zero(graph, AxisPreset("zero1", axis)).run(gradients=False, parameters=False)
 
 
 def zero2(graph: Graph, axis: str) -> None:
-    """Splits the optimizer's state and the gradients, and the batch."""
+    """Splits the optimizer's state and the gradients."""
     _Zero(graph, AxisPreset("zero2", axis)).run(gradients=True, parameters=False)
 
 
 def fsdp(graph: Graph, axis: str) -> None:
-    """Splits parameters, gradients and the optimizer's state, and the batch.
+    """Splits parameters, gradients and the optimizer's state.
 
     Each along its largest dimension that divides evenly, or else unevenly along its largest.
     Dimensions that another preset splits already are taken only where there is no other.
@@ -55,7 +56,6 @@ class _Zero:
         self.graph = graph
         self.preset = preset
         self.axis = preset.axis
-        split_batch(graph, preset)
         self.bases = self._bases()
 
     def run(self, *, gradients: bool, parameters: bool) -> None:

@@ -1,0 +1,71 @@
+"""The `expert` preset: splits the experts of a mixture.
+
+A stack of experts is a weight with a dimension that an op doesn't sum over but keeps apart, in the
+activation and in the result as well: a batched product of (expert, token, feature) with (expert,
+feature, feature). No other weight has one.
+"""
+
+from __future__ import annotations
+
+from autopar.completion.graph import Graph, Node
+from autopar.completion.pinning import extend
+from autopar.completion.space import Form
+from autopar.completion.strategy import AxisPreset
+from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import SubDim
+
+
+def expert(graph: Graph, axis: str) -> None:
+    """Splits the experts of every weight that is a stack of them.
+
+    Raises:
+        AnnotationError: If there is no such weight.
+    """
+    preset = AxisPreset("expert", axis)
+    found = {
+        value: form
+        for node in graph.nodes
+        if node.op.phase == "forward"
+        for at in node.weights
+        for value, form in _stacks(graph, node, at, axis).items()
+    }
+    if not found:
+        raise AnnotationError(
+            f"strategy {preset}: no weight is a stack of experts, that is, has a dimension which"
+            " its op keeps apart in the activation and the result too"
+        )
+    for value, form in sorted(found.items()):
+        extend(graph, value, form, preset)
+
+
+def _stacks(graph: Graph, node: Node, at: int, axis: str) -> dict[int, Form]:
+    """Returns the forms of the parameters behind an op's weight that split its experts."""
+    rule = node.call.rule
+    others = [dims for number, dims in enumerate(rule.operands) if number not in node.weights]
+    for factors in rule.operands[at]:
+        kept = [f for f in factors if f in node.call.splittable and _is_in(f, *rule.results)]
+        stacks = [f for f in kept if any(_is_in(f, dims) for dims in others)]
+        if stacks:
+            splits = graph.space.table.of({stacks[0]: (SubDim(rule.sizes[stacks[0]], (axis,)),)})
+            choice = node.call.choice(splits)
+            if choice is not None:
+                return _behind(graph, node.operands[at], choice.consumed[at])
+    return {}
+
+
+def _is_in(factor: str, *tensors: tuple[tuple[str, ...], ...]) -> bool:
+    return any(factor in dim for dims in tensors for dim in dims)
+
+
+def _behind(graph: Graph, value: int, form: Form) -> dict[int, Form]:
+    """Returns the forms of the parameters of which a weight in this form is made."""
+    producer = graph.producer[value]
+    if producer is None:
+        return {value: form}
+    node, at = producer
+    choice = node.call.choice(node.call.suggest(len(node.operands) + at, form))
+    if choice is None or choice.produced[at] is not form:
+        return {}
+    pairs = zip(node.operands, choice.consumed, strict=True)
+    behind = [_behind(graph, operand, needed) for operand, needed in pairs if needed.splits.items]
+    return {value: found for part in behind for value, found in part.items()}

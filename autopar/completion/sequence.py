@@ -1,0 +1,102 @@
+"""The presets that split sequences: `sequence` between the blocks of `tensor`, `context` all along.
+
+Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models* (2022): behind a
+tensor-parallel block, activations that every process would hold and normalize alike are split along
+the sequence instead. An all_reduce becomes a reduce_scatter, and an all_gather before the next
+block; nothing more is moved, and less is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.completion.batch import sequence_inputs
+from autopar.completion.graph import Graph
+from autopar.completion.pinning import extend, pin, split_stretch
+from autopar.completion.space import Form
+from autopar.completion.spread import Spread
+from autopar.completion.strategy import AxisPreset
+from autopar.ir.errors import AnnotationError
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+
+
+def context(graph: Graph, axis: str) -> None:
+    """Splits the sequence of the inputs.
+
+    Raises:
+        AnnotationError: If no input has a sequence in its second dimension.
+    """
+    preset = AxisPreset("context", axis)
+    for value, stretch in _sequences(graph, preset).items():
+        extend(graph, value, stretch, preset)
+
+
+def sequence(graph: Graph, axis: str) -> None:
+    """Splits the sequence of activations that weights split along the same axis leave whole.
+
+    What these weights split is settled: ops are computed where their weights lie, though gathering
+    a small weight may be cheaper.
+
+    Raises:
+        AnnotationError: If no input has a sequence, or no weight is split along the axis.
+    """
+    preset = AxisPreset("sequence", axis)
+    sequences = _sequences(graph, preset)
+    if not any(
+        form is not None and axis in form.splits.places and graph.steady[value]
+        for value, form in enumerate(graph.pins)
+    ):
+        raise AnnotationError(
+            f"strategy {preset}: no weight is split along {axis}; add tensor:{axis}, or write"
+            f" context:{axis} to split sequences without weights"
+        )
+    places = _places(graph, sequences)
+    blocks = Spread(graph)
+    for node, choice in zip(graph.nodes, blocks.choices, strict=True):
+        if axis in choice.splits.places:
+            place, dim = choice.splits.places[axis]
+            graph.settled[node.index] = graph.space.table.of({place: dim})
+        elif node.op.phase == "forward":
+            _split_results(graph, node.results, blocks.forms, places, preset)
+
+
+def _split_results(
+    graph: Graph,
+    results: Sequence[int],
+    whole: Sequence[Form],
+    places: Sequence[Form],
+    preset: AxisPreset,
+) -> None:
+    """Splits the sequence of what an op between the blocks leaves."""
+    axis, table = preset.axis, graph.space.table
+    for value in results:
+        known = graph.values[value]
+        is_free = graph.pins[value] is None and axis not in whole[value].splits.places
+        if not is_free or known.dtype not in FLOATS or axis not in places[value].splits.places:
+            continue
+        splits = table.merged(whole[value].splits, axis, places[value].splits)
+        if splits is not None:
+            pin(graph, value, graph.space.of_splits(splits, known.global_shape), preset)
+
+
+def _sequences(graph: Graph, preset: AxisPreset) -> dict[int, Form]:
+    """Returns the form of each input whose sequence an axis splits."""
+    found = {
+        value: split_stretch(graph, value, stretch, preset.axis)
+        for value, stretch in sequence_inputs(graph).items()
+    }
+    if not found:
+        raise AnnotationError(
+            f"strategy {preset}: no input has a sequence in its second dimension to split"
+        )
+    return found
+
+
+def _places(graph: Graph, sequences: dict[int, Form]) -> list[Form]:
+    """Returns where the sequence is in every value: how it would spread if nothing else did."""
+    pins = graph.pins
+    graph.pins = [sequences.get(value) for value in range(len(pins))]
+    spread = Spread(graph)
+    graph.pins = pins
+    return spread.forms
