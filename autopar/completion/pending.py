@@ -107,7 +107,7 @@ class _Cut:
     def _may_be_pending(self, value: int) -> bool:
         """Whether a value is free, or pinned to be pending this reduction."""
         pin = self.graph.pins[value]
-        return pin is None or (self.axis, self.monoid) in pin.layout.partial
+        return pin is None or {(a, self.monoid) for a in self.axes} <= set(pin.layout.partial)
 
     def _is_kept(self, node: Node) -> bool:
         """Whether a result is pinned to be pending, so that pieces had better flow that far."""
