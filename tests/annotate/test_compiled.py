@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import autopar
-from autopar.annotate import ProcessMesh, apply_mesh, as_mesh, pipeline_stage, shard
+from autopar.annotate import MeshLike, ProcessMesh, apply_mesh, as_mesh, pipeline_stage, shard
 from autopar.annotate.mapping_text import Entry
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mark import Mark
@@ -152,10 +152,19 @@ def test_a_pattern_without_a_match_shows_what_is_near(pattern: str, message: str
     assert message in str(error.value)
 
 
+def test_a_mark_and_a_pattern_must_agree() -> None:
+    with pytest.raises(AnnotationError) as error:
+        compiled(Net(marked=True), {"blocks.1.up.weight": [None, "tp"]})
+    line = Block.forward.__code__.co_firstlineno + 2
+    assert f"two pins disagree about %blocks.1.up.weight: [16@tp, 8] by {__file__}:{line}" in str(
+        error.value
+    )
+
+
 class Wrong(nn.Module):
     """A model around a function that marks."""
 
-    def __init__(self, *, stage: int = 0, mesh: ProcessMesh | None = None, rank: int = 2) -> None:
+    def __init__(self, *, stage: int = 0, mesh: MeshLike | None = None, rank: int = 2) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 12)
         self.stage = stage
@@ -225,7 +234,7 @@ def test_a_device_mesh_marks(device_mesh: DeviceMesh, strict: bool) -> None:
 
 
 def test_a_model_is_compiled_for_a_device_mesh(device_mesh: DeviceMesh) -> None:
-    model = Wrong(mesh=None)
+    model = Wrong(mesh=device_mesh)
     done = autopar.compile(model, batch(0)[0], mesh=device_mesh)
     assert done.compiled.serial.mesh == MESH
 
