@@ -1,6 +1,6 @@
 """The order of the passes, from a model to a build folder.
 
-    frontend -> annotate -> completion -> legalize -> partition -> mapping -> strip
+    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> mapping -> strip
 
 Passes never call one another; this is the one place that knows their order.
 """
@@ -38,7 +38,7 @@ from autopar.ir.text import print_program
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
-from autopar.partition import Partition
+from autopar.partition import Coalesce, Partition
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ Observer = Callable[[str, Program], None]
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
 
-PASSES = ("annotate", "complete", "legalize", "partition", "map", "strip")
+PASSES = ("annotate", "complete", "legalize", "partition", "coalesce", "map", "strip")
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,10 @@ def compile_program(
     for each in passes:
         program = each(program)
         seen(each.name, program)
-    partition = Partition(options.cluster, planner)
-    partitioned = partition(program)
-    seen(partition.name, partitioned)
+    partitioned = program
+    for each in (Partition(options.cluster, planner), Coalesce(options.cluster)):
+        partitioned = each(partitioned)
+        seen(each.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
     entries = (*report, *explain(program, planner))
     return Compiled(program, partitioned, deployment, entries)

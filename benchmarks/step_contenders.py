@@ -8,7 +8,7 @@ DistributedDataParallel, and `fully_shard`. And the compiled programs, from a bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -84,23 +85,29 @@ def blocks(size: Size) -> nn.Sequential:
     return nn.Sequential(*(Block(size.hidden, size.heads) for _ in range(size.layers)))
 
 
-def optimizer_of(model: nn.Module, size: Size) -> torch.optim.Optimizer:
+def optimizer_of(parameters: Iterable[nn.Parameter], size: Size) -> torch.optim.Optimizer:
     """Returns the optimizer that all contenders have."""
     if size.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, fused=size.fused)
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=size.fused)
+        return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, fused=size.fused)
+    return torch.optim.AdamW(parameters, lr=1e-3, fused=size.fused)
 
 
 def _looped(model: nn.Module, size: Size, take: Callable[[Tensor], Tensor]) -> Step:
     """Returns the usual training step of a model; `take` is the rank's part of a batch."""
-    optimizer = optimizer_of(model, size)
+    # Fused kernels take no lists of both kinds.
+    kinds = (
+        [p for p in model.parameters() if isinstance(p, DTensor) is kind] for kind in (True, False)
+    )
+    optimizers = [optimizer_of(parameters, size) for parameters in kinds if parameters]
 
     def step(batch: Batch) -> Tensor:
         x, target = map(take, batch)
-        optimizer.zero_grad()
+        for each in optimizers:
+            each.zero_grad()
         loss = F.mse_loss(model(x), target)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        for each in optimizers:
+            each.step()
         return loss.detach()
 
     return step
@@ -251,7 +258,7 @@ def write_builds(size: Size, world: int, folder: Path) -> None:
             mesh=f"ranks={world}",
             strategy=strategy,
             loss=F.mse_loss,
-            optimizer=optimizer_of(model, size),
+            optimizer=optimizer_of(model.parameters(), size),
         ).save(folder / name)
 
 

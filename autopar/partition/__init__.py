@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autopar.partition.coalesce import Coalesce
 from autopar.partition.spmd import Partition
 
-__all__ = ["Partition"]
+__all__ = ["Coalesce", "Partition"]

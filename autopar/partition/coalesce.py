@@ -1,0 +1,258 @@
+"""Coalesces small reductions: one collective on a buffer instead of one for each value.
+
+A collective takes a latency however small it is, and gradients are many. So reductions that are
+alike and don't wait for one another are joined, as DistributedDataParallel does with its buckets
+(Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, 2020):
+
+    cat of the flat operands -> all_reduce or reduce_scatter -> slices, as views
+
+Reductions move to where their operands are known, and those of a bucket to the last of them. Views
+of a result move along. What would take longer to copy than a collective's latency stays alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from autopar.cost.cluster import Cluster
+from autopar.cost.collectives import CommunicationModel
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+
+BUCKET_BYTES = 25 * 2**20
+"""Bytes of a bucket at most: DistributedDataParallel's default."""
+
+ALL_REDUCE, REDUCE_SCATTER = "comm.all_reduce", "comm.reduce_scatter"
+
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default",
+        "_unsafe_view.default",
+        "t.default",
+        "transpose.int",
+        "permute.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "unsqueeze.default",
+        "expand.default",
+    )
+)
+"""Ops of one operand that compute nothing."""
+
+
+@dataclass(frozen=True)
+class Coalesce:
+    """Joins reductions of a partitioned program.
+
+    Attributes:
+        cluster: Predicts latencies and the seconds of copies.
+        bucket_bytes: Bytes that are joined at most.
+    """
+
+    name: ClassVar[str] = "coalesce"
+    cluster: Cluster
+    bucket_bytes: int = BUCKET_BYTES
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the program with its reductions joined."""
+        assert program.mesh is not None
+        model = CommunicationModel(self.cluster, program.mesh)
+        functions = {
+            name: _Coalescing(function, model, self.bucket_bytes).run()
+            for name, function in program.functions.items()
+        }
+        return replace(program, functions=functions)
+
+
+@dataclass
+class _Bucket:
+    """Reductions to be joined, and the views of their results.
+
+    Attributes:
+        last: Position of the last of the reductions.
+        ops: The reductions.
+        views: The views that were put off.
+        nbytes: Bytes of the operands.
+    """
+
+    last: int = 0
+    ops: list[Op] = field(default_factory=list)
+    views: list[Op] = field(default_factory=list)
+    nbytes: int = 0
+
+
+class _Coalescing:
+    """Rewrites one function."""
+
+    def __init__(self, function: Function, model: CommunicationModel, limit: int) -> None:
+        self.function = function
+        self.model = model
+        self.limit = limit
+        self.values = dict(function.values)
+        self.outputs = frozenset(function.outputs)
+        self.open: dict[tuple[object, ...], _Bucket] = {}
+        self.bucket_of: dict[str, tuple[object, ...]] = {}
+        self.placed: dict[int, list[Op]] = {}
+        self.dropped: set[int] = set()
+
+    def run(self) -> Function:
+        ops = self._hoisted()
+        for at, op in enumerate(ops):
+            self._look_at(at, op)
+        for key in list(self.open):
+            self._close(key)
+        found: list[Op] = []
+        for at, op in enumerate(ops):
+            if at not in self.dropped:
+                found.append(op)
+            found.extend(self.placed.get(at, ()))
+        return replace(self.function, ops=tuple(found), values=self.values)
+
+    def _hoisted(self) -> list[Op]:
+        """Returns the ops with each reduction right behind what computes its operand."""
+        producers = self.function.producers()
+        moved: dict[int, list[Op]] = {}
+        for op in self.function.ops:
+            if self._is_reduction(op) and op.operands[0] in producers:
+                moved.setdefault(id(producers[op.operands[0]]), []).append(op)
+        gone = {id(op) for ops in moved.values() for op in ops}
+        found: list[Op] = []
+        for op in self.function.ops:
+            if id(op) not in gone:
+                _append_with(found, op, moved)
+        return found
+
+    def _look_at(self, at: int, op: Op) -> None:
+        keys = list(dict.fromkeys(self.bucket_of[n] for n in op.operands if n in self.bucket_of))
+        if op.kind in VIEWS and len(keys) == 1 and len(op.operands) == 1:
+            self.open[keys[0]].views.append(op)
+            self.bucket_of.update((name, keys[0]) for name in op.results)
+            self.dropped.add(at)
+            return
+        for key in keys:
+            self._close(key)
+        if not self._is_joinable(op):
+            return
+        key, nbytes = self._key(op), self._nbytes(op)
+        if key in self.open and self.open[key].nbytes + nbytes > self.limit:
+            self._close(key)
+        bucket = self.open.setdefault(key, _Bucket())
+        bucket.ops.append(op)
+        bucket.last, bucket.nbytes = at, bucket.nbytes + nbytes
+        self.bucket_of[op.results[0]] = key
+        self.dropped.add(at)
+
+    def _close(self, key: tuple[object, ...]) -> None:
+        bucket = self.open.pop(key)
+        self.bucket_of = {name: own for name, own in self.bucket_of.items() if own != key}
+        joined = self._joined(bucket.ops) if len(bucket.ops) > 1 else bucket.ops
+        self.placed.setdefault(bucket.last, []).extend((*joined, *bucket.views))
+
+    def _is_reduction(self, op: Op) -> bool:
+        return op.kind in (ALL_REDUCE, REDUCE_SCATTER) and isinstance(op.arg("axes"), tuple)
+
+    def _is_joinable(self, op: Op) -> bool:
+        """Whether an op is a reduction of which blocks are even and copies are cheap."""
+        if not self._is_reduction(op):
+            return False
+        operand, result = self.values[op.operands[0]], self.values[op.results[0]]
+        if not _is_known(operand) or not _is_known(result):
+            return False
+        if op.kind == REDUCE_SCATTER and not self._is_even(op, operand, result):
+            return False
+        latency = self.model.all_reduce(0, _axes(op))
+        return 0 < self.model.local_copy(self._nbytes(op)) < latency
+
+    def _is_even(self, op: Op, operand: Value, result: Value) -> bool:
+        parts = self._parts(op)
+        return op.arg("dim") == 0 and operand.shape[0] == result.shape[0] * parts
+
+    def _parts(self, op: Op) -> int:
+        sizes = self.model.mesh.axis_sizes()
+        return math.prod(sizes[axis] for axis in _axes(op))
+
+    def _key(self, op: Op) -> tuple[object, ...]:
+        dtype = self.values[op.operands[0]].dtype
+        return op.kind, _axes(op), op.arg("monoid"), dtype, op.microbatch
+
+    def _nbytes(self, op: Op) -> int:
+        operand = self.values[op.operands[0]]
+        return math.prod(operand.global_shape) * operand.itemsize
+
+    def _joined(self, members: Sequence[Op]) -> list[Op]:
+        """Returns the ops of a bucket. The first dimension of its buffer is that of the blocks."""
+        last = members[-1]
+        scattered = last.kind == REDUCE_SCATTER
+        lead, kept = ((self._parts(last),), (1,)) if scattered else ((), ())
+        dim = len(lead)
+        found: list[Op] = []
+        flat: list[Ref] = []
+        for op in members:
+            operand = self.values[op.operands[0]]
+            size = math.prod(operand.global_shape) // math.prod(lead)
+            name = self._value(f"{op.results[0]}.flat", operand, (*lead, size))
+            found.append(_view(op, operand.name, name, (*lead, size)))
+            flat.append(Ref(name))
+        total = sum(self._size(ref.name, dim) for ref in flat)
+        like = self.values[last.operands[0]]
+        bucket = self._value(f"{last.results[0]}.bucket", like, (*lead, total))
+        reduced = self._value(f"{last.results[0]}.reduced", like, (*kept, total))
+        found.append(_local(last, "aten.cat.default", {"tensors": tuple(flat), "dim": dim}, bucket))
+        found.append(replace(last.with_operands([bucket]), results=(reduced,)))
+        start = 0
+        for op, ref in zip(members, flat, strict=True):
+            end = start + self._size(ref.name, dim)
+            found.extend(self._sliced(op, reduced, dim, start, end))
+            start = end
+        return found
+
+    def _size(self, name: str, dim: int) -> int:
+        return self.values[name].global_shape[dim]
+
+    def _sliced(self, op: Op, buffer: str, dim: int, start: int, end: int) -> Iterable[Op]:
+        """Yields what takes a result out of a buffer."""
+        result = self.values[op.results[0]]
+        shape = (*self.values[buffer].global_shape[:dim], end - start)
+        piece = self._value(f"{result.name}.slice", result, shape)
+        # The caller may keep an output, which must not keep the buffer.
+        kind = "aten.slice_copy.Tensor" if result.name in self.outputs else "aten.slice.Tensor"
+        extent: Mapping[str, Arg] = {"self": Ref(buffer), "dim": dim, "start": start, "end": end}
+        yield _local(op, kind, extent, piece)
+        yield _view(op, piece, result.name, result.global_shape)
+
+    def _value(self, name: str, like: Value, shape: tuple[int, ...]) -> str:
+        """Adds a value to which no layout belongs, under a fresh name."""
+        fresh = name
+        while fresh in self.values:
+            fresh += "_"
+        self.values[fresh] = replace(like, name=fresh, shape=shape, role="activation", dist=None)
+        return fresh
+
+
+def _append_with(found: list[Op], op: Op, moved: Mapping[int, Sequence[Op]]) -> None:
+    """Appends an op, and those that are to follow it."""
+    found.append(op)
+    for each in moved.get(id(op), ()):
+        _append_with(found, each, moved)
+
+
+def _axes(op: Op) -> tuple[str, ...]:
+    axes = op.arg("axes")
+    assert isinstance(axes, tuple)
+    return tuple(map(str, axes))
+
+
+def _is_known(value: Value) -> bool:
+    return all(isinstance(size, int) for size in value.shape)
+
+
+def _local(op: Op, kind: str, args: Mapping[str, Arg], result: str) -> Op:
+    """Returns an op of a bucket's, at the place of one of its reductions."""
+    return replace(op, kind=kind, args=tuple(args.items()), results=(result,))
+
+
+def _view(op: Op, operand: str, result: str, shape: tuple[int, ...]) -> Op:
+    return _local(op, "aten.view.default", {"self": Ref(operand), "size": shape}, result)
