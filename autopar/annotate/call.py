@@ -21,11 +21,38 @@ DimsMappings = Mapping[Key, Sequence[DimMapping]]
 RESULT = "result"
 
 
+class ShardedCall:
+    """A function with marks on its operands and results; see `shard_op`.
+
+    An object and not a closure, so that a copy of a model calls the copy's layer.
+    """
+
+    def __init__(self, fn: Callable[..., Any], mesh: MeshLike | None, wanted: DimsMappings) -> None:
+        self.fn = fn
+        self.mesh = mesh
+        self.names = _names(fn)
+        self.of_results = {key: entry for key, entry in wanted.items() if _is_result(key)}
+        self.of_operands = {key: entry for key, entry in wanted.items() if not _is_result(key)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        operands: dict[Key, Any] = dict(enumerate(args))
+        operands.update(kwargs)
+        position = {name: at for at, name in enumerate(self.names) if at < len(args)}
+        wanted = {position.get(str(key), key): each for key, each in self.of_operands.items()}
+        _check("operand", wanted, [*operands, *position])
+        if len(wanted) < len(self.of_operands):
+            given = ", ".join(map(repr, self.of_operands))
+            raise AnnotationError(f"shard_op: two of {given} are the same operand; leave one out")
+        marked = _marked(operands, self.mesh, wanted)
+        positional = (marked[at] for at in range(len(args)))
+        results = self.fn(*positional, **{key: marked[key] for key in kwargs})
+        return _results(results, self.mesh, self.of_results)
+
+
 def shard_op(
-    fn: Callable[..., Any],
-    mesh: MeshLike | None,
-    dims_mapping_by_tensor: DimsMappings,
-) -> Callable[..., Any]:
+    fn: Callable[..., Any], mesh: MeshLike | None, dims_mapping_by_tensor: DimsMappings
+) -> ShardedCall:
     """Returns a function that calls `fn` with marked operands and returns marked results.
 
         matmul = shard_op(torch.matmul, mesh, {0: ["dp", -1], "result": ["dp", "tp"]})
@@ -41,21 +68,7 @@ def shard_op(
     Raises:
         AnnotationError: At the call, if there is no such tensor, or a dims_mapping doesn't fit.
     """
-    names = _names(fn)
-    of_results = {key: entry for key, entry in dims_mapping_by_tensor.items() if _is_result(key)}
-    of_operands = {k: entry for k, entry in dims_mapping_by_tensor.items() if k not in of_results}
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        operands: dict[Key, Any] = dict(enumerate(args))
-        operands.update(kwargs)
-        position = {name: at for at, name in enumerate(names) if at < len(args)}
-        wanted = {position.get(str(key), key): entry for key, entry in of_operands.items()}
-        _check("operand", wanted, [*operands, *position])
-        marked = _marked(operands, mesh, wanted)
-        positional = (marked[at] for at in range(len(args)))
-        return _results(fn(*positional, **{key: marked[key] for key in kwargs}), mesh, of_results)
-
-    return call
+    return ShardedCall(fn, mesh, dims_mapping_by_tensor)
 
 
 def _results(results: Any, mesh: MeshLike | None, wanted: DimsMappings) -> Any:

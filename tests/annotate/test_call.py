@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -85,6 +86,7 @@ def test_the_results_are_those_of_the_function() -> None:
         (product, {"result.0": ["dp", None]}, "no result 'result.0', only result"),
         (pair, {"result": ["dp"]}, "no result 'result', only result.0, result.1"),
         (product, {0: ["dp"]}, "one entry per dimension"),
+        (product, {0: ["dp", -1], "x": [-1, "dp"]}, "two of 0, 'x' are the same operand"),
     ],
 )
 def test_what_the_call_lacks_is_an_error(
@@ -93,3 +95,10 @@ def test_what_the_call_lacks_is_an_error(
     tensors = (X, Y) if function is product else (X,)
     with pytest.raises(AnnotationError, match=message):
         shard_op(function, MESH, mappings)(*tensors)
+
+
+def test_a_copy_of_a_model_calls_its_own_layer() -> None:
+    layer = nn.Linear(6, 8)
+    copied, call = copy.deepcopy((layer, shard_op(layer, MESH, {0: ["dp", None]})))
+    assert call.fn is copied
+    assert call.fn is not layer

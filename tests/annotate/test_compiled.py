@@ -13,7 +13,15 @@ from torch.nn import functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import autopar
-from autopar.annotate import MeshLike, ProcessMesh, apply_mesh, as_mesh, pipeline_stage, shard
+from autopar.annotate import (
+    MeshLike,
+    ProcessMesh,
+    apply_mesh,
+    as_mesh,
+    pipeline_stage,
+    shard,
+    shard_op,
+)
 from autopar.annotate.mapping_text import Entry
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mark import Mark
@@ -30,12 +38,13 @@ class Block(nn.Module):
         super().__init__()
         self.up = nn.Linear(8, 16)
         self.down = nn.Linear(16, 8)
+        self.lower = shard_op(self.down, MESH, {"input": [0, 1]})
 
     def forward(self, x: Tensor) -> Tensor:
         x = shard(x, None, ["dp", None])
         weight = shard(self.up.weight, MESH, ["tp", None])
-        h = shard(F.gelu(F.linear(x, weight, self.up.bias)), MESH, [0, 1])
-        out: Tensor = shard(x + self.down(h), None, ["dp", -1])
+        h = F.gelu(F.linear(x, weight, self.up.bias))
+        out: Tensor = shard(x + self.lower(h), None, ["dp", -1])
         return out
 
 
