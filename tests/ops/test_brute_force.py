@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import cache
 
 import pytest
@@ -10,8 +11,11 @@ from tests.ops.brute_force import missing_strategies, valid_strategies
 from tests.ops.sample import Sample, f, i, s
 from tests.ops.validate import Finding, all_samples, validate
 
-FAST = 24
-"""Of so many ops two are tried here; `make validate-rules` tries all."""
+SHARES = 24
+"""In so many shares ops are tried; `make validate-rules` tries all."""
+
+FAST = 4
+"""A share without ops whose kernels die of operands that don't fit, which take minutes."""
 
 
 @cache
@@ -53,9 +57,9 @@ def test_a_split_that_a_rule_lacks_is_named() -> None:
     }
 
 
-@pytest.mark.parametrize("first", [0, 7])
-def test_rules_lack_no_split(first: int) -> None:
-    chosen = list(samples())[first::FAST]
+def test_rules_lack_no_split() -> None:
+    # By name, so that the share stays as it is if an op comes.
+    chosen = [kind for kind in samples() if zlib.crc32(kind.encode()) % SHARES == FAST]
     assert [_lack(validate(kind, samples()[kind])) for kind in chosen] == [[] for _ in chosen]
 
 

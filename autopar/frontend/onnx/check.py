@@ -244,7 +244,8 @@ def _check_operator(label: str, node: NodeProto, opsets: dict[str, int], context
         context.problems.add(
             label,
             f"{node.op_type} is of the unknown domain {domain!r}",
-            "give it a function body in the model, or export without custom operators",
+            "an ONNX file doesn't say what it computes: give it a function body in the model, or"
+            " compile the torch module, whose custom ops are kept",
         )
     elif domain not in opsets:
         context.problems.add(label, f"no opset of its domain {domain or 'ai.onnx'!r} is imported")
