@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
 import torch
 
+from autopar.ir.expr import evaluate
 from autopar.pipeline import Compiled
 from tests import captured
 from tests.captured import Captured
@@ -99,6 +101,69 @@ def test_heads_of_key_and_value_fewer_than_ranks(kv_heads: int, gqa: str) -> Non
         assert captured.kinds(parallel(program, tp, "none", *shards)) == MEGATRON
 
 
+GROUPED = ("split", "slice", "heads", "nested")
+
+
+@pytest.mark.parametrize("kv_heads", [4, *slow(2, 3, 1)])
+@pytest.mark.parametrize("variant", GROUPED)
+def test_fused_projections_with_fewer_heads_of_key_and_value(variant: str, kv_heads: int) -> None:
+    """Each part of the weight is split for itself, as if it were stored for itself."""
+    layer = Layer(
+        variant, SIZE, 12, kv_heads, norm="rms", gated="fused", bias=kv_heads == 2, causal=True
+    )
+    program = captured.exported(layer, x=sample())
+    for tp in (2, 3, 4):
+        for done in (
+            parallel(program, tp, "none", *pins(layer)),
+            parallel(program, tp, "tensor:0"),
+        ):
+            assert captured.kinds(done) == MEGATRON
+            assert shape_of_part(done, 0)[0] <= SIZE // 2
+
+
+def shape_of_part(done: Compiled, start: int) -> tuple[int, ...]:
+    """Returns the local shape, on the first rank, of the part of the weight that starts here."""
+    mesh = done.partitioned.mesh
+    assert mesh is not None
+    first = dict.fromkeys(mesh.dim_names, 0)
+    (port,) = (
+        port
+        for port in done.partitioned.signature.inputs
+        if port.label == "qkv.weight" and port.part is not None and port.part.start[0] == start
+    )
+    return tuple(math.prod(evaluate(sub.length, first) for sub in dim) for dim in port.box)
+
+
+def test_a_flat_pin_of_a_fused_weight_is_one_of_each_part() -> None:
+    layer = Layer("split", SIZE, 12, 4, norm="rms", bias=False)
+    program = captured.exported(layer, x=sample())
+    done = parallel(program, 2, "none", *pins(layer))
+    assert [shape_of_part(done, start)[0] for start in (0, 96, 128)] == [48, 16, 16]
+    # Two heads of key for three ranks: each computes those that it needs.
+    layer = Layer("split", SIZE, 12, 2, norm="rms", bias=False)
+    done = parallel(captured.exported(layer, x=sample()), 3, "none", *pins(layer))
+    assert [shape_of_part(done, start)[0] for start in (0, 96, 112)] == [32, 16, 16]
+    key = done.serial.main.values["qkv.weight[96:112]"].origin
+    assert key is not None
+    assert "qkv.weight=[tp,-1]" in key.detail
+    assert "a small part" in key.detail
+
+
+@pytest.mark.parametrize(
+    ("mesh", "strategy"), [("1", ""), ("dp=2", "data:0"), ("fs=3", "fsdp:0"), ("dp=2", "none")]
+)
+def test_fused_projections_stay_one_product_where_no_axis_splits_them(
+    mesh: str, strategy: str
+) -> None:
+    layer = Layer("split", SIZE, 12, 4, norm="rms", bias=False)
+    program = captured.exported(layer, x=sample())
+    done = captured.compiled(
+        program, mesh, strategy, *(["x=[dp,-1,-1]"] if strategy == "none" else [])
+    )
+    captured.check(program, done)
+    assert not any(port.part for port in done.serial.signature.inputs)
+
+
 def layouts(case: str, layer: Layer) -> tuple[str, list[str], dict[str, int]]:
     """Returns a mesh, pins, and the collectives that they need."""
     tensor, attention = {"all_reduce": 2}, {"all_gather": 2}
@@ -177,6 +242,17 @@ def test_training_reduces_twice_forward_and_twice_backward(variant: str, explici
         done = captured.compiled(source, f"tp={tp}", strategy, *shards)
         captured.check(source, done, 1e-4)
         assert captured.kinds(done) == Counter({"all_reduce": 4})
+
+
+@pytest.mark.parametrize("tp", [2, *slow(3, 4)])
+@pytest.mark.parametrize("kv_heads", [4, *slow(2, 1)])
+def test_training_with_fewer_heads_of_key_and_value(kv_heads: int, tp: int) -> None:
+    """The gradient of the fused weight is returned part by part."""
+    layer = Layer("split", SIZE, 12, kv_heads, norm="rms", gqa="expand", gated=True, causal=True)
+    source = captured.capture(training(layer), layer.state_dict(), {"x": sample()})
+    done = captured.compiled(source, f"tp={tp}", "none", *pins(layer))
+    captured.check(source, done, 1e-4)
+    assert captured.kinds(done) == Counter({"all_reduce": 4})
 
 
 @pytest.mark.parametrize("variant", ["separate", "split", "interleaved"])

@@ -24,7 +24,7 @@ class Layer(nn.Module):
         gqa: How heads of key and value serve several of the query: `interleave`, `expand`, or
             `enable` (the fused op does it).
         norm: `layer` or `rms`.
-        gated: Whether the perceptron has a gate, as Llama's.
+        gated: Whether the perceptron has a gate, as Llama's; `fused` for one weight with `up`.
         bias: Whether linear layers have a bias.
         causal: Whether a position sees only those before it.
     """
@@ -39,7 +39,7 @@ class Layer(nn.Module):
         explicit: bool = False,
         gqa: str = "interleave",
         norm: str = "layer",
-        gated: bool = False,
+        gated: bool | str = False,
         bias: bool = True,
         causal: bool = False,
     ) -> None:
@@ -55,8 +55,9 @@ class Layer(nn.Module):
         else:
             self.qkv = nn.Linear(size, size + 2 * narrow, bias=bias)
         self.out = nn.Linear(size, size, bias=bias)
-        self.up = nn.Linear(size, 4 * size, bias=bias)
-        self.gate = nn.Linear(size, 4 * size, bias=bias) if gated else None
+        self.fused_gate = gated == "fused"
+        self.up = nn.Linear(size, (8 if self.fused_gate else 4) * size, bias=bias)
+        self.gate = nn.Linear(size, 4 * size, bias=bias) if gated is True else None
         self.down = nn.Linear(4 * size, size, bias=bias)
         kind = nn.LayerNorm if norm == "layer" else nn.RMSNorm
         self.norm1, self.norm2 = kind(size), kind(size)
@@ -64,8 +65,13 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         y = self.norm2(x)
-        wide = F.gelu(self.up(y)) if self.gate is None else F.silu(self.gate(y)) * self.up(y)
-        return x + self.down(wide)
+        return x + self.down(self.wide(y))
+
+    def wide(self, y: Tensor) -> Tensor:
+        if self.fused_gate:
+            gate, up = self.up(y).chunk(2, -1)
+            return F.silu(gate) * up
+        return F.gelu(self.up(y)) if self.gate is None else F.silu(self.gate(y)) * self.up(y)
 
     def attention(self, x: Tensor) -> Tensor:
         q, k, v = self.parts(x)
@@ -170,6 +176,33 @@ def grouped_split(y: Tensor, heads: int, kv_heads: int) -> Parts:
     return _heads(q, heads), _heads(k, kv_heads), _heads(v, kv_heads)
 
 
+def grouped_slice(y: Tensor, heads: int, kv_heads: int) -> Parts:
+    """Phi-3: the same, by slices."""
+    head = y.shape[-1] // (heads + 2 * kv_heads)
+    first, second = heads * head, (heads + kv_heads) * head
+    return (
+        _heads(y[..., :first], heads),
+        _heads(y[..., first:second], kv_heads),
+        _heads(y[..., second:], kv_heads),
+    )
+
+
+def grouped_heads(y: Tensor, heads: int, kv_heads: int) -> Parts:
+    """The same, cut where the columns are heads already."""
+    b, s, _ = y.shape
+    y = y.view(b, s, heads + 2 * kv_heads, -1).transpose(1, 2)
+    q, k, v = y.split([heads, kv_heads, kv_heads], 1)
+    return q, k, v
+
+
+def grouped_nested(y: Tensor, heads: int, kv_heads: int) -> Parts:
+    """The query first, then key and value from the rest."""
+    head = y.shape[-1] // (heads + 2 * kv_heads)
+    q, kv = y.split([heads * head, 2 * kv_heads * head], -1)
+    k, v = kv.chunk(2, -1)
+    return _heads(q, heads), _heads(k, kv_heads), _heads(v, kv_heads)
+
+
 def grouped_interleaved(y: Tensor, heads: int, kv_heads: int) -> Parts:
     """Falcon: columns are (groups) (queries of the group, key, value) (head size)."""
     b, s, _ = y.shape
@@ -193,6 +226,9 @@ FUSED: Mapping[str, Callable[[Tensor, int], Parts]] = {
 
 FUSED_GROUPED: Mapping[str, Callable[[Tensor, int, int], Parts]] = {
     "split": grouped_split,
+    "slice": grouped_slice,
+    "heads": grouped_heads,
+    "nested": grouped_nested,
     "interleaved": grouped_interleaved,
 }
 """The same where several query heads share one of key and value."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from autopar.completion.apart import splits_parts, ways_apart
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
 from autopar.completion.place import place_pins
 from autopar.completion.presets import pin_strategy
+from autopar.completion.refine import GAIN
 from autopar.completion.share import share_moves
-from autopar.completion.solve import solve
+from autopar.completion.solve import Solution, solve
 from autopar.completion.space import Space
 from autopar.completion.write import write_replicated, write_solution
 from autopar.cost import Cluster, ReshardPlanner
@@ -47,16 +49,28 @@ class Complete:
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         space = Space(program.mesh, self.cluster, self.planner)
-        main = share_moves(renew_views(program.main))
-        graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs, main.aliases)
-        place_pins(graph)
-        if self.strategy is not None:
-            pin_strategy(graph, self.strategy)
+        calls = CallTable(space)
+        done, solution = self._solved(program, calls)
+        if space.axes:
+            for apart in ways_apart(program):
+                other, found = self._solved(apart, calls)
+                cheaper = found.seconds < solution.seconds * (1 - GAIN)
+                if cheaper and splits_parts(other, found):
+                    done, solution = other, found
         functions = {
             name: write_replicated(function, space.mesh)
             for name, function in program.functions.items()
             if name != "main"
         }
-        done = write_solution(main, solve(graph))
-        ordered = {name: functions.get(name, done) for name in program.functions}
-        return replace(program, functions=ordered)
+        main = write_solution(done.main, solution)
+        ordered = {name: functions.get(name, main) for name in program.functions}
+        return replace(done, functions=ordered)
+
+    def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Solution]:
+        """Returns a program as it was completed, and what was decided about it."""
+        main = share_moves(renew_views(program.main))
+        graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)
+        place_pins(graph)
+        if self.strategy is not None:
+            pin_strategy(graph, self.strategy)
+        return program.with_main(main), solve(graph)

@@ -54,7 +54,7 @@ class Graph:
         pins: Form of each value that is pinned, else None.
         annotated: The values that the user pinned.
         placed: Those whose pin was given a place within its dimension (`completion.place`).
-        origins: Why the others are pinned, by value.
+        origins: Why the others are pinned, or lie as they will, by value, where that is known.
         outputs: Positions of the values that are results of the whole.
         aliases: (output, input) pairs that share storage, hence a layout.
         kept: The axes along which a value is split only while it is kept (see `keep`).
@@ -79,7 +79,7 @@ class Graph:
         self.origins = {
             at: value.origin
             for at, value in enumerate(self.values)
-            if value.dist is not None and value.origin is not None and value.origin.kind == "preset"
+            if value.origin is not None and (value.dist is None or value.origin.kind == "preset")
         }
         self.annotated = frozenset(
             at for at, pin in enumerate(self.pins) if pin is not None and at not in self.origins

@@ -263,6 +263,24 @@ class BoxDim:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Where the tensor of a port lies within a larger one, which is what the user knows.
+
+    Completion may take a fused weight apart, of which each part is split for itself. The weights
+    file holds the whole weight as before.
+
+    Attributes:
+        of: Name of the larger tensor.
+        shape: Its global shape.
+        start: Its index of the port's first element, along each dimension.
+    """
+
+    of: str
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Port:
     """An input or output as the user sees it, and the piece of it that a rank holds.
 
@@ -279,6 +297,7 @@ class Port:
         fill: Of an input: what all its elements are unless something else is given. State that
             is in no weights file starts with it, and a learning rate is it until it is changed.
         aliases: Further labels of it: the other names of a tied parameter.
+        part: Where it lies in the tensor that the label names; None if it is all of that.
     """
 
     name: str
@@ -289,6 +308,7 @@ class Port:
     box: tuple[tuple[BoxDim, ...], ...] = ()
     fill: float | None = None
     aliases: tuple[str, ...] = ()
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)

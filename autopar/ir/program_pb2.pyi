@@ -314,8 +314,17 @@ class Signature(_message.Message):
         SUB_DIMS_FIELD_NUMBER: _ClassVar[int]
         sub_dims: _containers.RepeatedCompositeFieldContainer[Signature.BoxDim]
         def __init__(self, sub_dims: _Optional[_Iterable[_Union[Signature.BoxDim, _Mapping]]] = ...) -> None: ...
+    class Part(_message.Message):
+        __slots__ = ("of", "shape", "start")
+        OF_FIELD_NUMBER: _ClassVar[int]
+        SHAPE_FIELD_NUMBER: _ClassVar[int]
+        START_FIELD_NUMBER: _ClassVar[int]
+        of: int
+        shape: _containers.RepeatedScalarFieldContainer[int]
+        start: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, of: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ...) -> None: ...
     class Port(_message.Message):
-        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill", "aliases")
+        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill", "aliases", "part")
         NAME_FIELD_NUMBER: _ClassVar[int]
         LABEL_FIELD_NUMBER: _ClassVar[int]
         DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +333,7 @@ class Signature(_message.Message):
         BOX_FIELD_NUMBER: _ClassVar[int]
         FILL_FIELD_NUMBER: _ClassVar[int]
         ALIASES_FIELD_NUMBER: _ClassVar[int]
+        PART_FIELD_NUMBER: _ClassVar[int]
         name: int
         label: int
         dtype: int
@@ -332,7 +342,8 @@ class Signature(_message.Message):
         box: _containers.RepeatedCompositeFieldContainer[Signature.Box]
         fill: float
         aliases: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ..., aliases: _Optional[_Iterable[int]] = ...) -> None: ...
+        part: Signature.Part
+        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ..., aliases: _Optional[_Iterable[int]] = ..., part: _Optional[_Union[Signature.Part, _Mapping]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Signature.Port]

@@ -26,11 +26,14 @@ from autopar.ir.serde_read import program_from_proto
 from autopar.ir.serde_tables import Corrupt
 from autopar.ir.serde_write import write_program
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The version of the format that this code writes, and the newest that it understands."""
 
 MINIMUM_READER_VERSION = 2
 """The oldest version whose readers understand what this code writes."""
+
+PARTS_VERSION = 4
+"""The oldest version whose readers understand ports that are parts of a larger tensor."""
 
 MAX_BYTES = (1 << 31) - 1
 """protobuf writes larger messages without an error, but nothing can read them."""
@@ -50,7 +53,9 @@ def program_to_bytes(program: Program) -> bytes:
         InvalidInputError: If it would take more than 2 GiB, or names a value that doesn't exist.
     """
     what = f"program {program.name!r}"
-    return _to_bytes(lambda file: write_program(program, file.program), what)
+    ports = (*program.signature.inputs, *program.signature.outputs)
+    oldest = PARTS_VERSION if any(port.part for port in ports) else MINIMUM_READER_VERSION
+    return _to_bytes(lambda file: write_program(program, file.program), what, oldest)
 
 
 def program_from_bytes(data: bytes, source: str = "program") -> Program:
@@ -113,10 +118,10 @@ def content_of(data: bytes, source: str = "file") -> str:
     return _parse(data, source).WhichOneof("content") or ""
 
 
-def _to_bytes(write: Callable[[pb.File], None], what: str) -> bytes:
-    file = pb.File(
-        magic=MAGIC, format_version=FORMAT_VERSION, minimum_reader_version=MINIMUM_READER_VERSION
-    )
+def _to_bytes(
+    write: Callable[[pb.File], None], what: str, oldest: int = MINIMUM_READER_VERSION
+) -> bytes:
+    file = pb.File(magic=MAGIC, format_version=FORMAT_VERSION, minimum_reader_version=oldest)
     try:
         write(file)
         size = file.ByteSize()

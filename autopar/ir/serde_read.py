@@ -26,6 +26,7 @@ from autopar.ir.program import (
     Function,
     Op,
     OpDist,
+    Part,
     Pending,
     Port,
     Program,
@@ -226,7 +227,11 @@ class _ProgramReader:
             box=box,
             fill=_number(port.fill) if port.HasField("fill") else None,
             aliases=tuple(map(self._text, port.aliases)),
+            part=self._part(port.part) if port.HasField("part") else None,
         )
+
+    def _part(self, part: pb.Signature.Part) -> Part:
+        return Part(self._text(part.of), tuple(part.shape), tuple(part.start))
 
 
 def _number(number: float) -> float:

@@ -272,6 +272,10 @@ class _ProgramWriter:
         if port.fill is not None:
             message.fill = math.nan if math.isnan(port.fill) else port.fill
         message.aliases.extend(map(self._string, port.aliases))
+        if port.part is not None:
+            message.part.of = self._string(port.part.of)
+            message.part.shape.extend(port.part.shape)
+            message.part.start.extend(port.part.start)
 
 
 def _depth(arg: Arg) -> int:

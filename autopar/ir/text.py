@@ -48,6 +48,9 @@ A TYPE is a dtype and a shape, with the mesh axes that split a dimension: `f32[8
     as "label"             the user's name, of inputs and outputs of main
     box [8[dp * 4; 4], 64] its global shape and, where a rank has a piece, [start; length]
     ~implied("by %x")      the origin. Results of an op that has one have the same, unless `~none`
+    fill 0.0               what its elements are unless something else is given, of inputs of main
+    part "w" [16, 768] from [8, 0]
+                           where it lies in a larger tensor, of inputs and outputs of main
     loc("file", 12, "name")
 
 An OP is `kind(name=argument, ...)`. Arguments: `%x`, `[1, 2]`, `"text"`, `1.0`, `true`, `none`,

@@ -153,7 +153,15 @@ class _ProgramParser:
         label = name if declared.label is None else declared.label
         box = declared.box or ()
         return Port(
-            name, label, value.dtype, shape, value.role, box, declared.fill, declared.aliases
+            name,
+            label,
+            value.dtype,
+            shape,
+            value.role,
+            box,
+            declared.fill,
+            declared.aliases,
+            declared.part,
         )
 
     def _function(self) -> Function:
@@ -171,9 +179,8 @@ class _ProgramParser:
         if name == "main":
             self._main = parser
         elif parser.has_ports():
-            cursor.fail(
-                "only the inputs and outputs of main have `as`, `also`, `box` or `fill`", start
-            )
+            what = "`as`, `also`, `box`, `fill` or `part`"
+            cursor.fail(f"only the inputs and outputs of main have {what}", start)
         return function
 
 
@@ -280,8 +287,11 @@ class _FunctionParser:
             names.append(self._used_value())
             label = self._cursor.string() if self._cursor.keyword("as") else None
             box = self._parts.box() if self._cursor.keyword("box") else None
+            part = self._parts.part() if self._cursor.keyword("part") else None
             placeholder = Value(names[-1], "f32", ())
-            self._outputs.append(Declared(placeholder, False, False, label, box, None, (), start))
+            self._outputs.append(
+                Declared(placeholder, False, False, label, box, None, (), part, start)
+            )
             more = self._cursor.sign(",")
         return tuple(names)
 
@@ -300,7 +310,13 @@ class _FunctionParser:
     def _port(self, declared: Declared, level: str) -> Port:
         value = self._values[declared.value.name]
         port = make_port(
-            value, level, declared.label, declared.box, declared.fill, declared.aliases
+            value,
+            level,
+            declared.label,
+            declared.box,
+            declared.fill,
+            declared.aliases,
+            declared.part,
         )
         if port is None:
             self._cursor.fail(

@@ -17,6 +17,7 @@ from autopar.ir.program import (
     BoxDim,
     DType,
     OpDist,
+    Part,
     Pending,
     Ref,
 )
@@ -261,6 +262,18 @@ class PartsParser:
         monoid, axis = self.monoid_and_axis()
         self._cursor.expect("(")
         return Pending(axis, monoid, self._cursor.listed(self._cursor.integer, ")"))
+
+    def part(self) -> Part:
+        """Reads what follows `part`: `"w" [16, 768] from [8, 0]`."""
+        name = self._cursor.string("the name of the tensor that it is a part of")
+        shape = self._integers()
+        if not self._cursor.keyword("from"):
+            self._cursor.fail_expecting("from [...], the index where the part begins")
+        return Part(name, shape, self._integers())
+
+    def _integers(self) -> tuple[int, ...]:
+        self._cursor.expect("[")
+        return self._cursor.listed(self._cursor.integer, "]")
 
     def box(self) -> Box:
         """Reads what follows `box`."""

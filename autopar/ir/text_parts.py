@@ -9,7 +9,7 @@ from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.expr import Expr, axes_of
 from autopar.ir.layout import DimLayout, Layout, Origin, dim_str
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import DTYPE_BYTES, Arg, BoxDim, DType, Op, OpDist, Port, Ref, Value
+from autopar.ir.program import DTYPE_BYTES, Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
 from autopar.ir.text_words import integers, kind, quote, value_name, word
 
 CONSTANTS: Mapping[str, Arg] = {
@@ -196,10 +196,11 @@ def port_clauses(
     box: Sequence[Sequence[BoxDim]] | None,
     fill: float | None,
     aliases: Sequence[str],
+    part: Part | None,
 ) -> Iterator[str]:
-    """Yields `as "label"`, `box [8[dp * 4; 4], 768]`, `fill 0.0`, each unless it is None.
+    """Yields what a port says, each unless it is None, and `also "label"` for each alias.
 
-    And `also "label"` for each alias.
+    `as "label"`, `box [8[dp * 4; 4], 768]`, `fill 0.0` and `part "w" [16, 768] from [8, 0]`.
     """
     if label is not None:
         yield f"as {quote(label)}"
@@ -209,6 +210,8 @@ def port_clauses(
         yield f"fill {fill!r}"
     for alias in aliases:
         yield f"also {quote(alias)}"
+    if part is not None:
+        yield f"part {quote(part.of)} {list(part.shape)} from {list(part.start)}"
 
 
 def port_line(port: Port) -> str:
@@ -216,7 +219,8 @@ def port_line(port: Port) -> str:
     shape = ", ".join(map(str, port.shape))
     head = f"{value_name(port.name)}: {word(port.dtype)}[{shape}] {word(port.role)}"
     label = None if port.label == port.name else port.label
-    return " ".join((head, *port_clauses(label, port.box or None, port.fill, port.aliases)))
+    clauses = port_clauses(label, port.box or None, port.fill, port.aliases, port.part)
+    return " ".join((head, *clauses))
 
 
 def _box_dim(dim: Sequence[BoxDim]) -> str:

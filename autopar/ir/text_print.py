@@ -248,9 +248,9 @@ def _inline_ports(program: Program) -> Ports | None:
             box = None if port.box == default_box(value, program.level) else port.box
             # A `return` has no room for these.
             fill, aliases = (port.fill, port.aliases) if side == "input" else (None, ())
-            if make_port(value, program.level, label, box, fill, aliases) != port:
+            if make_port(value, program.level, label, box, fill, aliases, port.part) != port:
                 return None
-            found[side, at] = tuple(port_clauses(label, box, fill, aliases))
+            found[side, at] = tuple(port_clauses(label, box, fill, aliases, port.part))
     return found
 
 

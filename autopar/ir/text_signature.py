@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autopar.ir.layout import Layout, local_extent
-from autopar.ir.program import BoxDim, Port, Program, Signature, Value
+from autopar.ir.program import BoxDim, Part, Port, Program, Signature, Value
 
 Box = tuple[tuple[BoxDim, ...], ...]
 
@@ -35,6 +35,7 @@ def make_port(
     box: Box | None,
     fill: float | None = None,
     aliases: tuple[str, ...] = (),
+    part: Part | None = None,
 ) -> Port | None:
     """Returns the port of a value with this label and box, by default its name and layout's box.
 
@@ -50,7 +51,7 @@ def make_port(
         if len(shape) != len(value.shape):
             return None
     label = value.name if label is None else label
-    return Port(value.name, label, value.dtype, shape, value.role, box, fill, aliases)
+    return Port(value.name, label, value.dtype, shape, value.role, box, fill, aliases, part)
 
 
 def derived_signature(program: Program) -> Signature | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autopar.ir.expr import IntExpr
-from autopar.ir.program import LEVELS, Arg, Function, Op, Port, Program, Ref, Value
+from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
 from autopar.ir.text_words import value_name
 from autopar.ir.verify_function import type_of, type_str
 from autopar.ir.verify_problems import Problems, one_of
@@ -59,6 +59,16 @@ def _check_port(port: Port, value: Value, level: str, problems: Problems) -> Non
     boxed = tuple(math.prod(sub.size for sub in dim) for dim in port.box)
     if port.box and boxed != port.shape:
         problems.add(f"{subject}: box", f"one of a tensor {list(port.shape)}", list(boxed))
+    if port.part is not None and not _fits(port.shape, port.part):
+        expected = f"one of {list(port.shape)} within a tensor {list(port.part.shape)}"
+        problems.add(f"{subject}: part", expected, f"one from {list(port.part.start)}")
+
+
+def _fits(shape: Sequence[int], part: Part) -> bool:
+    if not len(shape) == len(part.start) == len(part.shape):
+        return False
+    dims = zip(part.start, shape, part.shape, strict=True)
+    return all(start + size <= whole for start, size, whole in dims)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -29,6 +29,17 @@ Box = tuple[tuple[Extent, ...], ...]
 """Per tensor dimension, the extents of its sub-dimensions, major to minor."""
 
 
+Region = tuple[tuple[int, int], ...]
+"""Per tensor dimension, (start, length) of a part of a larger tensor."""
+
+
+def narrowed(tensor: Tensor, region: Region | None) -> Tensor:
+    """Returns the view of a tensor that is within a region; all of it for None."""
+    for dim, (start, length) in enumerate(region or ()):
+        tensor = tensor.narrow(dim, start, length)
+    return tensor
+
+
 def whole_box(shape: Sequence[int]) -> Box:
     """Returns the box of a rank that holds the whole tensor."""
     return tuple((Extent(size, 0, size),) for size in shape)
@@ -79,16 +90,16 @@ def is_empty(box: Box) -> bool:
 
 def take(tensor: Tensor, box: Box) -> Tensor:
     """Returns a rank's piece of a global tensor, contiguous; a copy unless it is a plain view."""
-    return _narrowed(tensor, box).reshape(box_shape(box)).contiguous()
+    return _exposed(tensor, box).reshape(box_shape(box)).contiguous()
 
 
 def place(tensor: Tensor, piece: Tensor, box: Box) -> None:
     """Writes a rank's piece into a contiguous global tensor."""
-    target = _narrowed(tensor, box)
+    target = _exposed(tensor, box)
     target.copy_(piece.reshape(target.shape))
 
 
-def _narrowed(tensor: Tensor, box: Box) -> Tensor:
+def _exposed(tensor: Tensor, box: Box) -> Tensor:
     extents = [extent for dim in box for extent in dim]
     view = tensor.reshape([extent.size for extent in extents])
     for axis, extent in enumerate(extents):

@@ -33,6 +33,8 @@ from autopar.runtime.ports import (
     Arrays,
     check_inputs,
     default_of,
+    label_of,
+    labelled,
     plain_outputs,
     rank_arguments,
     read_weights,
@@ -97,7 +99,7 @@ class Session:
             inputs: Global inputs by label, the same on all ranks. A program that draws random
                 numbers has an input `seed`, 0 if it is left out; give each training step its own.
             gather: Whether rank 0 returns the global outputs and the others nothing; otherwise
-                each rank returns its pieces.
+                each rank returns its pieces, those of an output in parts by their own names.
             updates: Whether new content of parameters and other state is returned too.
 
         Raises:
@@ -114,7 +116,10 @@ class Session:
             wanted = range(len(ports)) if updates else plain_outputs(self.program)
             if gather:
                 return self._gathering.outputs({at: results[at] for at in wanted})
-            return {ports[at].label or ports[at].name: results[at] for at in wanted}
+            return {
+                ports[at].name if ports[at].part else label_of(ports[at]): results[at]
+                for at in wanted
+            }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
         """Runs the program like the model that it was compiled from.
@@ -132,12 +137,13 @@ class Session:
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
         given = label_batch((args, kwargs), labels)
-        results = list(self.run(given, gather=False).items())
-        outputs = {
-            label: self.whole("outputs", at, {self.rank: piece}, True)
-            for at, (label, piece) in enumerate(results)
+        results = self.run(given, gather=False).values()
+        gathered = {
+            at: self.whole("outputs", at, {self.rank: piece}, True)
+            for at, piece in zip(plain_outputs(self.program), results, strict=True)
         }
-        whole = {label: tensor for label, tensor in outputs.items() if tensor is not None}
+        found = {at: tensor for at, tensor in gathered.items() if tensor is not None}
+        whole = labelled(self.program.signature.outputs, found)
         return whole if len(whole) > 1 else next(iter(whole.values()))
 
     @property

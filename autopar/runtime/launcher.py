@@ -21,7 +21,7 @@ from autopar.ir.build import read_build
 from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.distributed import DEFAULT_TIMEOUT
-from autopar.runtime.ports import Arrays, check_inputs, user_inputs
+from autopar.runtime.ports import Arrays, check_inputs, label_of, user_inputs
 from autopar.runtime.weights import WeightFile, write_weights
 
 SHUTDOWN_SECONDS = 35.0
@@ -57,7 +57,7 @@ def launch(
     """
     found = read_build(build)
     tensors = check_inputs(found.serial, inputs)
-    labels = {port.name: port.label or port.name for port in user_inputs(found.serial)}
+    labels = {port.name: label_of(port) for port in user_inputs(found.serial)}
     with tempfile.TemporaryDirectory(prefix="autopar-") as name:
         folder = Path(name)
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"
@@ -73,8 +73,8 @@ def launch(
         if status:
             raise RuntimeFailure(_what_happened(folder, log))
         outputs = _read_all(output)
-        ports = (port.label or port.name for port in found.serial.signature.outputs)
-        return {label: outputs[label] for label in ports if label in outputs}
+        wanted = map(label_of, found.serial.signature.outputs)
+        return {label: outputs[label] for label in wanted if label in outputs}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:

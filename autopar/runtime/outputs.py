@@ -14,7 +14,7 @@ from autopar.ir.program import Port, Program
 from autopar.runtime.boxes import Box, box_shape, is_empty, place
 from autopar.runtime.communication import carried, restored
 from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.ports import port_box
+from autopar.runtime.ports import labelled, port_box
 
 Side = Literal["inputs", "outputs"]
 
@@ -60,13 +60,10 @@ class Gathering:
         Args:
             results: What this rank has of them, by position.
         """
-        found: dict[str, Tensor] = {}
         ports = ports_of(self.deployment.program_of(0), "outputs")
-        for at, result in results.items():
-            whole = self.to_first("outputs", at, result)
-            if whole is not None:
-                found[ports[at].label or ports[at].name] = whole
-        return found
+        gathered = {at: self.to_first("outputs", at, result) for at, result in results.items()}
+        found = {at: whole for at, whole in gathered.items() if whole is not None}
+        return labelled(ports, found)
 
     def to_first(self, side: Side, at: int, mine: Tensor) -> Tensor | None:
         """Returns a global value, in main memory, on rank 0; None elsewhere.

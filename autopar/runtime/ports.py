@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import SEED, STORED_ROLES, Port, Program
-from autopar.runtime.boxes import Box, box_shape, resolve_box, take
+from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.weights import WeightFile
 
@@ -60,7 +60,7 @@ def with_seed(program: Program, inputs: Arrays, seed: int | None) -> dict[str, A
         return dict(inputs)
     if port is None:
         raise InvalidInputError("a seed is given, but the program draws no random numbers")
-    label = port.label or port.name
+    label = label_of(port)
     if label in inputs:
         raise InvalidInputError(f"a seed is given, and another one as input {label!r}; give one")
     return {**inputs, label: seed}
@@ -76,7 +76,7 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
     Raises:
         InvalidInputError: If inputs are missing, unknown, or of the wrong shape or dtype.
     """
-    ports = {port.label or port.name: port for port in user_inputs(program)}
+    ports = {label_of(port): port for port in user_inputs(program)}
     problems = [
         f"there is no input {label!r}{near_misses(label, ports) or _listing(ports)}"
         for label in inputs
@@ -150,9 +150,40 @@ def read_weights(
 
 def _read_weight(port: Port, file: WeightFile, box: Box, device: str) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
-    if port.fill is not None and port.name not in file.entries:
+    name, shape = (port.part.of, port.part.shape) if port.part else (port.name, port.shape)
+    if port.fill is not None and name not in file.entries:
         return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
-    return file.read(port.name, dtype, port.shape, box, device)
+    return file.read(name, dtype, shape, box, device, _region(port))
+
+
+def _region(port: Port) -> Region | None:
+    """Returns where a port lies within a larger tensor."""
+    if port.part is None:
+        return None
+    return tuple(zip(port.part.start, port.shape, strict=True))
+
+
+def label_of(port: Port) -> str:
+    """Returns the user's name for an input or output; its parts have the same."""
+    return port.label or port.name
+
+
+def labelled(ports: Sequence[Port], tensors: Mapping[int, Tensor]) -> dict[str, Tensor]:
+    """Returns global tensors by label, the parts of one put together.
+
+    Args:
+        ports: All inputs, or all outputs.
+        tensors: Tensors of some of them, by position.
+    """
+    found: dict[str, Tensor] = {}
+    for at, tensor in tensors.items():
+        port = ports[at]
+        if port.part is None:
+            found[label_of(port)] = tensor
+            continue
+        whole = found.setdefault(label_of(port), tensor.new_empty(port.part.shape))
+        narrowed(whole, _region(port)).copy_(tensor)
+    return found
 
 
 def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[str, Any]:
@@ -176,7 +207,7 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
             drawn = torch.randn(port.shape, generator=generator)
         else:
             drawn = torch.randint(0, 2, port.shape, generator=generator)
-        inputs[port.label or port.name] = drawn.to(dtype)
+        inputs[label_of(port)] = drawn.to(dtype)
     return inputs
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.emit import emit
-from autopar.runtime.ports import Arrays, check_inputs, rank_arguments
+from autopar.runtime.ports import Arrays, check_inputs, labelled, rank_arguments
 from autopar.runtime.specialize import specialize
 from autopar.runtime.stepper import Trace, describe_op, step
 
@@ -43,11 +43,7 @@ def run_serial(
         with torch.no_grad():
             request = next(steps)
     except StopIteration as finished:
-        ports = program.signature.outputs
-        return {
-            port.label or port.name: result
-            for port, result in zip(ports, finished.value, strict=True)
-        }
+        return labelled(program.signature.outputs, dict(enumerate(finished.value)))
     except AutoparError as error:
         raise RuntimeFailure(f"serial program: {error}") from error
     raise RuntimeFailure(f"a serial program has no collectives: {describe_op(request.op)}")

@@ -25,6 +25,7 @@ from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports import (
     Arrays,
     check_inputs,
+    labelled,
     plain_outputs,
     port_box,
     rank_arguments,
@@ -118,12 +119,11 @@ class VirtualMesh:
         program = self.ranks[0].program
         ports = program.signature.outputs
         wanted = range(len(ports)) if updates else plain_outputs(program)
-        return {
-            ports[at].label or ports[at].name: self.whole(
-                "outputs", at, {rank: result[at] for rank, result in results.items()}
-            )
+        wholes = {
+            at: self.whole("outputs", at, {rank: result[at] for rank, result in results.items()})
             for at in wanted
         }
+        return labelled(ports, wholes)
 
     def execute(
         self, arguments: Mapping[int, tuple[Tensor, ...]], trace: RankTrace | None = None

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.runtime.boxes import Box, take
+from autopar.runtime.boxes import Box, Region, narrowed, take
 
 _NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -93,6 +93,7 @@ class WeightFile:
         shape: tuple[int, ...],
         box: Box,
         device: torch.device | str = "cpu",
+        region: Region | None = None,
     ) -> Tensor:
         """Returns a rank's piece of a tensor, in memory of its own.
 
@@ -102,6 +103,7 @@ class WeightFile:
             shape: The global shape that the program expects.
             box: The rank's piece.
             device: Where the piece goes.
+            region: The part of the tensor that the box is a piece of; all of it by default.
 
         Raises:
             InvalidInputError: If there is no such tensor or it is of another dtype or shape.
@@ -116,7 +118,7 @@ class WeightFile:
                 f"weight {name!r} in {self.path} is {_type(entry.dtype, entry.shape)}, the program"
                 f" expects {_type(dtype, shape)}; compile again"
             )
-        mapped = self._file.get_tensor(name)
+        mapped = narrowed(self._file.get_tensor(name), region)
         piece = take(mapped, box)
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)

@@ -25,6 +25,7 @@ from autopar.ir.program import (
     Function,
     Op,
     OpDist,
+    Part,
     Pending,
     Port,
     Program,
@@ -262,6 +263,15 @@ def _ops(
 
 
 @st.composite
+def parts(draw: st.DrawFn) -> Part | None:
+    if draw(st.booleans()):
+        return None
+    dims = draw(st.lists(st.tuples(sizes, sizes), max_size=2))
+    shape, start = (tuple(dim[at] for dim in dims) for at in (0, 1))
+    return Part(draw(any_text), shape, start)
+
+
+@st.composite
 def ports(draw: st.DrawFn, value: Value, axes: tuple[str, ...]) -> Port:
     """Ports of a value. Some say more than the value does."""
     sub = st.builds(BoxDim, sizes, exprs(axes), exprs(axes))
@@ -273,7 +283,17 @@ def ports(draw: st.DrawFn, value: Value, axes: tuple[str, ...]) -> Port:
         shape = tuple(draw(st.lists(sizes, max_size=2)))
     label = draw(st.one_of(st.just(value.name), any_text))
     aliases = tuple(draw(st.lists(any_text, max_size=2)))
-    return Port(value.name, label, value.dtype, shape, value.role, box, draw(fills), aliases)
+    return Port(
+        value.name,
+        label,
+        value.dtype,
+        shape,
+        value.role,
+        box,
+        draw(fills),
+        aliases,
+        draw(parts()),
+    )
 
 
 @st.composite
