@@ -7,7 +7,7 @@ piece of every part, is no product of sub-dimensions.
 
 Here it is found out which values are sections of one another: from an op that takes unequal pieces
 of a dimension, the boundaries are carried through the factors of the ops around it, back to the
-stored weights (and, in training, on to their gradients and new contents), until each way ends at
+stored weights (and on to their gradients, if a program returns them), until each way ends at
 an op that takes or puts such pieces, or that sums them up.
 """
 

@@ -226,6 +226,13 @@ def test_a_newer_format_that_old_readers_understand_is_read() -> None:
     assert program_from_bytes(file.SerializeToString() + b"\xc0\x3e\x01") == COMPLETED
 
 
+def test_only_files_with_parts_need_a_reader_that_knows_them() -> None:
+    for part, oldest in (("", 2), (' part "v" [8] from [4]', 4)):
+        program = parse_program(f"program serial parameter %w: f32[4]{part} return %w")
+        file = pb.File.FromString(serde.program_to_bytes(program))
+        assert file.minimum_reader_version == oldest
+
+
 def test_every_truncation_is_refused() -> None:
     data = program_to_bytes(COMPLETED)
     for length in range(len(data)):

@@ -22,6 +22,7 @@ from autopar.ir.program import (
     Function,
     Op,
     OpDist,
+    Part,
     Pending,
     Port,
     Program,
@@ -364,6 +365,15 @@ def test_inputs_say_what_they_are_filled_with_unless_given() -> None:
     program = parse_program(f"program serial\n{line}\nreturn %lr")
     assert program.signature.inputs[0].fill == 3e-4
     assert f"  {line}\n" in print_program(program)
+
+
+def test_parts_of_a_larger_tensor() -> None:
+    line = 'parameter %w_k: f32[4, 8] as "qkv" part "w" [16, 8] from [8, 0]'
+    program = parse_program(f'program serial\n{line}\nreturn %w_k as "k"')
+    assert program.signature.inputs[0].part == Part("w", (16, 8), (8, 0))
+    assert f"  {line}\n" in print_program(program)
+    with pytest.raises(TextError, match=re.escape("expected from [...], the index where")):
+        parse_program(line.replace("from", "at"))
 
 
 def test_a_signature_that_differs_from_main_is_spelled_out() -> None:

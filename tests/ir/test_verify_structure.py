@@ -161,6 +161,11 @@ def test_what_text_cannot_say(program: Program, message: str) -> None:
             "signature { input %x: f32[8] input output %y: f32[8] activation box [4[0; 2]] }",
             "port %y: box: expected one of a tensor [8], got [4]",
         ),
+        (
+            'signature { input %x: f32[8] input part "w" [12] from [5]'
+            " output %y: f32[8] activation }",
+            "port %x: part: expected one of [8] within a tensor [12], got one from [5]",
+        ),
     ],
 )
 def test_ports(text: str, message: str) -> None:

@@ -51,6 +51,15 @@ def test_sub_dimensions_of_a_fused_weight() -> None:
     assert take(torch.arange(12), box).tolist() == [2, 3, 6, 7, 10, 11]
 
 
+def test_a_piece_of_a_part_of_a_stored_weight(tmp_path: Path) -> None:
+    whole = torch.arange(24.0).reshape(8, 3)
+    write_weights(tmp_path / "weights", {"w": whole})
+    box = ((Extent(2, 1, 1), Extent(2, 0, 2)), (Extent(3, 0, 3),))
+    with WeightFile(tmp_path / "weights") as file:
+        piece = file.read("w", torch.float32, (8, 3), box, region=((3, 4), (0, 3)))
+    assert torch.equal(piece, whole[5:7])
+
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.int64, torch.bool, torch.uint16)
 
 
