@@ -25,8 +25,8 @@ from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
-from autopar.runtime.kernels import kernel, signature, to_torch
-from autopar.runtime.updates import InPlace, Writes, plan_writes
+from autopar.runtime.kernels import in_place_kernel, kernel, signature, to_torch
+from autopar.runtime.updates import InPlace, Mutation, Writes, plan_writes
 
 
 def emit(
@@ -82,7 +82,10 @@ class _Emitter:
             body.bind(name, body.graph.placeholder(_identifier(name)), None)
         writes = plan_writes(self.program) if self.in_place and function.name == "main" else None
         for at, op in enumerate(function.ops):
-            body.add(op)
+            if writes is not None and at in writes.mutations:
+                body.mutate(op, writes.mutations[at])
+            else:
+                body.add(op)
             if writes is not None:
                 body.write(writes, at)
         body.graph.output(tuple(body.nodes[name] for name in function.outputs))
@@ -121,6 +124,19 @@ class _Body:
             self.bind(op.results[0], self._collective(op), op)
         else:
             self._compute(op)
+
+    def mutate(self, op: Op, mutation: Mutation) -> None:
+        """Adds an op in the form that writes its results into operands."""
+        clone = torch.ops.aten.clone.default
+        before = {name: self.nodes[name] for name in mutation.copied}
+        for name, node in before.items():
+            copied = Op("aten.clone.default", (), (name,), phase=op.phase)
+            dense = {"memory_format": torch.contiguous_format}
+            self.nodes[name] = self._node(copied, "call_function", clone, (node,), dense)
+        self._node(op, "call_function", in_place_kernel(op.kind), *self._arguments(op))
+        for result, operand in mutation.results.items():
+            self.nodes[result] = self.nodes[operand]
+        self.nodes.update(before)
 
     def write(self, writes: Writes, at: int) -> None:
         """Adds what is written after an op, and before that the call of the guard."""

@@ -140,6 +140,35 @@ def may_alias(kind: str) -> bool:
     return returned or bool(found._can_decompose())
 
 
+@cache
+def written_arguments(kind: str) -> tuple[str, ...]:
+    """Returns the arguments that the in-place form of an op writes its results into, in order.
+
+    Nothing if torch has no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
+
+    Raises:
+        InvalidInputError: If there is no such kernel.
+    """
+    strict = kind in _STRIDES and kind not in _FUSED
+    if kind in _VIEWS or strict or not kind.startswith("aten."):
+        return ()
+    name, _, overload = kind.removeprefix("aten.").rpartition(".")
+    form = getattr(getattr(torch.ops.aten, f"{name}_", None), overload, None)
+    if form is None:
+        return ()
+    arguments = form._schema.arguments
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def in_place_kernel(kind: str) -> Kernel:
+    """Returns the in-place form of an op that has `written_arguments`.
+
+    What fused steps write must be contiguous.
+    """
+    name, _, overload = kind.rpartition(".")
+    return kernel(f"{name}_.{overload}")
+
+
 def to_torch(arg: Arg) -> Any:
     """Returns an argument as torch takes it: dtypes as `torch.dtype`, lists as lists.
 
@@ -208,6 +237,8 @@ def _with_strides(strict: Kernel, dense: Callable[[torch.Tensor], torch.Tensor])
     """Returns a kernel that first makes its operands as dense as it needs them."""
 
     def prepare(value: Any) -> Any:
+        if isinstance(value, list):
+            return [prepare(item) for item in value]
         return dense(value) if isinstance(value, torch.Tensor) else value
 
     def prepared(*args: Any, **kwargs: Any) -> Any:
@@ -225,6 +256,14 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 def _dense_rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if not tensor.ndim or tensor.stride(-1) == 1 else tensor.contiguous()
 
+
+_FUSED = frozenset(
+    f"aten._fused_{name}{form}.{overload}"
+    for name in ("adam", "adamw", "sgd", "adagrad")
+    for form in ("", "_")
+    for overload in ("default", "tensor_lr")
+)
+"""Steps of optimizers, which go over the memory of a parameter and its gradient side by side."""
 
 # These ignore strides on the CPU: they refuse tensors that aren't contiguous, or read them wrong
 # without a word.
@@ -256,6 +295,7 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten.view_as_complex_copy.default": _dense,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _dense_rows,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _dense_rows,
+    **dict.fromkeys(sorted(_FUSED), _dense),
 }
 
 

@@ -318,7 +318,8 @@ class Trainer:
             stored = self.ranks.stored[rank]
             for port, output in zip(ports, outputs, strict=True):
                 if port.name in self._updates:
-                    stored[self._updates[port.name]] = output
+                    # In place, it is the same memory; kernels that write there need it dense.
+                    stored[self._updates[port.name]] = output.contiguous()
         self._results = results
 
     def _whole(self, side: Side, at: int) -> Tensor:

@@ -2,24 +2,25 @@
 
 Aliases of a function say which outputs are the new content of which inputs. Training keeps these
 inputs, so a new value is written over the old one as soon as nothing reads that any more: memory
-holds the state and one new value, not the state twice.
+holds the state and one new value, not the state twice. An op that has a form which writes into its
+operands, as fused optimizer steps do, is carried out in that form.
 
-Kernels may return views of their operands. So an input is read as long as anything is that may be
-a view of it, and where the new content itself may be one, it takes the input's place instead.
+Kernels may return views of their operands. So a tensor is read as long as anything is that may be
+a view of it, and where new content itself may be a view of an input, it takes the input's place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from autopar.ir.program import Function, Op, Program
-from autopar.runtime.kernels import may_alias
+from autopar.ir.program import Function, Op, Program, refs
+from autopar.runtime.kernels import may_alias, written_arguments
 
-Sources = Mapping[str, frozenset[str]]
-"""The inputs of a function whose storage each of its values may share; none if absent."""
+Pair = tuple[str, str]
+"""(output, input): the output is the new content of the input."""
 
 
 class Abandoned(BaseException):
@@ -42,31 +43,49 @@ class InPlace:
 
 
 @dataclass(frozen=True)
+class Mutation:
+    """That an op writes its results into operands.
+
+    Attributes:
+        results: The operand that becomes each result.
+        copied: The operands of which a copy is written to, since they are read later or elsewhere.
+    """
+
+    results: Mapping[str, str]
+    copied: frozenset[str]
+
+
+@dataclass
 class Writes:
-    """What is written when.
+    """What is written when; ops by their position.
 
     Attributes:
         guard: The op after which the guard is called.
-        after: Pairs (output, input) to write, by the op after which nothing reads the input.
+        after: What to write after an op, since then nothing reads the input.
+        mutations: The ops that write into their operands.
     """
 
     guard: int
-    after: Mapping[int, tuple[tuple[str, str], ...]]
+    after: dict[int, list[Pair]] = field(default_factory=dict)
+    mutations: dict[int, Mutation] = field(default_factory=dict)
 
 
 def plan_writes(program: Program) -> Writes:
-    """Returns what `main` may write in place, and when; positions are those of its ops."""
+    """Returns what `main` may write in place, and when."""
     main = program.main
-    found = _Reads(program, main)
-    guard = _guard(main, found.producers)
-    shared = {name for output, _ in main.aliases for name in found.sources.get(output, ())}
-    shared.update(_returned(main, found.sources))
-    after: dict[int, list[tuple[str, str]]] = {}
+    storage = _Storage(program, main)
+    writes = Writes(_guard(main, storage.producers))
+    shared = _shared(main, storage)
     for output, source in main.aliases:
-        if output in found.producers and source not in shared and not found.sources.get(output):
-            at = max(guard, found.producers[output], found.last.get(source, -1))
-            after.setdefault(at, []).append((output, source))
-    return Writes(guard, {at: tuple(pairs) for at, pairs in after.items()})
+        if output in storage.producers and source not in shared and not storage.inputs_of(output):
+            at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
+            writes.after.setdefault(at, []).append((output, source))
+    for at, pairs in list(writes.after.items()):
+        found = _mutation(at, main.ops[at], pairs, storage) if at > writes.guard else None
+        if found is not None:
+            writes.mutations[at] = found
+            writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
+    return writes
 
 
 def _guard(main: Function, producers: Mapping[str, int]) -> int:
@@ -76,43 +95,86 @@ def _guard(main: Function, producers: Mapping[str, int]) -> int:
     return max(known, next(updates, -1))
 
 
-def _returned(main: Function, sources: Sources) -> set[str]:
-    """Returns the inputs of which the caller gets the old content, or a view of it."""
-    updates = {output for output, _ in main.aliases}
-    plain = [name for name in main.outputs if name not in updates]
-    return {name for output in plain for name in sources.get(output, ())}
+def _shared(main: Function, storage: _Storage) -> set[str]:
+    """Returns the inputs that must not be overwritten: somebody gets their old content.
+
+    The caller does, if an output that is no update is a view of it, and so does another input of
+    which it may be the new content.
+    """
+    sources = dict(main.aliases)
+    outputs = (name for name in main.outputs if name not in sources or storage.inputs_of(name))
+    return {name for output in outputs for name in storage.inputs_of(output)}
 
 
-class _Reads:
-    """What may share the inputs' storage, and when each is read for the last time."""
+def _mutation(at: int, op: Op, pairs: list[Pair], storage: _Storage) -> Mutation | None:
+    """Returns how an op writes these new contents by itself; None if it can't."""
+    written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
+    if len(written) != len(op.results) or len(set(written)) < len(written):
+        return None
+    results = dict(zip(op.results, written, strict=True))
+    direct = {source for output, source in pairs if results.get(output) == source}
+    dead = {o for r, o in results.items() if r not in storage.read and storage.is_dead(o, at)}
+    roots = [storage.roots[name] for name in op.operands]
+    alone = {
+        name
+        for name in direct | dead
+        if sum(not storage.roots[name].isdisjoint(each) for each in roots) == 1
+    }
+    if direct.isdisjoint(alone):
+        return None
+    return Mutation(results, frozenset(written) - alone)
+
+
+class _Storage:
+    """Which values may share memory, and when each piece of memory is read for the last time.
+
+    Attributes:
+        roots: The inputs and results, without an operand that they may be a view of, whose memory
+            each value may be.
+        producers: The op that computes each value.
+        last: The op that reads a root's memory last.
+        read: The values that an op or the caller reads.
+    """
 
     def __init__(self, program: Program, function: Function) -> None:
         self.program = program
-        self.sources: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
+        self.given = frozenset(function.inputs)
+        self.read = set(function.outputs)
+        self.roots: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
         self.producers: dict[str, int] = {}
         self.last: dict[str, int] = {}
         for at, op in enumerate(function.ops):
             self._add(at, op)
+        self.kept = frozenset().union(*(self.roots[name] for name in function.outputs))
+
+    def inputs_of(self, name: str) -> frozenset[str]:
+        """Returns the inputs whose memory a value may share."""
+        return self.roots[name] & self.given
+
+    def is_dead(self, name: str, at: int) -> bool:
+        """Returns whether after an op nobody reads the memory of a value, which is no input."""
+        roots = self.roots[name]
+        return roots.isdisjoint(self.given | self.kept) and all(self.last[r] <= at for r in roots)
 
     def _add(self, at: int, op: Op) -> None:
+        self.read.update(op.operands)
         for name in op.operands:
-            self.last.update((source, at) for source in self.sources.get(name, ()))
-        for name, operands in self._shared(op):
+            self.last.update((root, at) for root in self.roots[name])
+        for name, operands in self._sharing(op):
             self.producers[name] = at
-            found = frozenset().union(*(self.sources.get(each, ()) for each in operands))
-            if found:
-                self.sources[name] = found
+            found = frozenset().union(*(self.roots[each] for each in operands))
+            self.roots[name] = found or frozenset((name,))
 
-    def _shared(self, op: Op) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns each result with the operands whose storage it may share."""
+    def _sharing(self, op: Op) -> list[tuple[str, tuple[str, ...]]]:
+        """Returns each result with the operands whose memory it may share."""
         if op.kind == "barrier":
             return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
         if op.kind == "call":
             callee = self.program.functions[str(op.arg("callee"))]
-            inside = _Reads(self.program, callee).sources
+            inside = _Storage(self.program, callee)
             given = dict(zip(callee.inputs, op.operands, strict=True))
             return [
-                (result, tuple(given[name] for name in sorted(inside.get(output, ()))))
+                (result, tuple(given[name] for name in sorted(inside.inputs_of(output))))
                 for result, output in zip(op.results, callee.outputs, strict=True)
             ]
         shares = op.kind == "repeat" or op.kind.startswith("comm.") or may_alias(op.kind)

@@ -1,0 +1,144 @@
+"""What a training program writes in place, and what it must not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autopar.ir.text import parse_program
+from autopar.runtime.emit import emit
+from autopar.runtime.kernels import kernel
+from autopar.runtime.updates import Abandoned, InPlace, plan_writes
+
+KEEP = InPlace(lambda loss: None)
+W = torch.tensor([1.0, 2.0, 3.0])
+X = torch.tensor([0.5, -1.0, 2.0])
+
+HEAD = "parameter %w: f32[3]\ninput %x: f32[3]\n"
+LOSS = "%loss: f32[] = aten.sum.default(self=%h)\n"
+
+CASES = {
+    "written by a copy": f"""{HEAD}
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %n: f32[3] = aten.sub.Tensor(self=%x, other=%w) phase=update
+        alias %n -> %w
+        return %loss, %n""",
+    "written by the op itself": f"""{HEAD}
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %n: f32[3] = aten.sub.Tensor(self=%w, other=%x) phase=update
+        alias %n -> %w
+        return %loss, %n""",
+    "read after its new content is known": f"""{HEAD}
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %n: f32[3] = aten.sub.Tensor(self=%w, other=%x) phase=update
+        %v: f32[3, 1] = aten.unsqueeze.default(self=%w, dim=1)
+        %late: f32[3, 1] = aten.neg.default(self=%v)
+        alias %n -> %w
+        return %loss, %late, %n""",
+    "returned as it was": f"""{HEAD}
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %v: f32[1, 3] = aten.unsqueeze.default(self=%w, dim=0)
+        %n: f32[3] = aten.sub.Tensor(self=%w, other=%x) phase=update
+        alias %n -> %w
+        return %loss, %v, %n""",
+    "an operand twice": f"""{HEAD}
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %f: f32[3] = aten.flip.default(self=%w, dims=[0])
+        %v: f32[3] = aten.view.default(self=%w, size=[3])
+        %n: f32[3] = aten.mul.Tensor(self=%w, other=%v) phase=update
+        alias %n -> %w
+        return %loss, %f, %n""",
+    "swapped": f"""{HEAD}buffer %b: f32[3]
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%b)
+        {LOSS}
+        %n: f32[3] = aten.view.default(self=%w, size=[3]) phase=update
+        %m: f32[3] = aten.view.default(self=%b, size=[3]) phase=update
+        alias %n -> %b
+        alias %m -> %w
+        return %loss, %n, %m""",
+    "known before the loss": f"""{HEAD}buffer %b: f32[3]
+        %n: f32[3] = aten.add.Tensor(self=%b, other=%x)
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%b)
+        {LOSS}
+        alias %n -> %b
+        return %loss, %n""",
+    "a fused step": f"""{HEAD}buffer %m: f32[3]
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %lr: f32[] = aten.full.default(size=[], fill_value=0.5)
+        %n: f32[3], %g: f32[3], %o: f32[3] = aten._fused_sgd.tensor_lr(self=[%w], grads=[%x],
+          momentum_buffer_list=[%m], weight_decay=0.0, momentum=0.9, lr=%lr, dampening=0.0,
+          nesterov=false, maximize=false, is_first_step=false) phase=update
+        alias %n -> %w
+        alias %o -> %m
+        return %loss, %n, %o""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_writing_in_place_changes_no_result(case: str) -> None:
+    program = parse_program(CASES[case])
+    given = {name: (W if name == "w" else X).clone() for name in program.main.inputs}
+    expected = emit(program, {})(*(tensor.clone() for tensor in given.values()))
+    found = emit(program, {}, in_place=KEEP)(*given.values())
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(given["x"], X), "an input that the program doesn't update"
+
+
+@pytest.mark.parametrize(
+    ("case", "mutations", "copies"),
+    [
+        ("written by a copy", 0, 1),
+        ("written by the op itself", 1, 0),
+        ("read after its new content is known", 0, 1),
+        ("returned as it was", 0, 0),
+        ("an operand twice", 0, 1),
+        ("swapped", 0, 0),
+        ("known before the loss", 0, 1),
+        ("a fused step", 1, 0),
+    ],
+)
+def test_memory_is_written_as_directly_as_it_may(case: str, mutations: int, copies: int) -> None:
+    writes = plan_writes(parse_program(CASES[case]))
+    assert len(writes.mutations) == mutations
+    assert sum(map(len, writes.after.values())) == copies
+
+
+def test_a_gradient_that_is_asked_for_is_not_written_to() -> None:
+    program = parse_program(CASES["a fused step"].replace("return %loss", "return %loss, %x"))
+    (mutation,) = plan_writes(program).mutations.values()
+    assert mutation.copied == {"x"}
+
+
+def test_a_guard_stops_before_anything_is_written() -> None:
+    def refuse(loss: torch.Tensor) -> None:
+        raise Abandoned(loss.item())
+
+    for text in CASES.values():
+        program = parse_program(text)
+        given = [W.clone() for _ in program.main.inputs]
+        with pytest.raises(Abandoned):
+            emit(program, {}, in_place=InPlace(refuse))(*given)
+        assert all(torch.equal(tensor, W) for tensor in given)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_fused_steps_heed_strides(name: str) -> None:
+    """Torch's own kernels go over a gradient's memory as if it lay like the parameter's."""
+    step = kernel(f"aten._fused_{name}.default")
+    gradient = torch.randn(4, 3).t()
+
+    def moment(gradient: torch.Tensor) -> torch.Tensor:
+        p, m, v = (torch.zeros(3, 4) for _ in range(3))
+        options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
+        given = [[p], [gradient], [m], [v], [], [torch.tensor(1.0)]]
+        found = step(*given, **options, amsgrad=False, maximize=False)
+        return next(t for t in torch.utils._pytree.tree_leaves(found[2:]) if t is not None)
+
+    torch.testing.assert_close(moment(gradient), 0.1 * gradient)
