@@ -70,6 +70,17 @@ def _or_spare(indices: Tensor, offset: int, count: int, padding_idx: int) -> Ten
     return torch.where(inside, rows, count)
 
 
+def _spared(
+    indices: Tensor, maxima: Tensor, mode: int, offset: int, count: int, padding_idx: int
+) -> tuple[Tensor, Tensor]:
+    """Returns the rows that were read and those of maxima, a spare one behind the last for others.
+
+    Only the mode of maxima knows theirs.
+    """
+    rows = _or_spare(indices, offset, count, padding_idx)
+    return rows, _or_spare(maxima, offset, count, -1) if mode == MAX else maxima
+
+
 def embedding_bag_backward(
     grad: Tensor,
     indices: Tensor,
@@ -87,10 +98,8 @@ def embedding_bag_backward(
     offset: int,
 ) -> Tensor:
     """A shard of `aten._embedding_bag_backward`; rows elsewhere go to a spare one."""
-    rows = _or_spare(indices, offset, num_weights, padding_idx)
-    if mode == MAX:
-        maximum_indices = _or_spare(maximum_indices, offset, num_weights, -1)
-    head = (grad, rows, offsets, offset2bag, bag_size, maximum_indices)
+    rows, maxima = _spared(indices, maximum_indices, mode, offset, num_weights, padding_idx)
+    head = (grad, rows, offsets, offset2bag, bag_size, maxima)
     tail = (num_weights + 1, False, mode, False, per_sample_weights)
     found: Tensor = aten._embedding_bag_backward.default(*head, *tail)
     return found[:num_weights]
@@ -111,10 +120,8 @@ def embedding_bag_dense_backward(
     offset: int,
 ) -> Tensor:
     """A shard of `aten._embedding_bag_dense_backward`; rows elsewhere go to a spare one."""
-    rows = _or_spare(indices, offset, num_weights, padding_idx)
-    if mode == MAX:
-        maximum_indices = _or_spare(maximum_indices, offset, num_weights, -1)
-    head = (grad, rows, offset2bag, bag_size, maximum_indices)
+    rows, maxima = _spared(indices, maximum_indices, mode, offset, num_weights, padding_idx)
+    head = (grad, rows, offset2bag, bag_size, maxima)
     tail = (num_weights + 1, False, mode, per_sample_weights)
     found: Tensor = aten._embedding_bag_dense_backward.default(*head, *tail)
     return found[:num_weights]

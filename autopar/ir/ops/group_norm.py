@@ -7,7 +7,9 @@ The fused op is split along the batch and the groups. The bodies see an image as
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.normalization import (
@@ -52,6 +54,24 @@ class _Image:
         positions = math.prod(self.shape[2:])
         return self.batch, self.groups, self.shape[1] // self.groups, positions
 
+    def rule(
+        self,
+        call: OpCall,
+        operands: Sequence[Dims],
+        results: Sequence[Dims],
+        split: bool,
+        **options: Any,
+    ) -> Rule:
+        """Returns the rule of a normalization, or of its gradient.
+
+        Args:
+            call, operands, results: As `build_rule` takes them.
+            split: Whether what statistics are taken along may be split.
+            options: More of its arguments.
+        """
+        sizes, whole = {"g": self.groups}, () if split else self.inner
+        return build_rule(call, operands, results, sizes=sizes, whole=whole, local=LOCAL, **options)
+
 
 def _image(call: OpCall, operand: int) -> _Image | None:
     shape, groups = call.operands[operand].shape, call.integer("group", 1)
@@ -75,16 +95,8 @@ def group_norm(call: OpCall) -> Rule | None:
     results = [image.dims, STATISTICS, STATISTICS][: len(call.results)]
 
     def make(split: bool) -> Rule:
-        return build_rule(
-            call,
-            operands,
-            results,
-            sizes={"g": image.groups},
-            reduce={(name, at): SAME for name in image.inner for at in (1, 2)},
-            whole=() if split else image.inner,
-            local=LOCAL,
-            work=8,
-        )
+        reduce = {(name, at): SAME for name in image.inner for at in (1, 2)}
+        return image.rule(call, operands, results, split, reduce=reduce, work=8)
 
     def write(w: BodyWriter) -> None:
         targets = [w.value(name) for name in w.op.results]
@@ -110,17 +122,9 @@ def group_norm_backward(call: OpCall) -> Rule | None:
     summed = ["n", *(name for (name,) in image.dims[2:])]
 
     def make(split: bool) -> Rule:
-        return build_rule(
-            call,
-            operands,
-            results,
-            sizes={"g": image.groups},
-            reduce=dict.fromkeys(summed, "sum"),
-            whole=() if split else image.inner,
-            local=LOCAL,
-            linear=(pending(0),),
-            work=10,
-        )
+        reduce = dict.fromkeys(summed, "sum")
+        linear = (pending(0),)
+        return image.rule(call, operands, results, split, reduce=reduce, linear=linear, work=10)
 
     def write(w: BodyWriter) -> None:
         _write_backward(w, image, mask_of(call))
