@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from tests.ops.missing import NOT_EXCHANGED
+
 
 class Row(Protocol):
     """What the page says about an op; see `tests.ops.validate.Finding`."""
@@ -105,6 +107,15 @@ def _tail(rows: Sequence[Row], without_sample: Sequence[str]) -> Iterator[str]:
     for row in rows:
         for reason, splits in row.reasons.items():
             yield f"| `{row.kind}` | {'; '.join(splits)} | {reason or 'unknown'} |"
+    yield ""
+    yield "## Splits that would need to exchange elements"
+    yield ""
+    yield "Brute force doesn't find these, since each part computes by itself."
+    yield ""
+    yield "| op, and its kin | what isn't split, and why |"
+    yield "| --- | --- |"
+    for kind, why in NOT_EXCHANGED.items():
+        yield f"| `{kind}` | {why} |"
     yield ""
     yield "## Pending operands that aren't in the rules"
     yield ""

@@ -166,6 +166,31 @@ MISSING: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """Reason -> ops that have a rule -> valid splits which it lacks, as `Strategy` prints them."""
 
 
+NOT_EXCHANGED: Mapping[str, str] = {
+    "aten._ctc_loss": (
+        "the batch: one result is as wide as the longest target, which another shard may have;"
+        " positions: each follows from the one before"
+    ),
+    "aten.avg_pool2d_backward": (
+        "space, where windows overlap or are padded: it takes an op that is told where a part"
+        " begins, as the gradient of max pooling has, which nobody has written yet"
+    ),
+    "aten.upsample_bilinear2d_backward": (
+        "space: pixels at a seam get a share from both sides; it takes an op that is told where a"
+        " part begins, as resizing has, which nobody has written yet"
+    ),
+    "aten.slice.Tensor": (
+        "the sliced dimension, where one block of it is taken: all of it lies on few processes,"
+        " and spreading it out is a reshard, which follows if the result is pinned"
+    ),
+    "aten._pad_circular": (
+        "the padded dimension: PyTorch takes it apart into copies of both ends, each of which"
+        " lies on one process"
+    ),
+}
+"""Splits that a rule could have if shards exchanged more than it can say, and why it hasn't."""
+
+
 def reason_for(kind: str, split: str) -> str:
     """Returns why the rule of an op lacks a split, or why there is none; "" if nobody says."""
     for reason, kinds in NO_RULE.items():
