@@ -13,7 +13,7 @@ an op that takes or puts such pieces, or that sums them up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -79,6 +79,11 @@ class _Around:
         self.producers = function.producers()
         self.consumers = function.consumers()
 
+    def ops(self, name: str) -> Sequence[Op]:
+        """Returns the ops that produce or read a value."""
+        producer = self.producers.get(name)
+        return (*([producer] if producer else []), *self.consumers[name])
+
 
 def _seeds(function: Function, around: _Around) -> Iterator[tuple[str, Section]]:
     """Yields the values of which ops take unequal pieces, with these as sections."""
@@ -114,6 +119,12 @@ class _Group:
         self._add(name, section)
         while self._waiting:
             self._visit(self._waiting.pop())
+        # An op at which boundaries ended may by now have parts on its other side too.
+        for found in tuple(self.found):
+            for op in self.around.ops(found):
+                self._through(op)
+        if self._waiting:
+            raise _Whole
 
     def _add(self, name: str, section: Section) -> None:
         if name not in self.found:
@@ -127,7 +138,7 @@ class _Group:
         producer = self.around.producers.get(name)
         if (producer is None and value.role not in STORED_ROLES) or not _can_part(value, section):
             raise _Whole
-        for op in (*([producer] if producer else []), *self.around.consumers[name]):
+        for op in self.around.ops(name):
             self._through(op)
 
     def _through(self, op: Op) -> None:
