@@ -24,7 +24,7 @@ from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile
 
 
-def load(build: str | Path, **options: Any) -> Trainer | Session:
+def load(build: str | Path, **options: Any) -> Any:
     """Opens this process's rank of a build, in a job that torchrun started.
 
         trainer = autopar.load("build/")
@@ -36,6 +36,9 @@ def load(build: str | Path, **options: Any) -> Trainer | Session:
     Args:
         build: The build folder.
         options: Those of `open_trainer` for a build that trains, else those of `Session`.
+
+    Returns:
+        A `Trainer` of a build that trains, else a `Session`.
 
     Raises:
         InvalidInputError: If the build is damaged.

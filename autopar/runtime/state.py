@@ -6,7 +6,7 @@ of a parameter. Ranks hold pieces of them; here they are put together and taken 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -20,9 +20,6 @@ from autopar.runtime.ranks import Ranks
 
 MODEL_ROLES = ("parameter", "buffer")
 OPTIMIZER_ROLES = ("optimizer_state",)
-
-Whole = Callable[[str], Tensor | None]
-"""Returns a tensor of the state; None on ranks that aren't to have it."""
 
 
 class Piece(NamedTuple):
@@ -52,6 +49,17 @@ class State:
         ports = ranks.programs[min(ranks.programs)].signature.inputs
         self._places = {port.label: at for at, port in enumerate(ports) if port.role in roles}
         self.ports: dict[str, Port] = {label: ports[at] for label, at in self._places.items()}
+        self.label_of = {
+            name: label for label, port in self.ports.items() for name in (label, *port.aliases)
+        }
+
+    def names(self, label: str) -> tuple[str, ...]:
+        """Returns all names of a tensor: a tied parameter has several."""
+        return (label, *self.ports[label].aliases)
+
+    def name_in(self, label: str, given: Container[str]) -> str | None:
+        """Returns the first of a tensor's names under which it is given; None if under none."""
+        return next((name for name in self.names(label) if name in given), None)
 
     def whole(self, label: str, everywhere: bool = True) -> Tensor | None:
         """Returns a whole tensor in main memory, in memory of its own; all ranks call alike.
@@ -89,14 +97,16 @@ class State:
         Raises:
             InvalidInputError: If tensors are missing or surplus, or of the wrong shape. Names all.
         """
-        problems = [f"{label!r} is missing" for label in self.ports if label not in given]
-        for label, tensor in given.items():
-            port = self.ports.get(label)
-            if port is None:
-                problems.append(f"{label!r} is surplus{near_misses(label, self.ports)}")
-            elif not isinstance(tensor, Tensor) or tuple(tensor.shape) != port.shape:
+        missing = (label for label in self.ports if self.name_in(label, given) is None)
+        problems = [f"{label!r} is missing" for label in missing]
+        for name, tensor in given.items():
+            if name not in self.label_of:
+                problems.append(f"{name!r} is surplus{near_misses(name, self.label_of)}")
+                continue
+            port = self.ports[self.label_of[name]]
+            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != port.shape:
                 expected = f"{port.dtype}{list(port.shape)}"
-                problems.append(f"{label!r} is {_type(tensor)}, it must be {expected}")
+                problems.append(f"{name!r} is {_type(tensor)}, it must be {expected}")
         if problems:
             lines = "\n".join(f"  - {problem}" for problem in problems)
             raise InvalidInputError(f"the {what} doesn't fit the program:\n{lines}")

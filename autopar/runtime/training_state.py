@@ -41,8 +41,12 @@ class TrainingState:
         self.optimizer = State(ranks, OPTIMIZER_ROLES)
 
     def model_state(self, everywhere: bool) -> dict[str, Tensor]:
-        """Returns parameters and buffers by name; nothing on ranks that aren't to have them."""
-        return _whole(self.model, everywhere)
+        """Returns parameters and buffers by name; nothing on ranks that aren't to have them.
+
+        What has several names is there under each of them, as one tensor.
+        """
+        found = _whole(self.model, everywhere)
+        return {name: tensor for label, tensor in found.items() for name in self.model.names(label)}
 
     def put_model(self, given: Mapping[str, Any]) -> None:
         """Takes over parameters and buffers.
@@ -51,8 +55,7 @@ class TrainingState:
             InvalidInputError: If they don't fit. Names all problems.
         """
         self.model.check(given, "state dict")
-        for label, tensor in given.items():
-            self.model.put(label, tensor)
+        _put(self.model, given)
 
     def optimizer_state(self, everywhere: bool) -> dict[str, Any]:
         """Returns the optimizer's state, by names, as `get_optimizer_state_dict` of torch does."""
@@ -74,8 +77,7 @@ class TrainingState:
             for kind, tensor in tensors.items()
         }
         self.optimizer.check(state, "optimizer's state dict")
-        for label, tensor in state.items():
-            self.optimizer.put(label, tensor)
+        _put(self.optimizer, state)
         self.rates.put_groups(given.get("param_groups", []))
 
     def write(self, path: Path, progress: Mapping[str, int]) -> None:
@@ -87,7 +89,8 @@ class TrainingState:
         """
         values: dict[Key, Any] = {("trainer", name): progress[name] for name in PROGRESS}
         values.update(self._group_values(self.rates.groups()))
-        write_checkpoint(path, Content(self._pieces(), values), self.ranks.has_processes)
+        pieces = {key: pieces for keys, pieces in self._pieces().items() for key in keys}
+        write_checkpoint(path, Content(pieces, values), self.ranks.has_processes)
 
     def read(self, path: Path) -> dict[str, int]:
         """Takes over a checkpoint and returns those of `PROGRESS` that it has.
@@ -97,8 +100,12 @@ class TrainingState:
             RuntimeFailure: If a rank can't read its part.
         """
         entries = read_entries(path)
-        pieces = self._pieces()
-        self._check_entries(path, entries, pieces)
+        every = self._pieces()
+        self._check_entries(path, entries, list(every))
+        pieces = {
+            next(key for key in keys if flat_key(key) in entries): pieces
+            for keys, pieces in every.items()
+        }
         groups = [dict(group) for group in self.rates.groups()]
         values: dict[Key, Any] = {("trainer", name): None for name in PROGRESS}
         values.update(self._group_values(groups))
@@ -141,22 +148,26 @@ class TrainingState:
         """
         with WeightFile(path) as file:
             for label, port in self.model.ports.items():
+                name = self.model.name_in(label, file.entries) or label
                 for piece in self.model.pieces(label).values():
                     dtype = TORCH_DTYPES[port.dtype]
-                    piece.tensor.copy_(file.read(label, dtype, port.shape, piece.box))
+                    piece.tensor.copy_(file.read(name, dtype, port.shape, piece.box))
 
     def _gathered(self, label: str) -> Tensor:
         whole = self.model.whole(label, everywhere=False)
         assert whole is not None
         return whole
 
-    def _pieces(self) -> dict[Key, Any]:
-        found: dict[Key, Any] = {
-            ("model", label): self.model.pieces(label).values() for label in self.model.ports
-        }
+    def _pieces(self) -> dict[tuple[Key, ...], Any]:
+        """Returns the pieces of each tensor by all its keys in a checkpoint."""
+        found: dict[tuple[Key, ...], Any] = {}
+        for label in self.model.ports:
+            keys: tuple[Key, ...] = tuple(("model", name) for name in self.model.names(label))
+            found[keys] = self.model.pieces(label).values()
         for label in self.optimizer.ports:
             kind, parameter = _split(label)
-            found["optimizer", "state", parameter, kind] = self.optimizer.pieces(label).values()
+            key = ("optimizer", "state", parameter, kind)
+            found[(key,)] = self.optimizer.pieces(label).values()
         return found
 
     def _group_values(self, groups: Sequence[Mapping[str, Any]]) -> dict[Key, Any]:
@@ -170,11 +181,13 @@ class TrainingState:
         self,
         path: Path,
         entries: Mapping[str, tuple[int, ...] | None],
-        pieces: Mapping[Key, Any],
+        tensors: Sequence[tuple[Key, ...]],
     ) -> None:
         ports = {**self.model.ports, **self.optimizer.ports}
-        wanted = {flat_key(key): ports[_label(key)].shape for key in pieces}
-        problems = [f"{name!r} is missing" for name in wanted if name not in entries]
+        shapes = {keys: ports[_label(keys[0])].shape for keys in tensors}
+        wanted = {flat_key(key): shape for keys, shape in shapes.items() for key in keys}
+        absent = (keys for keys in tensors if not any(flat_key(key) in entries for key in keys))
+        problems = [f"{flat_key(keys[0])!r} is missing" for keys in absent]
         for name, shape in entries.items():
             if name in wanted and shape != wanted[name]:
                 found = "a plain value" if shape is None else list(shape)
@@ -189,6 +202,13 @@ class TrainingState:
 def _whole(state: State, everywhere: bool) -> dict[str, Tensor]:
     found = ((label, state.whole(label, everywhere)) for label in state.ports)
     return {label: tensor for label, tensor in found if tensor is not None}
+
+
+def _put(state: State, given: Mapping[str, Tensor]) -> None:
+    for label in state.ports:
+        name = state.name_in(label, given)
+        assert name is not None
+        state.put(label, given[name])
 
 
 def _split(label: str) -> tuple[str, str]:

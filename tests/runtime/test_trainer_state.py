@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from autopar.ir.errors import InvalidInputError
+from autopar.modules import compile
 from autopar.runtime.trainer import Trainer, open_trainer
 from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build
 
@@ -81,3 +83,53 @@ def test_shards_are_the_memory_that_steps_write_to(tmp_path: Path) -> None:
     before = shards["up.weight"].tensor.clone()
     trainer.step(batches(1)[0])
     assert not torch.equal(shards["up.weight"].tensor, before)
+
+
+class Tied(nn.Module):
+    """An embedding that is its output's weight, a parameter and a buffer that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4)
+        self.head = nn.Linear(4, 6, bias=False)
+        self.head.weight = self.table.weight
+        self.unread = nn.Parameter(torch.ones(3))
+        self.register_buffer("places", torch.arange(3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.head(self.table(ids))
+        return found
+
+
+def test_tied_and_unread_tensors_are_there_under_all_names(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Tied()
+    ids = torch.tensor([0, 3, 5, 2])
+    compile(
+        model,
+        (ids, ids),
+        mesh="tp=2",
+        strategy="none",
+        shard={"table.weight": ["tp", None]},
+        loss=nn.functional.cross_entropy,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+    ).save(tmp_path / "b")
+    trainer = open_trainer(tmp_path / "b", virtual=True)
+    trainer.step((ids, ids))
+    found = trainer.state_dict()
+    assert sorted(found) == sorted(model.state_dict())
+    assert found["head.weight"] is found["table.weight"]
+    assert not torch.equal(found["head.weight"], model.head.weight)
+    trainer.save_checkpoint(tmp_path / "c")
+    trainer.save_weights(tmp_path / "w.safetensors")
+    trainer.step((ids, ids))
+    untied = {name: tensor for name, tensor in found.items() if name != "table.weight"}
+    for put_back in (
+        lambda: trainer.load_checkpoint(tmp_path / "c"),
+        lambda: trainer.load_weights(tmp_path / "w.safetensors"),
+        lambda: trainer.load_state_dict(untied),
+    ):
+        put_back()
+        assert_same(trainer.state_dict(), found)
+        trainer.step((ids, ids))
+    model.load_state_dict(found)
