@@ -102,6 +102,8 @@ class _Walk:
             [node.index for node, _ in uses if node.op.phase == "forward"] for uses in graph.uses
         ]
         self.last_use = {value: uses[-1] for value, uses in enumerate(self.use_indexes) if uses}
+        self.ended = [self._ended(node) for node in graph.nodes]
+        self.results_of_pinned = [self._results_if_pinned(node) for node in graph.nodes]
         self.contracted = frozenset(
             value
             for node in self.nodes
@@ -137,6 +139,16 @@ class _Walk:
             found.update(at.weights)
             at = at.before
         return found
+
+    def _ended(self, node: Node) -> tuple[int, ...]:
+        """Returns the values around an op that nothing behind it reads."""
+        values = (v for v in node.tensors if self.last_use.get(v, -1) <= node.index)
+        return tuple(v for v in values if v not in self.graph.outputs)
+
+    def _results_if_pinned(self, node: Node) -> tuple[int, ...]:
+        """Returns the results of an op if one is pinned: then it isn't priced like equal ops."""
+        pinned = any(self.graph.pins[value] is not None for value in node.results)
+        return node.results if pinned else ()
 
     def _final_seconds(self, state: _State) -> float:
         total = state.seconds
@@ -228,9 +240,8 @@ class _Walk:
         for value, form in weights:
             if self.last_use[value] > node.index:
                 live[value] = (form,)
-        for value in node.tensors:
-            if self.last_use.get(value, -1) <= node.index and value not in self.graph.outputs:
-                live.pop(value, None)
+        for value in self.ended[node.index]:
+            live.pop(value, None)
         return _State(live, state.seconds + step.seconds, weights, state)
 
     def _options(self, node: Node) -> Iterator[tuple[Splits, int]]:
@@ -316,7 +327,7 @@ class _Walk:
     def _step(self, state: _State, node: Node, splits: Splits) -> _Step | None:
         """Returns what an op does to a state if it is split so; its weights lie as needed."""
         hands = tuple(self._at_hand(state, value) for value in node.operands)
-        key = (node.call, splits, hands, node.results if self._has_pin(node) else ())
+        key = (node.call, splits, hands, self.results_of_pinned[node.index])
         if key not in self._steps:
             choice = node.call.choice(splits)
             self._steps[key] = None if choice is None else self._priced(node, choice, hands, True)
@@ -325,7 +336,7 @@ class _Walk:
     def _follow(self, state: _State, node: Node) -> _Step:
         """Returns the cheapest way for an op to take its operands as they come, or whole."""
         hands = tuple(self._at_hand(state, value) for value in node.operands)
-        key = (node.call, hands, node.results if self._has_pin(node) else ())
+        key = (node.call, hands, self.results_of_pinned[node.index])
         found = self._follows.get(key)
         if found is None:
             ways = {
@@ -349,9 +360,6 @@ class _Walk:
                 step = self._priced(node, split_first[at], hands, False)
                 best = min(best, (step, at), key=lambda pair: (pair[0].seconds, pair[1]))
         return best[0]
-
-    def _has_pin(self, node: Node) -> bool:
-        return any(self.graph.pins[value] is not None for value in node.results)
 
     def _priced(self, node: Node, choice: Choice, hands: tuple[Forms, ...], weighs: bool) -> _Step:
         start = choice.seconds if weighs else self._body_seconds(node, choice)
