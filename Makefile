@@ -16,7 +16,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models test-reshards validate-rules op-database onnx-suite lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models test-training test-reshards validate-rules op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -52,6 +52,9 @@ test: $(INSTALLED) $(FETCHED) ## Run the tests.
 
 test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and strategy (long).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m models
+
+test-training: $(INSTALLED) ## Train every model from elsewhere on every mesh, preset and pin set (long).
+	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or not slow" tests/zoo
 
 op-database: $(INSTALLED) ## Judge by PyTorch's operator database, all of it (long).
 	$(ONE_THREAD) $(BIN)/python -m tests.op_database --jobs 2

@@ -73,7 +73,8 @@ class TwoMatmuls(nn.Module):
         self.case = case
 
     def forward(self, x: Tensor) -> Tensor:
-        w1, w2 = self.w1, self.w2
+        w1: Tensor = self.w1
+        w2: Tensor = self.w2
         if self.case is not None:
             mesh = self.case.mesh
             x = x if self.case.x is None else annotate.shard(x, mesh, self.case.x)

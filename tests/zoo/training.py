@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 import autopar
+from autopar import ProcessMesh
 from autopar.annotate.mapping_text import Entry
 from tests.zoo.models import Example
 
@@ -64,14 +65,14 @@ def train_eagerly(example: Example) -> Trained:
     return Trained(losses, dict(model.state_dict()), noisy)
 
 
-def train_on_mesh(example: Example, mesh: str, strategy: str | None, pins: Pins) -> Trained:
+def train_on_mesh(example: Example, mesh: ProcessMesh, strategy: str | None, pins: Pins) -> Trained:
     """Compiles a model's training step for a mesh, and trains on it in one process."""
     compiled = autopar.compile(
         example.model,
         example.batch(0),
         mesh=mesh,
         loss=example.loss,
-        optimizer=AdamW(example.model.parameters(), LEARNING_RATE),
+        optimizer=example_optimizer(example),
         clip_grad_norm=1.0,
         strategy=strategy,
         shard=pins,
@@ -84,7 +85,14 @@ def train_on_mesh(example: Example, mesh: str, strategy: str | None, pins: Pins)
             return Trained(losses, dict(trainer.state_dict()), {})
 
 
-def check(example: Example, mesh: str, strategy: str | None = "", pins: Pins | None = None) -> None:
+def example_optimizer(example: Example) -> AdamW:
+    """Returns the optimizer that a model is trained with."""
+    return AdamW(example.model.parameters(), LEARNING_RATE)
+
+
+def check(
+    example: Example, mesh: ProcessMesh, strategy: str | None = "", pins: Pins | None = None
+) -> None:
     """Asserts that training on a mesh equals training on one device."""
     expected = train_eagerly(example)
     found = train_on_mesh(example, mesh, strategy, pins or {})

@@ -1,0 +1,80 @@
+"""Models from elsewhere train on meshes as they do on one device: presets, random pins, odd meshes.
+
+A part of the combinations runs with the fast tests, all of them by `make test-training`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.frontend.torch import Recipe, capture
+from autopar.ir.mesh import ProcessMesh
+from tests.random_pins import random_pins
+from tests.zoo.models import ZOO
+from tests.zoo.training import check, example_optimizer
+
+MESHES = {
+    "2": ((2,), ("a",)),
+    "3": ((3,), ("a",)),
+    "2x2": ((2, 2), ("a", "b")),
+    "2x3": ((2, 3), ("a", "b")),
+    "2x2x2": ((2, 2, 2), ("a", "b", "c")),
+}
+ONE_AXIS = ("ddp", "zero1", "zero2", "fsdp", "tensor", "tensor+sequence", "context", "expert")
+TWO_AXES = ("ddp:a,tensor:b", "fsdp:a,tensor:b", "zero1:a,context:b", "ddp:a,tensor:b,sequence:b")
+PIN_SETS = 10
+
+FAST_PRESETS = [
+    ("gpt2", "2x3", "fsdp:a,tensor:b"),
+    ("llama", "2x2", "ddp:a,tensor:b,sequence:b"),
+    ("qwen2", "3", "context:a"),
+    ("bert", "2x2x2", "zero1:a,tensor:b,ddp:c"),
+    ("vit", "2", "zero2:a"),
+    ("t5", "3", "tensor:a"),
+    ("mixtral", "2", "expert:a"),
+    ("whisper", "2x2", "ddp:a,tensor:b"),
+    ("transformer", "3", "fsdp:a"),
+    ("resnet", "2x2", "ddp:a,tensor:b"),
+]
+FAST_PINS = [("gpt2", "2x2x2", 0), ("llama", "3", 1), ("resnet", "2x3", 2), ("t5", "2x2", 3)]
+
+
+def mesh_of(name: str) -> ProcessMesh:
+    shape, axes = MESHES[name]
+    return ProcessMesh.of_shape(shape, axes)
+
+
+def strategies(mesh: str) -> list[str]:
+    """Returns the strategies that the full matrix trains on a mesh."""
+    axes = MESHES[mesh][1]
+    if len(axes) == 1:
+        return [",".join(f"{each}:a" for each in preset.split("+")) for preset in ONE_AXIS]
+    if len(axes) == 2:
+        return list(TWO_AXES)
+    return [f"{each},ddp:c" for each in TWO_AXES if not each.startswith("ddp")]
+
+
+def _preset_cases() -> list[object]:
+    every = [(model, mesh, each) for model in ZOO for mesh in MESHES for each in strategies(mesh)]
+    rest = [case for case in every if case not in FAST_PRESETS]
+    return [*FAST_PRESETS, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
+
+
+def _pin_cases() -> list[object]:
+    every = [(model, mesh, seed) for model in ZOO for mesh in MESHES for seed in range(PIN_SETS)]
+    rest = [case for case in every if case not in FAST_PINS]
+    return [*FAST_PINS, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
+
+
+@pytest.mark.parametrize(("model", "mesh", "strategy"), _preset_cases())
+def test_presets_train_as_one_device(model: str, mesh: str, strategy: str) -> None:
+    check(ZOO[model](), mesh_of(mesh), strategy)
+
+
+@pytest.mark.parametrize(("model", "mesh", "seed"), _pin_cases())
+def test_random_pins_train_as_one_device(model: str, mesh: str, seed: int) -> None:
+    example = ZOO[model]()
+    recipe = Recipe(example.loss, None, example_optimizer(example), 1.0)
+    program = capture(example.model, example.batch(0), recipe).program
+    pins = random_pins(program, mesh_of(mesh), model, seed)
+    check(example, mesh_of(mesh), None, {pin.pattern: pin.dims_mapping for pin in pins})
