@@ -24,7 +24,9 @@ def random_pins(program: Program, mesh: ProcessMesh, name: str, seed: int) -> tu
     """
     chance = random.Random(f"{name} {mesh.shape} {seed}")
     main = program.main
-    large = [value for value in main.values.values() if max(value.global_shape, default=1) > 1]
+    renewed = {new for new, _ in main.aliases}  # these lie where their old content does
+    free = [value for value in main.values.values() if value.name not in renewed]
+    large = [value for value in free if max(value.global_shape, default=1) > 1]
     pins = []
     for value in chance.sample(large, min(len(large), SPLITS_PER_PIN_SET + 1)):
         shape = value.global_shape

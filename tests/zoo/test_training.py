@@ -20,7 +20,7 @@ MESHES = {
     "2x3": ((2, 3), ("a", "b")),
     "2x2x2": ((2, 2, 2), ("a", "b", "c")),
 }
-ONE_AXIS = ("ddp", "zero1", "zero2", "fsdp", "tensor", "tensor+sequence", "context", "expert")
+ONE_AXIS = ("ddp", "zero1", "zero2", "fsdp", "tensor", "tensor+sequence", "context")
 TWO_AXES = ("ddp:a,tensor:b", "fsdp:a,tensor:b", "zero1:a,context:b", "ddp:a,tensor:b,sequence:b")
 PIN_SETS = 10
 
@@ -31,7 +31,7 @@ FAST_PRESETS = [
     ("bert", "2x2x2", "zero1:a,tensor:b,ddp:c"),
     ("vit", "2", "zero2:a"),
     ("t5", "3", "tensor:a"),
-    ("mixtral", "2", "expert:a"),
+    ("mixtral", "2", "fsdp:a"),
     ("whisper", "2x2", "ddp:a,tensor:b"),
     ("transformer", "3", "fsdp:a"),
     ("resnet", "2x2", "ddp:a,tensor:b"),
