@@ -43,7 +43,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return mark_op(grad, Mark.parse(ctx.spec).of_gradient().text()), None
+    mark = Mark.parse(ctx.spec)
+    # A memory or a mask says nothing about the gradient.
+    return grad if mark.dims_mapping is None else mark_op(grad, mark.of_gradient().text()), None
 
 
 mark_op.register_autograd(_backward, setup_context=_setup_context)

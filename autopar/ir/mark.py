@@ -101,7 +101,10 @@ class Mark:
         layout = layout.with_partial(
             {mesh.dim_names[mesh.axis_index(axis)]: monoid for axis, monoid in self.partial}
         )
-        if problems := layout.problems(shape):
+        problems = layout.problems(shape)
+        if len({monoid for _, monoid in self.partial}) > 1:
+            problems.append("different reductions at once, whose order would matter")
+        if problems:
             raise AnnotationError(
                 f"partial={dict(self.partial)}: {'; '.join(problems)}; give axes that split no"
                 f" dimension, each with one of {', '.join(MONOIDS)}"

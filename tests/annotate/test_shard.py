@@ -123,6 +123,17 @@ def test_the_gradient_of_a_pending_sum_is_complete() -> None:
     assert (forward.partial, backward.partial) == ((("tp", "sum"),), ())
 
 
+def test_the_gradient_of_what_has_no_layout_is_not_marked() -> None:
+    def step(x: Tensor) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        marked = shard_mask(offload(leaf * 2, "cpu"), [[1, 0], [0, 1]])
+        return torch.autograd.grad(marked.sum(), leaf)[0]
+
+    assert [mark.is_gradient for mark in marks(make_fx(step)(torch.ones(4, 6)).graph)] == [
+        False
+    ] * 2
+
+
 def test_who_watches_the_ops_sees_the_mark() -> None:
     seen: list[object] = []
 
@@ -178,6 +189,11 @@ def test_without_a_mesh_the_number_of_entries_is_checked() -> None:
 def test_a_pending_reduction_must_fit(partial: dict[int | str, str], message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         shard(torch.ones(2, 3), MESH, ["dp", -1], partial=partial)
+
+
+def test_different_reductions_can_not_be_pending_at_once() -> None:
+    with pytest.raises(AnnotationError, match="whose order would matter"):
+        shard(torch.ones(2), MESH, [None], partial={"dp": "sum", "tp": "max"})
 
 
 @pytest.mark.parametrize("mask", [[], 1, [[1, 0], [1]], [[0, 0], [0, 0]], [[1, 2], [0, 0]]])
