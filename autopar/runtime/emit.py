@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,8 @@ from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
-from autopar.runtime.kernels import in_place_kernel, kernel, signature, to_torch
+from autopar.runtime.joining import joined, runs
+from autopar.runtime.kernels import kernel, signature, to_torch
 from autopar.runtime.updates import InPlace, Mutation, Writes, plan_writes
 
 
@@ -80,14 +81,11 @@ class _Emitter:
         body = _Body(self, function)
         for name in function.inputs:
             body.bind(name, body.graph.placeholder(_identifier(name)), None)
-        writes = plan_writes(self.program) if self.in_place and function.name == "main" else None
-        for at, op in enumerate(function.ops):
-            if writes is not None and at in writes.mutations:
-                body.mutate(op, writes.mutations[at])
-            else:
+        if self.in_place is not None and function.name == "main":
+            body.add_in_place(plan_writes(self.program))
+        else:
+            for op in function.ops:
                 body.add(op)
-            if writes is not None:
-                body.write(writes, at)
         body.graph.output(tuple(body.nodes[name] for name in function.outputs))
         return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
 
@@ -125,20 +123,32 @@ class _Body:
         else:
             self._compute(op)
 
-    def mutate(self, op: Op, mutation: Mutation) -> None:
-        """Adds an op in the form that writes its results into operands."""
+    def add_in_place(self, writes: Writes) -> None:
+        """Adds all ops, and writes new content over the old one."""
+        ops = self.function.ops
+        for run in runs(ops, writes):
+            if run.start in writes.mutations:
+                self._mutate([ops[at] for at in run], [writes.mutations[at] for at in run])
+            else:
+                self.add(ops[run.start])
+            self._write(writes, run[-1])
+
+    def _mutate(self, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
+        """Adds ops in the form that writes their results into operands."""
         clone = torch.ops.aten.clone.default
-        before = {name: self.nodes[name] for name in mutation.copied}
+        dense = {"memory_format": torch.contiguous_format}
+        before = {name: self.nodes[name] for mutation in mutations for name in mutation.copied}
         for name, node in before.items():
-            copied = Op("aten.clone.default", (), (name,), phase=op.phase)
-            dense = {"memory_format": torch.contiguous_format}
+            copied = Op("aten.clone.default", (), (name,), phase="update")
             self.nodes[name] = self._node(copied, "call_function", clone, (node,), dense)
-        self._node(op, "call_function", in_place_kernel(op.kind), *self._arguments(op))
-        for result, operand in mutation.results.items():
-            self.nodes[result] = self.nodes[operand]
+        function, op = joined(ops)
+        self._node(op, "call_function", function, *self._arguments(op))
+        for mutation in mutations:
+            for result, operand in mutation.results.items():
+                self.nodes[result] = self.nodes[operand]
         self.nodes.update(before)
 
-    def write(self, writes: Writes, at: int) -> None:
+    def _write(self, writes: Writes, at: int) -> None:
         """Adds what is written after an op, and before that the call of the guard."""
         if at == writes.guard:
             assert self.emitter.in_place is not None

@@ -160,13 +160,15 @@ def written_arguments(kind: str) -> tuple[str, ...]:
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
+@cache
 def in_place_kernel(kind: str) -> Kernel:
     """Returns the in-place form of an op that has `written_arguments`.
 
-    What fused steps write must be contiguous.
+    What fused steps write must be contiguous; gradients may have any strides.
     """
     name, _, overload = kind.rpartition(".")
-    return kernel(f"{name}_.{overload}")
+    found = _overload(f"{name}_.{overload}")
+    return _with_dense_gradients(found) if kind in _FUSED else found
 
 
 def to_torch(arg: Arg) -> Any:
@@ -249,6 +251,13 @@ def _with_strides(strict: Kernel, dense: Callable[[torch.Tensor], torch.Tensor])
     return prepared
 
 
+def _with_dense_gradients(step: Kernel) -> Kernel:
+    def stepped(self: list[Any], grads: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        step(self, [gradient.contiguous() for gradient in grads], *args, **kwargs)
+
+    return stepped
+
+
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous()
 
@@ -258,9 +267,8 @@ def _dense_rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _FUSED = frozenset(
-    f"aten._fused_{name}{form}.{overload}"
+    f"aten._fused_{name}.{overload}"
     for name in ("adam", "adamw", "sgd", "adagrad")
-    for form in ("", "_")
     for overload in ("default", "tensor_lr")
 )
 """Steps of optimizers, which go over the memory of a parameter and its gradient side by side."""

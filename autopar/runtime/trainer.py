@@ -317,9 +317,10 @@ class Trainer:
         for rank, outputs in results.items():
             stored = self.ranks.stored[rank]
             for port, output in zip(ports, outputs, strict=True):
-                if port.name in self._updates:
-                    # In place, it is the same memory; kernels that write there need it dense.
-                    stored[self._updates[port.name]] = output.contiguous()
+                name = self._updates.get(port.name)
+                if name is not None and stored[name] is not output:
+                    # Kernels that write in place want it dense.
+                    stored[name] = output.contiguous()
         self._results = results
 
     def _whole(self, side: Side, at: int) -> Tensor:

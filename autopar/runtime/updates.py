@@ -122,7 +122,13 @@ def _mutation(at: int, op: Op, pairs: list[Pair], storage: _Storage) -> Mutation
     }
     if direct.isdisjoint(alone):
         return None
-    return Mutation(results, frozenset(written) - alone)
+    return Mutation(results, frozenset(written) - alone - _unscaled(op))
+
+
+def _unscaled(op: Op) -> set[str]:
+    """Returns the gradients of a fused step, which it writes to only if it scales them."""
+    scaled = not op.kind.startswith("aten._fused_") or op.arg("grad_scale") is not None
+    return set() if scaled else {ref.name for ref in refs(op.arg("grads"))}
 
 
 class _Storage:

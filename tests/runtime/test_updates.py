@@ -113,7 +113,37 @@ def test_memory_is_written_as_directly_as_it_may(case: str, mutations: int, copi
 def test_a_gradient_that_is_asked_for_is_not_written_to() -> None:
     program = parse_program(CASES["a fused step"].replace("return %loss", "return %loss, %x"))
     (mutation,) = plan_writes(program).mutations.values()
+    assert not mutation.copied
+    scaled = "is_first_step=false, grad_scale=%lr"
+    program = parse_program(
+        CASES["a fused step"]
+        .replace("return %loss", "return %loss, %x")
+        .replace("is_first_step=false", scaled)
+    )
+    (mutation,) = plan_writes(program).mutations.values()
     assert mutation.copied == {"x"}
+
+
+def test_steps_of_several_parameters_are_one_call() -> None:
+    """But one that reads what another wrote comes after it."""
+    names = ("a", "b", "c")
+    lines = [f"parameter %{name}: f32[3]" for name in names]
+    lines += ["input %x: f32[3]", "%loss: f32[] = aten.sum.default(self=%x)"]
+    lines += ["%lr: f32[] = aten.full.default(size=[], fill_value=0.5)"]
+    for name, gradient in zip(names, ("x", "x", "b.new"), strict=True):
+        lines.append(
+            f"%{name}.new: f32[3], %{name}.g: f32[3] = aten._fused_sgd.tensor_lr(self=[%{name}],"
+            f" grads=[%{gradient}], momentum_buffer_list=[], weight_decay=0.0, momentum=0.0,"
+            " lr=%lr, dampening=0.0, nesterov=false, maximize=false, is_first_step=false)"
+            f" phase=update\nalias %{name}.new -> %{name}"
+        )
+    program = parse_program("\n".join([*lines, "return %loss, %a.new, %b.new, %c.new"]))
+    given = [W.clone(), W * 2, W * 3, X]
+    expected = emit(program, {})(*(tensor.clone() for tensor in given))
+    module = emit(program, {}, in_place=KEEP)
+    found = module(*given)
+    assert all(map(torch.equal, found, expected))
+    assert sum("stepped" in str(node.target) for node in module.graph.nodes) == 2
 
 
 def test_a_guard_stops_before_anything_is_written() -> None:

@@ -1,0 +1,82 @@
+"""Joins steps of an optimizer that write in place into one call for many tensors.
+
+A program updates one parameter at a time, so that each can have a layout of its own. Torch has the
+same kernels for lists of tensors, which spare the launch of one kernel per parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autopar.ir.program import Arg, Op, Ref
+from autopar.runtime.kernels import in_place_kernel
+from autopar.runtime.updates import Writes
+
+_ON_LISTS: dict[str, Callable[..., Any]] = {
+    "aten.add.Scalar": torch.ops.aten._foreach_add_.Scalar,
+}
+"""The form on lists, with positional arguments, of ops on single tensors; the first one is it."""
+
+
+def runs(ops: Sequence[Op], writes: Writes) -> Iterator[range]:
+    """Yields the ops that one call can carry out: neighbours that differ in their tensors only.
+
+    Args:
+        ops: The ops of a function.
+        writes: Which of them write in place.
+    """
+    start = 0
+    for at in range(1, len(ops) + 1):
+        if at == len(ops) or not _joins(ops, writes, start, at):
+            yield range(start, at)
+            start = at
+
+
+def _joins(ops: Sequence[Op], writes: Writes, start: int, at: int) -> bool:
+    one, other = ops[start], ops[at]
+    if at not in writes.mutations or start not in writes.mutations or _fixed(one) != _fixed(other):
+        return False
+    if writes.after.get(at - 1) or writes.mutations[at].copied or writes.mutations[start].copied:
+        return False
+    computed = {name for each in ops[start:at] for name in each.results}
+    return computed.isdisjoint(other.operands)
+
+
+def _fixed(op: Op) -> tuple[object, ...] | None:
+    """Returns what ops must have in common to be joined; None if they can't be."""
+    if op.kind in _ON_LISTS:
+        return (op.kind, op.args[1:]) if len(op.args) == 2 else None
+    lists = [name for name, arg in op.args if isinstance(arg, tuple) and arg]
+    if not lists or not op.kind.startswith("aten._fused_"):
+        return None
+    return op.kind, tuple((name, arg if name not in lists else ()) for name, arg in op.args)
+
+
+def joined(ops: Sequence[Op]) -> tuple[Callable[..., Any], Op]:
+    """Returns the kernel that carries out such ops, and what it is called with, as an op."""
+    first = ops[0]
+    if len(ops) == 1:
+        return in_place_kernel(first.kind), first
+    args = tuple(
+        (name, _joined_arg([op.arg(name) for op in ops]) if _is_list(arg, at, first) else arg)
+        for at, (name, arg) in enumerate(first.args)
+    )
+    kernel = _ON_LISTS.get(first.kind) or in_place_kernel(first.kind)
+    return kernel, replace(first, args=args)
+
+
+def _is_list(arg: Arg, at: int, op: Op) -> bool:
+    return at == 0 if op.kind in _ON_LISTS else isinstance(arg, tuple)
+
+
+def _joined_arg(args: Sequence[Arg]) -> Arg:
+    """Returns one list of lists or of tensors."""
+    return tuple(
+        item
+        for arg in args
+        for item in ((arg,) if isinstance(arg, Ref) else arg or ())  # type: ignore[union-attr]
+    )
