@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autopar.ir.errors import AutoparError
     from autopar.ir.mesh import ProcessMesh
     from autopar.modules import CompiledModule, compile
+    from autopar.parallel import ParallelModule, parallelize
     from autopar.pipeline import Compiled, compile_onnx
     from autopar.runtime import load
 
@@ -29,10 +30,12 @@ _HOMES = {
     "Cluster": "autopar.cost",
     "Compiled": "autopar.pipeline",
     "CompiledModule": "autopar.modules",
+    "ParallelModule": "autopar.parallel",
     "ProcessMesh": "autopar.ir.mesh",
     "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
     "load": "autopar.runtime",
+    "parallelize": "autopar.parallel",
 }
 
 __all__ = [
@@ -40,11 +43,13 @@ __all__ = [
     "Cluster",
     "Compiled",
     "CompiledModule",
+    "ParallelModule",
     "ProcessMesh",
     "annotate",
     "compile",
     "compile_onnx",
     "load",
+    "parallelize",
     "runtime",
 ]
 

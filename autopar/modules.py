@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.annotate import MeshLike, Pin, as_mesh
+from autopar.annotate import MeshLike, as_mesh
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.mapping import Placement
-from autopar.pipeline import NO_PRESETS, Compiled, CompileOptions, compile_program, write
+from autopar.pipeline import Compiled, CompileOptions, compile_program, write
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,7 @@ def compile(
     )
     known = as_mesh(mesh)
     captured = capture(model, example_inputs, recipe, known)
-    pins = tuple(
-        Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
-        for pattern, mapping in (shard or {}).items()
-    )
-    options = CompileOptions(
-        mesh=known,
-        cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
-        strategy=None if strategy == NO_PRESETS else strategy,
-        pins=pins,
-        placement=placement,
+    options = CompileOptions.of(
+        mesh=known, strategy=strategy, shard=shard, cluster=cluster, placement=placement
     )
     return CompiledModule(captured, compile_program(captured.program, options))

@@ -73,6 +73,33 @@ class CompileOptions:
     verify: bool = True
 
     @classmethod
+    def of(
+        cls,
+        *,
+        mesh: MeshLike,
+        strategy: str | None = "",
+        shard: Mapping[str, Sequence[Entry]] | None = None,
+        cluster: str | Cluster = "cpu",
+        placement: Placement = "identity",
+    ) -> CompileOptions:
+        """Returns the options as Python callers give them; see `compile_onnx`.
+
+        Raises:
+            AnnotationError, InvalidInputError: If an option can't be understood.
+        """
+        pins = tuple(
+            Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
+            for pattern, mapping in (shard or {}).items()
+        )
+        return cls(
+            mesh=as_mesh(mesh),
+            cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
+            strategy=None if strategy == NO_PRESETS else strategy,
+            pins=pins,
+            placement=placement,
+        )
+
+    @classmethod
     def from_text(
         cls,
         *,
@@ -173,6 +200,7 @@ def compile_program(
     options: CompileOptions,
     observe: Observer | None = None,
     report: Sequence[ReportEntry] = (),
+    store: Callable[[Program], Program] | None = None,
 ) -> Compiled:
     """Compiles a serial program for a mesh.
 
@@ -181,6 +209,8 @@ def compile_program(
         options: What the user decided.
         observe: Called after each pass.
         report: Entries of the frontend, to be put before those of the passes.
+        store: Says of the completed program how inputs and outputs are to be stored, where that
+            isn't how its ops want them.
 
     Raises:
         AnnotationError: If pins contradict the program or one another, or ask for what isn't
@@ -208,6 +238,8 @@ def compile_program(
     for each in passes:
         program = each(program)
         seen(each.name, program)
+    if store is not None:
+        program = store(program)
     partitioned = program
     for each in (Partition(options.cluster, planner), Coalesce(options.cluster)):
         partitioned = each(partitioned)
@@ -273,16 +305,8 @@ def compile_onnx(
     from autopar.frontend.onnx import import_onnx
 
     imported = import_onnx(model, dims=dims, input_shapes=input_shapes)
-    pins = tuple(
-        Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
-        for pattern, mapping in (shard or {}).items()
-    )
-    options = CompileOptions(
-        mesh=as_mesh(mesh),
-        cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
-        strategy=None if strategy == NO_PRESETS else strategy,
-        pins=pins,
-        placement=placement,
+    options = CompileOptions.of(
+        mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
     )
     compiled = compile_program(imported.program, options, report=imported.report)
     write(compiled, imported.weights, Path(build))

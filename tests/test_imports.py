@@ -35,6 +35,7 @@ SEE_ALL = {
     "inspection",
     "modules",
     "oracle",
+    "parallel",
     "pipeline",
     "report",
 }

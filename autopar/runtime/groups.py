@@ -48,15 +48,26 @@ def virtual_groups(deployment: Deployment, rank: int) -> dict[str, Group]:
 
 
 def create_groups(
-    deployment: Deployment, rank: int, backend: str, timeout: timedelta
+    deployment: Deployment,
+    rank: int,
+    backend: str,
+    timeout: timedelta,
+    tags: dict[tuple[int, ...], str] | None = None,
 ) -> dict[str, Group]:
     """Creates the process groups of a rank, in the one order that all ranks follow.
 
     Only the members of a group meet to create it, so the cost doesn't grow with the number of
     groups. All lists are walked in the same order everywhere, so members can't wait for each other
     in a circle. Groups of one rank need no process group; lists with the same ranks share one.
+
+    Args:
+        deployment: The groups.
+        rank: The rank.
+        backend: `gloo` or `nccl`.
+        timeout: For how long a member waits for the others.
+        tags: The groups that were created before, by their ranks; new ones are added.
     """
-    tags: dict[tuple[int, ...], str] = {}
+    tags = {} if tags is None else tags
     groups: dict[str, Group] = {}
     for name in sorted(deployment.groups):
         if not _takes_part(deployment, name, rank):

@@ -2,10 +2,12 @@
 
     capture(model, example_inputs)                                         the forward pass
     capture(model, (x, y), Recipe(loss=criterion, optimizer=AdamW(...)))   a training step
+    capture_differentiable(model, call, tensors)                           outputs and gradients
 
 Nothing is computed and no weight is copied: capture runs on fake tensors.
 """
 
 from autopar.frontend.torch.capture import Captured, Recipe, capture
+from autopar.frontend.torch.differentiable import Differentiable, capture_differentiable
 
-__all__ = ["Captured", "Recipe", "capture"]
+__all__ = ["Captured", "Differentiable", "Recipe", "capture", "capture_differentiable"]

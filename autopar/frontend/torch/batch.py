@@ -44,6 +44,10 @@ class Structure:
     spec: pytree.TreeSpec
     plain: tuple[Any, ...]
 
+    def rest(self) -> tuple[Any, ...]:
+        """Returns the leaves that are no tensors."""
+        return tuple(leaf for leaf in self.plain if leaf is not _TENSOR)
+
     def rebuild(self, tensors: Sequence[Tensor]) -> Any:
         """Returns a batch of this structure with these tensors in it."""
         fresh = iter(tensors)
@@ -64,16 +68,28 @@ def flatten(batch: Any, label: Callable[[Path], str]) -> tuple[Structure, list[T
     paths, spec = pytree.tree_flatten_with_path(batch)
     labels: list[str] = []
     tensors: list[Tensor] = []
-    plain: list[Any] = []
     for path, leaf in paths:
-        plain.append(_TENSOR if isinstance(leaf, Tensor) else leaf)
         if isinstance(leaf, Tensor):
             labels.append(_distinct(label(tuple(map(_key, path))), labels))
             tensors.append(leaf)
     if not tensors:
-        found = ", ".join(type(leaf).__name__ for leaf in plain[:3]) or "nothing"
+        found = ", ".join(type(leaf).__name__ for _, leaf in paths[:3]) or "nothing"
         raise InvalidInputError(f"the example inputs hold no tensor, only {found}")
-    return Structure(tuple(labels), spec, tuple(plain)), tensors
+    return structure_of(paths, spec, labels), tensors
+
+
+def structure_of(
+    paths: Sequence[tuple[Any, Any]], spec: pytree.TreeSpec, labels: Sequence[str]
+) -> Structure:
+    """Returns the structure of a flattened pytree.
+
+    Args:
+        paths: Its leaves, each with its path.
+        spec: How they are put together.
+        labels: Names of the tensors among them, in order.
+    """
+    plain = tuple(_TENSOR if isinstance(leaf, Tensor) else leaf for _, leaf in paths)
+    return Structure(tuple(labels), spec, plain)
 
 
 def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
+from autopar.frontend.torch.batch import Structure, structure_of
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.origin import (
     UserLines,
@@ -44,10 +45,12 @@ class Joint:
         stored: Names of the model's tensors, by placeholder.
         batch: Positions in the batch, by placeholder.
         constants: Tensors that the code holds, by the node that gets them.
-        tangent: The placeholder of the loss's gradient; None without a backward pass.
+        tangents: The placeholders of the gradients of outputs, by position of the output; empty
+            without a backward pass.
         outputs: What the model returns, in order.
-        labels: Names of the outputs.
+        structure: How the outputs are put together, and their names.
         gradients: The gradients by name of the parameter, several for a tied one.
+        batch_gradients: The gradients of the batch, by position.
         updates: New contents of buffers, by name.
     """
 
@@ -55,10 +58,11 @@ class Joint:
     stored: Mapping[fx.Node, str]
     batch: Mapping[fx.Node, int]
     constants: Mapping[fx.Node, Tensor]
-    tangent: fx.Node | None
+    tangents: Mapping[int, fx.Node]
     outputs: tuple[fx.Node, ...]
-    labels: tuple[str, ...]
+    structure: Structure
     gradients: Mapping[str, tuple[fx.Node, ...]]
+    batch_gradients: Mapping[int, fx.Node]
     updates: Mapping[str, fx.Node]
 
 
@@ -69,18 +73,20 @@ class _Step(nn.Module):
         super().__init__()
         self.model = model
         self.compute = compute
-        self.labels: tuple[str, ...] = ()
+        self.structure: Structure | None = None
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = self.compute(self.model, tensors)
-        paths, _ = pytree.tree_flatten_with_path(outputs)
+        paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
-        self.labels = tuple(pytree.keystr(path) for path, _ in found)
+        self.structure = structure_of(paths, spec, [pytree.keystr(path) for path, _ in found])
         return tuple(leaf for _, leaf in found)
 
 
 def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) -> Joint:
-    """Captures what a function computes, and the gradient of its first result if that has one.
+    """Captures what a function computes, and the gradients of its results that have some.
+
+    With one result, a loss, these are the gradients of the loss.
 
     Args:
         fake: The model.
@@ -100,7 +106,8 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         module = joint.graph_module
         _correct_statistics(module.graph)
     spread_origins(module.graph)
-    return _described(module, fake, step.labels)
+    assert step.structure is not None
+    return _described(module, fake, step.structure)
 
 
 def _correct_statistics(graph: fx.Graph) -> None:
@@ -122,12 +129,12 @@ def _correct_statistics(graph: fx.Graph) -> None:
                 pick.meta["val"] = node.meta["val"][pick.args[1]]
 
 
-def _described(module: fx.GraphModule, fake: FakeModel, labels: tuple[str, ...]) -> Joint:
+def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) -> Joint:
     owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
     stored: dict[fx.Node, str] = {}
     batch: dict[fx.Node, int] = {}
     constants: dict[fx.Node, Tensor] = {}
-    tangent: fx.Node | None = None
+    tangents: dict[int, fx.Node] = {}
     for node in module.graph.nodes:
         described = node.meta.get("desc")
         if node.op == "get_attr":
@@ -135,13 +142,14 @@ def _described(module: fx.GraphModule, fake: FakeModel, labels: tuple[str, ...])
         elif node.op != "placeholder":
             continue
         elif _is(described, "TangentAOTInput"):
-            tangent = node
+            tangents[described.output.idx] = node
         elif _is(described, "PlainAOTInput"):
             batch[node] = described.idx
         elif _is(described, "ParamAOTInput", "BufferAOTInput"):
             stored[node] = owner[described.target.removeprefix("model.")]
     outputs: list[fx.Node] = []
     gradients: dict[str, tuple[fx.Node, ...]] = {}
+    batch_gradients: dict[int, fx.Node] = {}
     updates: dict[str, fx.Node] = {}
     for node, described in _outputs(module.graph):
         if _is(described, "PlainAOTOutput"):
@@ -149,6 +157,8 @@ def _described(module: fx.GraphModule, fake: FakeModel, labels: tuple[str, ...])
         elif _is(described, "GradAOTOutput") and _is(described.grad_of, "ParamAOTInput"):
             name = owner[described.grad_of.target.removeprefix("model.")]
             gradients[name] = (*gradients.get(name, ()), node)
+        elif _is(described, "GradAOTOutput") and _is(described.grad_of, "PlainAOTInput"):
+            batch_gradients[described.grad_of.idx] = node
         elif _is(described, "InputMutationAOTOutput"):
             updates[owner[described.mutated_input.target.removeprefix("model.")]] = node
     return Joint(
@@ -156,10 +166,11 @@ def _described(module: fx.GraphModule, fake: FakeModel, labels: tuple[str, ...])
         stored,
         batch,
         constants,
-        tangent,
+        tangents,
         tuple(outputs),
-        labels,
+        structure,
         gradients,
+        batch_gradients,
         updates,
     )
 

@@ -208,14 +208,12 @@ def compute(
             given[node] = buffers.get(name, inputs.read[name])
         for node, position in joint.batch.items():
             given[node] = batch[position]
-        if joint.tangent is not None:
-            given[joint.tangent] = _tangent(
-                step, joint.tangent, ("forward", number), scale, microbatches
-            )
+        for tangent in joint.tangents.values():
+            given[tangent] = _tangent(step, tangent, ("forward", number), scale, microbatches)
         parts.append(step.copy(joint.graph, given, "forward", number))
         buffers = {name: parts[-1][node] for name, node in joint.updates.items()}
     gradients = {
-        name: _summed(
+        name: summed(
             step,
             [
                 step.cast(("backward", number), part[node], inputs.stored[name].meta["val"].dtype)
@@ -234,10 +232,10 @@ def compute(
         }
     outputs = {
         label: _joined(step, [part[node] for part in parts])
-        for label, node in zip(joint.labels, joint.outputs, strict=True)
+        for label, node in zip(joint.structure.labels, joint.outputs, strict=True)
     }
     loss = None
-    if joint.tangent is not None:
+    if joint.tangents:
         losses = [part[joint.outputs[0]] for part in parts]
         loss = _averaged(step, losses)
     return Computed(outputs, loss, gradients, buffers)
@@ -292,7 +290,8 @@ def _microbatches(step: Step, batch: Sequence[fx.Node], count: int) -> Iterator[
         yield parts
 
 
-def _summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
+def summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
+    """Adds the sum of gradients of one parameter, and returns it."""
     total = nodes[0]
     for node in nodes[1:]:
         total = step.call(_END, aten.add.Tensor, total, node)

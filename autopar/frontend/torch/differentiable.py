@@ -1,0 +1,192 @@
+"""Captures a module as a differentiable function: outputs, and gradients from their gradients.
+
+What comes after the module, a loss above all, stays the user's. So the gradients of all outputs
+are inputs of the program, its *tangents*, and it returns the gradients of parameters and inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.torch.batch import Structure
+from autopar.frontend.torch.fake import fake_like, fake_model
+from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.stitch import Inputs, Step, summed
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program
+
+aten = torch.ops.aten
+
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.Size)
+"""What a module may return besides tensors: it is returned again in every call."""
+
+
+@dataclass(frozen=True)
+class Differentiable:
+    """A captured module.
+
+    Attributes:
+        program: The serial program. Its gradients share the storage of their parameters, as if
+            they were new contents, so that they are laid out alike.
+        structure: The structure of the outputs.
+        outputs: Names of their values, in order.
+        tangents: Names of the inputs that are the outputs' gradients, by position of the output.
+        gradients: Names of the gradients, by name of the parameter.
+        batch_gradients: Names of the gradients of the call's tensors, by position.
+        updates: Names of the new contents of buffers, by name of the buffer.
+        constants: Tensors that the code holds, by name.
+    """
+
+    program: Program
+    structure: Structure
+    outputs: tuple[str, ...]
+    tangents: Mapping[int, str]
+    gradients: Mapping[str, str]
+    batch_gradients: Mapping[int, str]
+    updates: Mapping[str, str]
+    constants: Mapping[str, Tensor]
+
+
+def capture_differentiable(
+    model: nn.Module,
+    call: Structure,
+    tensors: Sequence[Tensor],
+    *,
+    mesh: ProcessMesh | None = None,
+    differentiate: bool = True,
+    autocast: torch.dtype | None = None,
+) -> Differentiable:
+    """Captures `model(*args, **kwargs)` and its derivative.
+
+    Args:
+        model: The model; it may be on the meta device. Gradients are computed of the parameters
+            that require them.
+        call: The structure of the pair (args, kwargs).
+        tensors: The tensors in it. Gradients are computed of those that require them.
+        mesh: The mesh to compile for, which marks in the model that name none are on.
+        differentiate: Whether gradients are computed at all.
+        autocast: The dtype of matrix products, as `torch.autocast` has it.
+
+    Raises:
+        AnnotationError: If a mark in the model doesn't fit its tensor or the mesh.
+        InvalidInputError: If the model has no static program, or returns what can't be returned
+            again. Names the user's line.
+    """
+    fake = fake_model(model)
+    whole = [_fake_input(tensor, fake.mode) for tensor in tensors]
+
+    def compute(module: nn.Module, given: Sequence[Tensor]) -> Any:
+        context = nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
+        args, kwargs = call.rebuild(given)
+        with torch.set_grad_enabled(differentiate), context:
+            # Of an output that shares memory with an input, torch drops the gradient.
+            return pytree.tree_map_only(Tensor, torch.clone, module(*args, **kwargs))
+
+    joint = capture_joint(fake, compute, whole)
+    _check_outputs(joint.structure)
+    step = Step(fake.mode)
+    plain = [each.detach() for each in whole]
+    inputs = Inputs(step, joint, fake.stored, call.labels, plain, {}, whole=False)
+    inputs.add_batch(step)
+    given = _given(step, joint, inputs)
+    done = step.copy(joint.graph, given, "forward")
+    _add_outputs(step, joint, inputs, done)
+    step.close()
+    lowering = Lowering(
+        step.inputs,
+        step.outputs,
+        step.names,
+        name=type(model).__name__,
+        when=lambda node: step.places.get(node, ("forward", 0)),
+        mesh=mesh,
+    )
+    program = lower(step.graph, lowering)
+    constants = {f"constant.{at}": each for at, each in enumerate(joint.constants.values())}
+    return _named(program, joint, constants)
+
+
+def _fake_input(tensor: Tensor, mode: Any) -> Tensor:
+    return fake_like(tensor.detach(), mode).requires_grad_(tensor.requires_grad)
+
+
+def _check_outputs(structure: Structure) -> None:
+    for leaf in structure.rest():
+        if not isinstance(leaf, PLAIN):
+            raise InvalidInputError(
+                f"the model returns a {type(leaf).__name__}, of which a compiled program doesn't"
+                " know the tensors; return tensors in tuples, lists, dicts or dataclasses known to"
+                " torch.utils._pytree, and switch caches off, as use_cache=False does"
+            )
+
+
+def _given(step: Step, joint: Joint, inputs: Inputs) -> dict[fx.Node, fx.Node]:
+    """Returns the counterpart of each placeholder; tangents become inputs."""
+    given: dict[fx.Node, fx.Node] = dict(inputs.constants)
+    given.update((node, inputs.read[name]) for node, name in joint.stored.items())
+    given.update((node, inputs.batch[position]) for node, position in joint.batch.items())
+    for position, node in joint.tangents.items():
+        name = f"tangent.{position}"
+        given[node] = step.input(GraphInput(name, "gradient", name), node.meta["val"])
+    return given
+
+
+def _add_outputs(step: Step, joint: Joint, inputs: Inputs, done: Mapping[fx.Node, fx.Node]) -> None:
+    """Adds, in this order: outputs, gradients of inputs, gradients of parameters, buffers."""
+    own = set(inputs.stored.values())
+    for label, node in zip(joint.structure.labels, joint.outputs, strict=True):
+        result = done[node]
+        step.outputs.append(GraphOutput(_apart(step, result, own, "forward"), label))
+    taken = {out.node for out in step.outputs} | own | set(inputs.batch)
+    taken |= {node for node in step.inputs if step.inputs[node].role == "gradient"}
+    for position, node in joint.batch_gradients.items():
+        result = _apart(step, done[node], taken, "backward")
+        taken.add(result)
+        step.outputs.append(GraphOutput(result, f"grad/{inputs.labels[position]}"))
+    for name, nodes in joint.gradients.items():
+        result = _apart(step, summed(step, [done[node] for node in nodes]), taken, "backward")
+        taken.add(result)
+        step.names[result] = f"grad/{name}"
+        step.outputs.append(GraphOutput(result, f"grad/{name}", inputs.stored[name]))
+    for name, node in joint.updates.items():
+        step.update(done[node], inputs.stored[name], name)
+
+
+def _apart(step: Step, node: fx.Node, taken: set[fx.Node], phase: str) -> fx.Node:
+    """Returns a node with the value of another one, unlike that if it has a layout of its own.
+
+    What is returned twice, as gradients of several parameters or as an output, may be laid out
+    differently each time; a value is laid out once. Copies are seen through, products with 1 not.
+    """
+    while node.target in (aten.alias.default, aten.detach.default, aten.clone.default):
+        node = node.all_input_nodes[0]
+    if node not in taken or node.meta["val"].dtype == torch.bool:
+        return node
+    return step.call((phase, 0), aten.mul.Scalar, node, 1)
+
+
+def _named(program: Program, joint: Joint, constants: Mapping[str, Tensor]) -> Differentiable:
+    names = iter(program.main.outputs)
+    outputs = tuple(islice(names, len(joint.outputs)))
+    batch_gradients = dict(zip(joint.batch_gradients, names))  # noqa: B905
+    gradients = dict(zip(joint.gradients, names))  # noqa: B905
+    updates = dict(zip(joint.updates, names, strict=True))
+    return Differentiable(
+        program,
+        joint.structure,
+        outputs,
+        {position: f"tangent.{position}" for position in joint.tangents},
+        gradients,
+        batch_gradients,
+        updates,
+        {name: each for name, each in constants.items() if name in program.main.inputs},
+    )

@@ -1,0 +1,15 @@
+"""A module that runs in parallel under autograd, between the user's own loss and optimizer.
+
+pmodel = autopar.parallelize(model, example_inputs, mesh="dp=2,tp=4")
+
+layouts     parameters as DTensors: which layouts have a placement
+split       a rank's program in two: forward, and backward
+variant     one compiled program of a module: for a mode and the shapes of a batch
+shards      parameters: cut, gathered, loaded, clipped
+runner      the variants of a module, compiled when they are first needed
+module      `parallelize`, and what it returns
+"""
+
+from autopar.parallel.module import ParallelModule, parallelize
+
+__all__ = ["ParallelModule", "parallelize"]

@@ -1,0 +1,118 @@
+"""The job that a parallel module runs in: its ranks, and the mesh that they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.errors import RuntimeFailure
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.serde import program_to_bytes
+from autopar.runtime.groups import Group, create_groups
+from autopar.runtime.processes import Processes
+
+TIMEOUT = timedelta(minutes=10)
+"""For how long a rank waits for the others when process groups are made."""
+
+
+@dataclass
+class Job:
+    """This process among those of the mesh.
+
+    Attributes:
+        rank: Its rank.
+        size: Number of ranks.
+        device: Where it computes.
+        tags: The process groups made so far, by their ranks.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    tags: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+    def groups(self, deployment: Deployment) -> dict[str, Group]:
+        """Returns the rank's process groups; each is made once.
+
+        Raises:
+            RuntimeFailure: If the ranks compiled different programs.
+        """
+        self._agree(deployment)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        return create_groups(deployment, self.rank, backend, TIMEOUT, self.tags)
+
+    def _agree(self, deployment: Deployment) -> None:
+        if self.size == 1:
+            return
+        mine = hashlib.sha256(b"".join(map(program_to_bytes, deployment.programs))).hexdigest()
+        found: list[str] = [""] * self.size
+        dist.all_gather_object(found, mine)
+        others = [rank for rank, digest in enumerate(found) if digest != found[0]]
+        if others:
+            raise RuntimeFailure(
+                f"ranks {others} compiled another program than rank 0: every rank must call with"
+                " batches of the same shapes, on the same model in the same mode"
+            )
+
+
+def connect(mesh: ProcessMesh, device: torch.device) -> Job:
+    """Returns this process's place in the job, whose process group is made if it isn't there.
+
+    Args:
+        mesh: The mesh, one process per rank of the job.
+        device: Where the rank computes.
+
+    Raises:
+        RuntimeFailure: If the job has another number of ranks.
+    """
+    found = Processes.from_environment()
+    size = dist.get_world_size() if dist.is_initialized() else found.size
+    if size != mesh.size:
+        raise RuntimeFailure(
+            f"the job has {size} processes but {mesh} has {mesh.size}; start the script with"
+            f" torchrun --nproc-per-node {mesh.size}, or give a mesh of {size}"
+        )
+    if size > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return Job(rank, size, device)
+
+
+def choose_device(mesh: object, tensors: Sequence[Tensor]) -> torch.device:
+    """Returns where a rank computes: where its model is, unless a DeviceMesh says otherwise.
+
+    Args:
+        mesh: The mesh as the user gave it.
+        tensors: The model's.
+    """
+    if isinstance(mesh, DeviceMesh):
+        kind = mesh.device_type
+    else:
+        kind = next((each.device.type for each in tensors if not each.is_meta), "cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    )
+
+
+def device_mesh(mesh: object, deployment: Deployment, own: ProcessMesh, kind: str) -> DeviceMesh:
+    """Returns the mesh of DTensors: the user's own, or one with the processes as placed.
+
+    Args:
+        mesh: The mesh as the user gave it.
+        deployment: Which rank carries out which process.
+        own: The mesh of the program.
+        kind: The type of device.
+    """
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
+    ranks = torch.tensor([rank_of[process] for process in own.ids]).reshape(own.shape)
+    return DeviceMesh(kind, ranks, mesh_dim_names=own.dim_names)

@@ -1,0 +1,206 @@
+"""The variants of a module, each compiled when it is first needed, over the same parameters.
+
+The first variant decides how parameters are laid out; later ones, for other modes and shapes of
+batches, take that as given.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autopar.frontend.torch import Differentiable, capture_differentiable
+from autopar.frontend.torch.batch import Path, Structure, flatten, input_label
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.program import Program, Value
+from autopar.parallel.job import Job
+from autopar.parallel.layouts import placeable
+from autopar.parallel.variant import Variant, wire
+from autopar.pipeline import Compiled, CompileOptions, compile_program
+
+DECIDED = Origin("preset", "as the first program of the module has it")
+
+
+@dataclass
+class Layouts:
+    """How parameters are laid out.
+
+    Attributes:
+        wanted: As the ops of the first variant want them, by name.
+        stored: As the ranks store them.
+    """
+
+    wanted: dict[str, Layout] = field(default_factory=dict)
+    stored: dict[str, Layout] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> list[str]:
+        """The parameters that are stored in other pieces than their readers want."""
+        return [
+            name
+            for name, layout in self.stored.items()
+            if layout.normalized() != self.wanted[name].normalized()
+        ]
+
+
+class Runner:
+    """Compiles variants of a module.
+
+    Args:
+        skeleton: The module on the meta device, whole.
+        options: How to compile.
+        job: The ranks.
+        placed: Whether parameters have to have placements.
+
+    Attributes:
+        layouts: How parameters are laid out.
+        variants: By what they were compiled for.
+        first: The first variant.
+    """
+
+    def __init__(
+        self, skeleton: nn.Module, options: CompileOptions, job: Job, *, placed: bool
+    ) -> None:
+        self.skeleton = skeleton
+        self.options = options
+        self.job = job
+        self.placed = placed
+        self.layouts = Layouts()
+        self.variants: dict[Any, Variant] = {}
+        self.first: Variant | None = None
+        self._label = input_label(skeleton)
+
+    def variant(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Variant, list[Tensor]]:
+        """Returns the variant for a call, and the tensors of the call.
+
+        Args:
+            module: The module, whose modes and frozen parameters count.
+            args, kwargs: The arguments of the call.
+
+        Raises:
+            AutoparError: If the model doesn't take them, or has no static program for them.
+        """
+        call, tensors = flatten((args, dict(kwargs)), self._named)
+        key = self._key(module, call, tensors)
+        if key not in self.variants:
+            self._check_call(args, kwargs)
+            self.variants[key] = self._compile(module, call, tensors)
+        return self.variants[key], tensors
+
+    def _named(self, path: Path) -> str:
+        return self._label(path[1:])
+
+    def _key(self, module: nn.Module, call: Structure, tensors: Sequence[Tensor]) -> Any:
+        differentiate = torch.is_grad_enabled()
+        return (
+            call.spec,
+            call.plain,
+            tuple((t.shape, t.dtype, differentiate and t.requires_grad) for t in tensors),
+            tuple(each.training for each in module.modules()),
+            differentiate and tuple(p.requires_grad for p in module.parameters()),
+            self._autocast(),
+        )
+
+    def _autocast(self) -> torch.dtype | None:
+        kind = self.job.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+    def _check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        signature = inspect.signature(self.skeleton.forward)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = type(self.skeleton).__name__
+            raise InvalidInputError(
+                f"{name} can't be called like this: {error}; it takes {signature}"
+            ) from error
+
+    def _compile(self, module: nn.Module, call: Structure, tensors: Sequence[Tensor]) -> Variant:
+        for mine, theirs in zip(self.skeleton.modules(), module.modules(), strict=True):
+            mine.training = theirs.training
+        for own, given in zip(self.skeleton.parameters(), module.parameters(), strict=True):
+            own.requires_grad_(given.requires_grad)
+        captured = capture_differentiable(
+            self.skeleton,
+            call,
+            tensors,
+            mesh=self.options.mesh,
+            differentiate=torch.is_grad_enabled(),
+            autocast=self._autocast(),
+        )
+        compiled = self._compiled(captured)
+        groups = self.job.groups(compiled.deployment)
+        variant = Variant(captured, compiled.deployment, self.job.rank, groups, self.job.device)
+        if self.first is None:
+            self.first = variant
+            placement = tuple(entry.process_id for entry in compiled.deployment.ranks)
+            self.options = replace(self.options, placement=placement)
+        return variant
+
+    def _compiled(self, captured: Differentiable) -> Compiled:
+        """Compiles a captured module; later ones with the layouts of the first."""
+        program = captured.program
+        options = self.options
+        if self.first is not None:
+            options = replace(
+                options, pins=tuple(p for p in options.pins if _matches(program, p.pattern))
+            )
+            program = _changed(program, self._decided(program))
+        return compile_program(
+            program, options, store=lambda completed: self._stored(completed, captured)
+        )
+
+    def _decided(self, program: Program) -> dict[str, Value]:
+        mesh = self.options.mesh
+        return {
+            name: replace(
+                value,
+                dist=self.layouts.wanted.get(name, Layout.replicated(mesh, value.global_shape)),
+                origin=DECIDED,
+            )
+            for name, value in program.main.values.items()
+            if value.role == "parameter"
+        }
+
+    def _stored(self, completed: Program, captured: Differentiable) -> Program:
+        """Returns the program with outputs and buffers whole, and parameters as they are kept."""
+        values, mesh = completed.main.values, self.options.mesh
+        for name, value in values.items():
+            if value.role == "parameter" and value.dist is not None and self.first is None:
+                self.layouts.wanted[name] = value.dist
+                self.layouts.stored[name] = placeable(value.dist) if self.placed else value.dist
+        outputs = (*captured.outputs, *captured.batch_gradients.values())
+        whole = (*outputs, *captured.updates, *captured.updates.values())
+        changed = {
+            name: Layout.replicated(mesh, values[name].global_shape)
+            for name in (*whole, *wire(captured).buffers)
+        }
+        for name, value in values.items():
+            if value.role == "parameter":
+                shape = value.global_shape
+                changed[name] = self.layouts.stored.get(name, Layout.replicated(mesh, shape))
+                if name in captured.gradients:
+                    changed[captured.gradients[name]] = changed[name]
+        return _changed(
+            completed, {name: replace(values[name], dist=dist) for name, dist in changed.items()}
+        )
+
+
+def _changed(program: Program, values: Mapping[str, Value]) -> Program:
+    main = program.main
+    return program.with_main(replace(main, values={**main.values, **values}))
+
+
+def _matches(program: Program, pattern: str) -> bool:
+    ports = (*program.signature.inputs, *program.signature.outputs)
+    names = {*program.main.values, *(port.label for port in ports)}
+    return bool(fnmatch.filter(names, pattern))

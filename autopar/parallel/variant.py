@@ -1,0 +1,240 @@
+"""One compiled program of a module: for a mode and for the shapes of a batch, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from autopar.frontend.torch import Differentiable
+from autopar.ir.deployment import Deployment
+from autopar.ir.program import Program
+from autopar.parallel.split import first_half, split
+from autopar.runtime.boxes import take
+from autopar.runtime.emit import emit
+from autopar.runtime.groups import Group
+from autopar.runtime.ports import port_box, seed_input
+from autopar.runtime.specialize import specialize_functions
+
+Code = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What a variant reads of the module and of a call, and what it gives back.
+
+    Attributes:
+        parameters, buffers, constants, batch, tangents: Names of the program's inputs, each kind
+            in the order in which the variant gets it.
+        seed: Name of the seed; None if nothing is drawn.
+        outputs: Number of outputs.
+        updated: The buffers with new contents.
+        gradients: For each parameter, and after them for each tensor of the batch: the position
+            of its gradient in what the backward program returns; None without one.
+    """
+
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    constants: tuple[str, ...]
+    batch: tuple[str, ...]
+    tangents: Mapping[int, str]
+    seed: str | None
+    outputs: int
+    updated: tuple[str, ...]
+    gradients: tuple[int | None, ...]
+
+
+def wire(captured: Differentiable) -> Wiring:
+    """Returns how a captured module is connected."""
+    by_role: dict[str, list[str]] = {}
+    for port in captured.program.signature.inputs:
+        # A buffer that no state dict has and that never changes is a constant to the compiler.
+        unsaved = port.role == "constant" and port.name not in captured.constants
+        by_role.setdefault("buffer" if unsaved else port.role, []).append(port.name)
+    seed = seed_input(captured.program)
+    parameters, batch = by_role.get("parameter", []), by_role.get("input", [])
+    returned = [*captured.batch_gradients.values(), *captured.gradients.values()]
+    names = [captured.gradients.get(name) for name in parameters]
+    names.extend(captured.batch_gradients.get(at) for at in range(len(batch)))
+    return Wiring(
+        tuple(parameters),
+        tuple(by_role.get("buffer", [])),
+        tuple(by_role.get("constant", [])),
+        tuple(batch),
+        captured.tangents,
+        None if seed is None else seed.name,
+        len(captured.outputs),
+        tuple(captured.updates),
+        tuple(None if name is None else returned.index(name) for name in names),
+    )
+
+
+class Variant:
+    """One compiled program, emitted for this rank.
+
+    Args:
+        captured: The module as it was captured.
+        deployment: The programs.
+        rank: The rank.
+        groups: Its process groups.
+        device: Where it computes.
+
+    Attributes:
+        captured: The module as it was captured.
+        deployment: The programs.
+        wiring: What the program reads and gives back.
+        boxes: The rank's piece of each input.
+    """
+
+    def __init__(
+        self,
+        captured: Differentiable,
+        deployment: Deployment,
+        rank: int,
+        groups: Mapping[str, Group],
+        device: torch.device,
+    ) -> None:
+        self.captured = captured
+        self.deployment = deployment
+        self.wiring = wiring = wire(captured)
+        self.device = device
+        program, coords = deployment.program_of(rank), deployment.coords_of(rank)
+        self.boxes = {port.name: port_box(port, coords) for port in program.signature.inputs}
+        self.constants = {
+            name: take(captured.constants[name], self.boxes[name]).to(device)
+            for name in wiring.constants
+        }
+
+        def code(half: Program) -> Code:
+            return emit(specialize_functions(half, coords), groups, device).forward
+
+        late = set(wiring.tangents.values())
+        early = program.main.outputs[: wiring.outputs]
+        updates = program.main.outputs[len(program.main.outputs) - len(wiring.updated) :]
+        outputs = (*early, *updates)
+        self.saved: tuple[str, ...] = ()
+        if late:
+            halves = split(program, outputs, late)
+            self.saved = halves.saved
+            self._forward, self._backward = code(halves.forward), code(halves.backward)
+        else:
+            self._forward = code(first_half(program, outputs, late))
+        self.order = tuple(name for name in program.main.inputs if name not in late)
+
+    def forward(
+        self, stored: Mapping[str, Tensor], batch: Sequence[Tensor], seed: int
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Runs the forward program, and writes the new contents of buffers.
+
+        Args:
+            stored: The rank's pieces of parameters and buffers.
+            batch: The global tensors of the call.
+            seed: What random numbers depend on.
+
+        Returns:
+            The global outputs, and what the backward program needs.
+        """
+        wiring = self.wiring
+        given: dict[str, Tensor] = {**stored, **self.constants}
+        for name, tensor in zip(wiring.batch, batch, strict=True):
+            given[name] = take(tensor.detach(), self.boxes[name]).to(self.device)
+        if wiring.seed is not None:
+            given[wiring.seed] = torch.tensor(seed, device=self.device)
+        results = self._forward(*(given[name] for name in self.order))
+        updates = results[wiring.outputs : wiring.outputs + len(wiring.updated)]
+        saved = list(results[wiring.outputs + len(wiring.updated) :])
+        for at, name in enumerate(self.saved):
+            if name in wiring.updated:
+                saved[at] = saved[at].clone()
+        for name, content in zip(wiring.updated, updates, strict=True):
+            stored[name].copy_(content)
+        held = set(map(id, (*given.values(), *batch)))
+        return tuple(_apart(results[: wiring.outputs], held)), tuple(saved)
+
+    def backward(
+        self, saved: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Runs the backward program.
+
+        Args:
+            saved: What the forward program left.
+            gradients: Of all outputs; those that can't have one are left out of account.
+
+        Returns:
+            The rank's piece of each parameter's gradient, and after them the global gradient of
+            each tensor of the call; None where there is none.
+        """
+        tangents = [
+            take(gradients[at], self.boxes[name]).to(self.device)
+            for at, name in self.wiring.tangents.items()
+        ]
+        results = self._backward(*saved, *tangents)
+        return tuple(None if at is None else results[at] for at in self.wiring.gradients)
+
+
+def _apart(outputs: Sequence[Tensor], held: set[int]) -> Iterator[Tensor]:
+    """Yields outputs, each a tensor of its own, as autograd wants them."""
+    for each in outputs:
+        yield each.clone() if id(each) in held else each
+        held.add(id(each))
+
+
+class Call(torch.autograd.Function):
+    """A call of a variant, as autograd sees it.
+
+    `apply` takes the variant, the buffers, the seed, what cuts parameters and makes gradients of
+    them, and then the parameters and the tensors of the call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: VariantCall, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """See `Variant.forward`."""
+        variant = call.variant
+        names = variant.wiring.parameters
+        stored = dict(zip(names, map(call.local, tensors[: len(names)]), strict=True))
+        outputs, saved = variant.forward(
+            {**call.buffers, **stored}, tensors[len(names) :], call.seed
+        )
+        ctx.save_for_backward(*saved)
+        ctx.call = call
+        differentiable = variant.wiring.tangents
+        ctx.mark_non_differentiable(
+            *(each for at, each in enumerate(outputs) if at not in differentiable)
+        )
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        """See `Variant.backward`."""
+        call: VariantCall = ctx.call
+        names = call.variant.wiring.parameters
+        found = call.variant.backward(ctx.saved_tensors, gradients)
+        wrapped = [
+            None if each is None else call.wrapped(name, each)
+            for name, each in zip(names, found, strict=False)
+        ]
+        return None, *wrapped, *found[len(names) :]
+
+
+@dataclass(frozen=True)
+class VariantCall:
+    """What a call needs besides tensors with gradients.
+
+    Attributes:
+        variant: The variant.
+        buffers: The rank's pieces of buffers, by name.
+        seed: What random numbers depend on.
+        local: Returns the rank's piece of a parameter.
+        wrapped: Returns a piece of a gradient, by the parameter's name, as what the parameter is.
+    """
+
+    variant: Variant
+    buffers: Mapping[str, Tensor]
+    seed: int
+    local: Callable[[Tensor], Tensor]
+    wrapped: Callable[[str, Tensor], Tensor]

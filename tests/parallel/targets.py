@@ -1,0 +1,151 @@
+"""What tests of parallel modules run in real processes."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+import autopar
+from autopar.runtime.processes import Processes
+from tests.parallel.tiny import TinyGPT, adamw, loss_of, tiny, tokens, train
+
+
+def join(processes: Processes) -> None:
+    """Makes the job's process group."""
+    address = f"tcp://{processes.address}:{processes.port}"
+    dist.init_process_group(
+        "gloo", init_method=address, rank=processes.rank, world_size=processes.size
+    )
+
+
+def trained(processes: Processes, mesh: Any, strategy: str, kinds: tuple[str, ...]) -> str:
+    """Trains the same model alone and on the mesh; returns what differs."""
+    join(processes)
+    torch.manual_seed(processes.rank)  # What a rank draws itself must not count.
+    problems: list[str] = []
+    for kind in kinds:
+        model = tiny()
+        if processes.rank:
+            model = copy.deepcopy(model).requires_grad_()
+            nn.init.zeros_(model.up.weight)
+        parallel = quietly(model, mesh=mesh, strategy=strategy, parameters=kind)
+        clip: Any = nn.utils.clip_grad_norm_
+        if kind == "local":
+            clip = lambda _, norm, module=parallel: module.clip_grad_norm_(norm)  # noqa: E731
+        found = train(parallel, adamw(parallel), clip)
+        reference = tiny()
+        problems += differences(found, train(reference, adamw(reference)), parallel, reference)
+        split = any(p.numel() != q.numel() for p, q in pieces(parallel, reference))
+        problems += [] if split else [f"{kind}: nothing is split"]
+    return "\n".join(problems)
+
+
+def pieces(parallel: nn.Module, reference: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Returns pairs of what the rank holds of a parameter, and the whole one."""
+    found = [p.to_local() if isinstance(p, DTensor) else p for p in parallel.parameters()]
+    return list(zip(found, reference.parameters(), strict=True))
+
+
+def quietly(model: nn.Module, **options: Any) -> autopar.ParallelModule:
+    """Parallelizes without the warning that a fused weight is moved."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return autopar.parallelize(model, tokens(0), **options)
+
+
+def differences(
+    found: Any, wanted: Any, parallel: autopar.ParallelModule, reference: nn.Module
+) -> list[str]:
+    """Returns where losses, norms and parameters differ."""
+    problems = []
+    pairs = {"losses": (torch.tensor(found), torch.tensor(wanted))}
+    whole = parallel.full_state_dict()
+    pairs.update((name, (whole[name], value)) for name, value in reference.state_dict().items())
+    for name, (mine, theirs) in pairs.items():
+        error = (mine - theirs).abs().max() / theirs.abs().max()
+        if error > 1e-5:
+            problems.append(f"{name}: {error:.1e}")
+    return problems
+
+
+def checkpointed(processes: Processes, folder: Path) -> str:
+    """Saves with torch.distributed.checkpoint, goes on elsewhere; returns what differs."""
+    join(processes)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("x",))
+    first = quietly(tiny(), mesh=mesh, strategy="tensor:x")
+    optimizer = adamw(first)
+    train(first, optimizer, steps=range(2))
+    dcp.save({"model": first.state_dict()}, checkpoint_id=folder)
+    other = quietly(tiny().requires_grad_(), mesh=mesh, strategy="fsdp:x")
+    state = {"model": other.state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    other.load_state_dict(state["model"])
+    again = quietly(tiny(), mesh="x=2", strategy="tensor:x", parameters="local")
+    again.load_state_dict(first.full_state_dict())
+    alone = tiny()
+    alone.load_state_dict(first.full_state_dict())
+    losses = [loss_of(m, tokens(7)).item() for m in (first, other, again, alone)]
+    only_first = first.full_state_dict(everywhere=False)
+    problems = [] if bool(only_first) == (processes.rank == 0) else ["the state isn't on rank 0"]
+    if max(losses) - min(losses) > 1e-5:
+        problems.append(f"losses differ: {losses}")
+    return "\n".join(problems)
+
+
+def dropped(processes: Processes, mesh: str) -> list[Tensor]:
+    """Returns the outputs of two calls with dropout."""
+    join(processes)
+    parallel = quietly(tiny(dropout=0.5), mesh=mesh)
+    return [parallel(tokens(0)).detach() for _ in range(2)]
+
+
+def accumulated(processes: Processes) -> str:
+    """Adds up gradients over batches of two shapes, one evaluation in between."""
+    join(processes)
+    model = tiny()
+    parallel = quietly(model, mesh="dp=2", strategy="fsdp:dp")
+    for module in (model, parallel):
+        (loss_of(module, tokens(0)) / 2).backward()
+        module.eval()
+        with torch.no_grad():
+            module(tokens(3, batch=5))
+        module.train()
+        (loss_of(module, tokens(1, batch=3)) / 2).backward()
+    problems = []
+    for (name, mine), theirs in zip(parallel.named_parameters(), model.parameters(), strict=True):
+        assert isinstance(mine.grad, DTensor)
+        assert theirs.grad is not None
+        error = (mine.grad.full_tensor() - theirs.grad).abs().max() / theirs.grad.abs().max()
+        if error > 1e-5:
+            problems.append(f"{name}: {error:.1e}")
+    return "\n".join(problems)
+
+
+def mismatched(processes: Processes, mesh: str) -> str:
+    """Returns what parallelize says to a mesh of another size than the job."""
+    join(processes)
+    try:
+        autopar.parallelize(TinyGPT(), tokens(0), mesh=mesh)
+    except autopar.AutoparError as error:
+        return str(error)
+    return ""
+
+
+def diverged(processes: Processes) -> str:
+    """Returns what a call says to batches of different shapes on the ranks."""
+    join(processes)
+    parallel = quietly(tiny(), mesh="dp=2")
+    try:
+        parallel(tokens(0, batch=2 + processes.rank))
+    except autopar.AutoparError as error:
+        return str(error)
+    return ""

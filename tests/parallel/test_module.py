@@ -1,0 +1,202 @@
+"""A parallel module in a job of one process: it is the module that it was made of."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autopar
+from tests.parallel.tiny import adamw, loss_of, tiny, tokens, train
+
+
+class Branches(nn.Module):
+    """Takes and returns structures; has a batch norm, a frozen weight and one that isn't used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8, bias=False)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 3)
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.idle = nn.Linear(2, 2)
+
+    def forward(
+        self, x: Tensor, *, extra: Mapping[str, Tensor] | None = None, scale: float = 1.0
+    ) -> dict[str, Any]:
+        hidden = torch.relu(self.norm(self.first(x)))
+        if extra is not None:
+            hidden = hidden + extra["bias"]
+        y = self.second(hidden) * scale + self.frozen
+        return {"y": y, "rest": (hidden, "name", None), "best": y.argmax(-1), "again": y, "x": x}
+
+
+def branches() -> tuple[Branches, autopar.ParallelModule]:
+    torch.manual_seed(0)
+    model = Branches()
+    return model, autopar.parallelize(model, torch.randn(6, 4), mesh="1")
+
+
+def objective(out: Mapping[str, Any]) -> Tensor:
+    total: Tensor = out["y"].square().mean() + out["rest"][0].sum() + out["again"].sum()
+    return total + 3 * out["x"].sum()
+
+
+def assert_same_state(found: nn.Module, wanted: nn.Module) -> None:
+    torch.testing.assert_close(dict(found.state_dict()), dict(wanted.state_dict()))
+
+
+def test_it_is_of_the_class_and_has_the_names_of_the_original() -> None:
+    model = tiny()
+    parallel = autopar.parallelize(model, tokens(0), mesh="1")
+    assert isinstance(parallel, type(model))
+    assert list(parallel.state_dict()) == list(model.state_dict())
+    assert [n for n, _ in parallel.named_parameters()] == [n for n, _ in model.named_parameters()]
+    assert parallel.head.weight is parallel.table.weight
+    assert parallel.head.weight is not model.head.weight
+    assert_same_state(parallel, model)
+
+
+def test_a_loop_of_the_user_trains_it_like_the_original() -> None:
+    model = tiny()
+    parallel = autopar.parallelize(model, tokens(0), mesh="1")
+    found = train(parallel, adamw(parallel))
+    wanted = train(model, adamw(model))
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+    assert_same_state(parallel, model)
+
+
+def test_structures_gradients_and_buffers_are_those_of_the_original() -> None:
+    model, parallel = branches()
+    given = torch.randn(6, 4, requires_grad=True)
+    bias = torch.randn(8, requires_grad=True)
+    for module in (model, parallel):
+        x, extra = given.detach().requires_grad_(), {"bias": bias.detach().requires_grad_()}
+        out = module(x, extra=extra, scale=2.0)
+        assert out["rest"][1:] == ("name", None)
+        assert not out["best"].requires_grad
+        objective(out).backward()
+        if module is model:
+            wanted = [x.grad, extra["bias"].grad]
+    torch.testing.assert_close([x.grad, extra["bias"].grad], wanted)
+    for (name, mine), (_, theirs) in zip(
+        parallel.named_parameters(), model.named_parameters(), strict=True
+    ):
+        assert (mine.grad is None) == (theirs.grad is None), name
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad)
+    assert_same_state(parallel, model)
+
+
+def test_modes_shapes_and_frozen_weights_are_compiled_as_they_are_needed() -> None:
+    model, parallel = branches()
+    for batch, training, frozen in ((6, True, False), (3, True, False), (5, False, True)):
+        x = torch.randn(batch, 4)
+        for module in (model, parallel):
+            module.train(training)
+            module.zero_grad()
+            module.second.requires_grad_(not frozen)
+            objective(module(x)).backward()
+        grads = [[p.grad for p in m.parameters() if p.grad is not None] for m in (model, parallel)]
+        torch.testing.assert_close(*grads)
+    with torch.no_grad():
+        found = parallel(x)["y"]
+    torch.testing.assert_close(found, model(x)["y"].detach())
+    assert not found.requires_grad
+    assert_same_state(parallel, model)
+    compiled = len(parallel._parallel.runner.variants)
+    with torch.no_grad():
+        parallel(x)
+    assert len(parallel._parallel.runner.variants) == compiled
+
+
+def test_calls_before_backward_and_repeated_backwards_add_up() -> None:
+    model = tiny()
+    parallel = autopar.parallelize(model, tokens(0), mesh="1")
+    for module in (model, parallel):
+        first, second = loss_of(module, tokens(0)), loss_of(module, tokens(1))
+        second.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        first.backward()  # type: ignore[no-untyped-call]
+        second.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(
+        [p.grad for p in parallel.parameters()], [p.grad for p in model.parameters()]
+    )
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        second.backward()  # type: ignore[no-untyped-call]
+
+
+def test_second_derivatives_are_refused() -> None:
+    parallel = autopar.parallelize(tiny(), tokens(0), mesh="1")
+    loss = loss_of(parallel, tokens(0))
+    (gradient,) = torch.autograd.grad(loss, parallel.positions, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_dropout_draws_anew_in_every_call_and_alike_for_a_seed() -> None:
+    model = tiny(dropout=0.5)
+    first, second, other = (
+        autopar.parallelize(model, tokens(0), mesh="1", seed=seed) for seed in (3, 3, 4)
+    )
+    calls = [first(tokens(0)) for _ in range(2)]
+    assert not torch.equal(*calls)
+    assert all(torch.equal(each, second(tokens(0))) for each in calls)
+    assert not torch.equal(calls[0], other(tokens(0)))
+    first.eval()
+    assert torch.equal(first(tokens(0)), first(tokens(0)))
+
+
+def test_autocast_around_the_call_is_seen() -> None:
+    model = tiny()
+    parallel = autopar.parallelize(model, tokens(0), mesh="1")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, wanted = parallel(tokens(0)), model(tokens(0))
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_model_without_values_gets_them_later() -> None:
+    model = tiny()
+    with torch.device("meta"):
+        absent = type(model)()
+    parallel = autopar.parallelize(absent, tokens(0), mesh="1")
+    parallel.to_empty(device="cpu")
+    parallel.load_state_dict(model.state_dict())
+    torch.testing.assert_close(parallel(tokens(0)), model(tokens(0)))
+
+
+def test_wrong_calls_are_refused() -> None:
+    model, parallel = branches()
+    with pytest.raises(autopar.AutoparError, match=r"Branches can't be called like this: .*scale"):
+        parallel(torch.randn(6, 4), wrong=1)
+    with pytest.raises(autopar.AutoparError, match="hold no tensor"):
+        parallel(3)
+    with pytest.raises(autopar.AutoparError, match=r"test_module.py:\d+"):
+        parallel(torch.randn(6, 5))
+    with pytest.raises(autopar.AutoparError, match="norm is part of a compiled program"):
+        parallel.norm(torch.randn(6, 8))
+    with pytest.raises(autopar.AutoparError, match="convert or move the model before"):
+        parallel.double()
+    with pytest.raises(autopar.AutoparError, match=r"parameters='sharded'; give 'dtensor' or"):
+        autopar.parallelize(model, torch.randn(6, 4), mesh="1", parameters="sharded")
+    with pytest.raises(autopar.AutoparError, match=r"job has 1 processes but .* torchrun .* 2,"):
+        autopar.parallelize(model, torch.randn(6, 4), mesh="2")
+
+
+class Opaque(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return copy.copy(_Box(x))
+
+
+class _Box:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+def test_outputs_that_hide_tensors_are_refused() -> None:
+    with pytest.raises(autopar.AutoparError, match="returns a _Box"):
+        autopar.parallelize(Opaque(), torch.randn(2), mesh="1")
