@@ -15,7 +15,8 @@ VOCABULARY, WIDTH, HEADS, BATCH, LENGTH = 29, 16, 4, 4, 6
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        # Without a bias: that of keys has no gradient but noise.
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
