@@ -63,6 +63,7 @@ class CompileOptions:
         pins: The user's pins.
         placement: Which logical process each rank carries out.
         verify: Whether to verify the program between passes.
+        phases_apart: Whether the forward pass must not wait for anything of the backward pass.
     """
 
     mesh: ProcessMesh
@@ -71,6 +72,7 @@ class CompileOptions:
     pins: tuple[Pin, ...] = ()
     placement: Placement = "identity"
     verify: bool = True
+    phases_apart: bool = False
 
     @classmethod
     def of(
@@ -241,7 +243,8 @@ def compile_program(
     if store is not None:
         program = store(program)
     partitioned = program
-    for each in (Partition(options.cluster, planner), Coalesce(options.cluster)):
+    coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
+    for each in (Partition(options.cluster, planner), coalesce):
         partitioned = each(partitioned)
         seen(each.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -245,6 +246,7 @@ def parallelize(
     device = choose_device(mesh, [*model.parameters(), *model.buffers()])
     job = connect(options.mesh, device)
     placed = parameters == "dtensor" and job.size > 1
+    options = replace(options, phases_apart=True)
     runner = Runner(_skeleton(model), options, job, placed=placed)
     variant, _ = runner.variant(model, *call_arguments(example_inputs))
     if job.rank == 0 and runner.layouts.moved:

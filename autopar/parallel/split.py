@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from autopar.ir.errors import VerificationError
 from autopar.ir.program import Function, Op, Program
 
 BACKWARD = "backward"
@@ -40,6 +41,9 @@ def split(program: Program, outputs: Sequence[str], late: Collection[str]) -> Ha
         outputs: The outputs of `main` that are known before the others; the second half returns
             the rest.
         late: Inputs of `main` that only the second half has.
+
+    Raises:
+        VerificationError: If the first half waits for something of the second: a defect.
     """
     main = program.main
     early = _ancestors(main.ops, outputs)
@@ -47,6 +51,9 @@ def split(program: Program, outputs: Sequence[str], late: Collection[str]) -> Ha
     second = [op for op in main.ops if op.phase == BACKWARD and early.isdisjoint(op.results)]
     rest = [name for name in main.outputs if name not in outputs]
     made = {name for op in second for name in op.results} | set(late)
+    if waiting := [op for op in first if not made.isdisjoint(op.operands)]:
+        problems = [f"{op.loc}: {op.kind} -> %{op.results[0]}" for op in waiting[:8]]
+        raise VerificationError("the forward pass waits for the backward pass", problems)
     needed = dict.fromkeys([*(name for op in second for name in op.operands), *rest])
     saved = tuple(name for name in needed if name not in made)
     given = tuple(name for name in main.inputs if name not in late)

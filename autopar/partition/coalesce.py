@@ -50,18 +50,21 @@ class Coalesce:
     Attributes:
         cluster: Predicts latencies and the seconds of copies.
         bucket_bytes: Bytes that are joined at most.
+        phases_apart: Whether reductions of different phases stay apart, as they have to where the
+            phases are programs of their own.
     """
 
     name: ClassVar[str] = "coalesce"
     cluster: Cluster
     bucket_bytes: int = BUCKET_BYTES
+    phases_apart: bool = False
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with its reductions joined."""
         assert program.mesh is not None
         model = CommunicationModel(self.cluster, program.mesh)
         functions = {
-            name: _Coalescing(function, model, self.bucket_bytes).run()
+            name: _Coalescing(function, model, self).run()
             for name, function in program.functions.items()
         }
         return replace(program, functions=functions)
@@ -87,10 +90,10 @@ class _Bucket:
 class _Coalescing:
     """Rewrites one function."""
 
-    def __init__(self, function: Function, model: CommunicationModel, limit: int) -> None:
+    def __init__(self, function: Function, model: CommunicationModel, options: Coalesce) -> None:
         self.function = function
         self.model = model
-        self.limit = limit
+        self.options = options
         self.values = dict(function.values)
         self.outputs = frozenset(function.outputs)
         self.open: dict[tuple[object, ...], _Bucket] = {}
@@ -137,7 +140,7 @@ class _Coalescing:
         if not self._is_joinable(op):
             return
         key, nbytes = self._key(op), self._nbytes(op)
-        if key in self.open and self.open[key].nbytes + nbytes > self.limit:
+        if key in self.open and self.open[key].nbytes + nbytes > self.options.bucket_bytes:
             self._close(key)
         bucket = self.open.setdefault(key, _Bucket())
         bucket.ops.append(op)
@@ -176,7 +179,8 @@ class _Coalescing:
 
     def _key(self, op: Op) -> tuple[object, ...]:
         dtype = self.values[op.operands[0]].dtype
-        return op.kind, _axes(op), op.arg("monoid"), dtype, op.microbatch
+        phase = op.phase if self.options.phases_apart else ""
+        return op.kind, _axes(op), op.arg("monoid"), dtype, op.microbatch, phase
 
     def _nbytes(self, op: Op) -> int:
         operand = self.values[op.operands[0]]
