@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
@@ -161,3 +163,46 @@ def test_a_build_for_more_ranks_than_processes_is_refused(tmp_path: Path) -> Non
     build = training_build(tmp_path / "b", DATA)
     with pytest.raises(RuntimeFailure, match="the build is for 2 ranks, but 1 process was started"):
         load(build)
+
+
+class Dropping(nn.Module):
+    """A layer with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 8, bias=False)
+        self.down = nn.Linear(8, 5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down(nn.functional.dropout(self.up(x), 0.5))
+        return found
+
+
+def dropping(folder: Path, layout: Layout, seed: int | None = None) -> list[float]:
+    """Returns the losses of four steps on the same batch without learning."""
+    torch.manual_seed(0)
+    model, (batch,) = Dropping(), batches(1)
+    mesh, strategy, shard = layout
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    compile(
+        model,
+        batch,
+        mesh=mesh,
+        strategy=strategy,
+        shard=shard,
+        loss=nn.functional.mse_loss,
+        optimizer=optimizer,
+    ).save(folder / "b")
+    with open_trainer(folder / "b", virtual=True, seed=seed) as trainer:
+        losses = [trainer.step(batch).item() for _ in range(2)]
+        trainer.save_checkpoint(folder / "c")
+    with open_trainer(folder / "b", virtual=True) as trainer:
+        trainer.load_checkpoint(folder / "c")
+        return [*losses, *(trainer.step(batch).item() for _ in range(2))]
+
+
+def test_dropout_is_new_in_each_step_and_the_same_on_any_mesh(tmp_path: Path) -> None:
+    one = dropping(tmp_path / "a", LAYOUTS[0], 3)
+    assert len(set(one)) == 4
+    assert dropping(tmp_path / "b", LAYOUTS[6], 3) == pytest.approx(one, rel=1e-5)
+    assert dropping(tmp_path / "c", LAYOUTS[0]) != pytest.approx(one, rel=1e-3)
