@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from autopar import annotate
 from autopar.annotate import ProcessMesh, paddle
 from autopar.completion.strategy import parse_strategy
@@ -13,10 +15,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding=
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
 
 
-def test_the_example_does_the_same_in_all_three_ways() -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"^```(python)?\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     made: dict[str, object] = {"__name__": "example"}
-    exec(compile(example, "example.py", "exec"), made)
+    for example in (text for language, text in blocks if language):
+        exec(compile(example, "example.py", "exec"), made)
+    (printed,) = (text for language, text in blocks if not language)
+    assert capsys.readouterr().out == printed
     weights = []
     for name in ("by_marks", "by_names", "by_preset"):
         values = made[name].compiled.serial.main.values  # type: ignore[attr-defined]
