@@ -5,13 +5,22 @@ A part of the combinations runs with the fast tests, all of them by `make test-t
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.mesh import ProcessMesh
 from tests.random_pins import random_pins
 from tests.zoo.models import ZOO
-from tests.zoo.training import check, example_optimizer
+from tests.zoo.training import (
+    check,
+    compare,
+    compile_step,
+    example_optimizer,
+    train_eagerly,
+    train_in_processes,
+)
 
 MESHES = {
     "2": ((2,), ("a",)),
@@ -78,3 +87,29 @@ def test_random_pins_train_as_one_device(model: str, mesh: str, seed: int) -> No
     program = capture(example.model, example.batch(0), recipe).program
     pins = random_pins(program, mesh_of(mesh), model, seed)
     check(example, mesh_of(mesh), None, {pin.pattern: pin.dims_mapping for pin in pins})
+
+
+IN_PROCESSES = [
+    ("gpt2", "2", "fsdp:a"),
+    ("llama", "2x2", "ddp:a,tensor:b"),
+    ("resnet", "2x2", "ddp:a,tensor:b"),
+    ("t5", "2", "tensor:a"),
+]
+FAST_IN_PROCESSES = IN_PROCESSES[:2]
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "strategy"),
+    [
+        case if case in FAST_IN_PROCESSES else pytest.param(*case, marks=pytest.mark.slow)
+        for case in IN_PROCESSES
+    ],
+)
+def test_processes_train_as_one_device(
+    model: str, mesh: str, strategy: str, tmp_path: Path
+) -> None:
+    build, example, processes = tmp_path / "build", ZOO[model](), mesh_of(mesh)
+    compile_step(example, processes, strategy, {}, build)
+    expected = train_eagerly(example)
+    for found in train_in_processes(build, model, len(processes.process_ids)):
+        compare(found, expected)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,9 @@ from torch.optim import AdamW
 import autopar
 from autopar import ProcessMesh
 from autopar.annotate.mapping_text import Entry
-from tests.zoo.models import Example
+from autopar.runtime.processes import Processes
+from tests.runtime.real import run_ranks
+from tests.zoo.models import ZOO, Example
 
 STEPS = 3
 LEARNING_RATE = 3e-4
@@ -65,9 +68,36 @@ def train_eagerly(example: Example) -> Trained:
     return Trained(losses, dict(model.state_dict()), noisy)
 
 
-def train_on_mesh(example: Example, mesh: ProcessMesh, strategy: str | None, pins: Pins) -> Trained:
-    """Compiles a model's training step for a mesh, and trains on it in one process."""
-    compiled = autopar.compile(
+def train_on_mesh(build: Path, example: Example) -> Trained:
+    """Trains a build on the virtual mesh."""
+    with autopar.load(build, virtual=True) as trainer:
+        losses = [trainer.step(example.batch(number)).item() for number in range(STEPS)]
+        return Trained(losses, dict(trainer.state_dict()), {})
+
+
+def train_in_processes(build: Path, model: str, count: int) -> list[Trained]:
+    """Trains a build of a model of the zoo in processes, and returns what each of them saw."""
+    found = run_ranks(count, train_rank, str(build), model, seconds=240)
+    return [
+        Trained(losses, {name: torch.as_tensor(array) for name, array in state.items()}, {})
+        for losses, state in found
+    ]
+
+
+def train_rank(processes: Processes, build: str, model: str) -> tuple[list[float], dict[str, Any]]:
+    """What each process does."""
+    example = ZOO[model]()
+    with autopar.load(build, backend="gloo", processes=processes) as trainer:
+        losses = [trainer.step(example.batch(number)).item() for number in range(STEPS)]
+        # A tensor in a pipe needs its sender alive.
+        return losses, {name: tensor.numpy() for name, tensor in trainer.state_dict().items()}
+
+
+def compile_step(
+    example: Example, mesh: ProcessMesh, strategy: str | None, pins: Pins, build: Path
+) -> None:
+    """Writes the build of a model's training step."""
+    autopar.compile(
         example.model,
         example.batch(0),
         mesh=mesh,
@@ -76,13 +106,7 @@ def train_on_mesh(example: Example, mesh: ProcessMesh, strategy: str | None, pin
         clip_grad_norm=1.0,
         strategy=strategy,
         shard=pins,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        build = Path(folder) / "build"
-        compiled.save(build)
-        with autopar.load(build, virtual=True) as trainer:
-            losses = [trainer.step(example.batch(number)).item() for number in range(STEPS)]
-            return Trained(losses, dict(trainer.state_dict()), {})
+    ).save(build)
 
 
 def example_optimizer(example: Example) -> AdamW:
@@ -94,8 +118,14 @@ def check(
     example: Example, mesh: ProcessMesh, strategy: str | None = "", pins: Pins | None = None
 ) -> None:
     """Asserts that training on a mesh equals training on one device."""
-    expected = train_eagerly(example)
-    found = train_on_mesh(example, mesh, strategy, pins or {})
+    with tempfile.TemporaryDirectory() as folder:
+        build = Path(folder) / "build"
+        compile_step(example, mesh, strategy, pins or {}, build)
+        compare(train_on_mesh(build, example), train_eagerly(example))
+
+
+def compare(found: Trained, expected: Trained) -> None:
+    """Asserts that two trainings left the same."""
     torch.testing.assert_close(found.losses, expected.losses, rtol=TOLERANCE, atol=0)
     assert found.state.keys() == expected.state.keys()
     for name, whole in expected.state.items():
