@@ -167,13 +167,13 @@ def _place() -> str:
     if torch.compiler.is_dynamo_compiling():
         return ""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-_OWN = __package__ or "autopar.annotate"
-"""Functions of this package aren't the user's."""
+_BETWEEN = (f"{__package__}.", "torch.")
+"""Modules with functions between the user's line and the mark."""
 
 
 def _hashable(dims_mapping: Sequence[DimMapping]) -> tuple[DimMapping, ...]:

@@ -170,6 +170,30 @@ def test_a_mark_and_a_pattern_must_agree() -> None:
     )
 
 
+def test_statements_and_hooks_mark_too() -> None:
+    class Stating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 12)
+            self.layer.register_forward_hook(lambda _, args, out: shard(out, None, ["dp", None]))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = F.one_hot(ids, 8) * 1.0
+            shard(x, None, ["dp", "tp"])
+            shard(self.layer.weight, None, [None, "tp"])
+            return self.layer(x)
+
+    values = compiled(Stating()).captured.program.main.values.values()
+    pinned = [value for value in values if value.dist is not None]
+    assert [str(value.dist) for value in pinned] == [
+        "[12, 8@tp]",
+        "[8@dp, 8@tp]",
+        "[8@dp, 12]",
+        "[8@dp, 12]",
+    ]
+    assert all(str(value.origin).startswith(f"annotated: {__file__}:") for value in pinned)
+
+
 class Wrong(nn.Module):
     """A model around a function that marks."""
 
