@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -51,4 +52,6 @@ def test_the_gradient_of_a_tied_table_is_reduced_once(mesh: str, batch: int) -> 
     captured.check(source, done, 1e-4)
     found = captured.collectives(done)
     assert Counter(one.kind for one in found).keys() == {"all_reduce"}
-    assert [one.shape for one in found].count((VOCABULARY, SIZE)) == 1
+    # Joined with other reductions or alone, but not twice.
+    table = VOCABULARY * SIZE
+    assert table <= sum(math.prod(one.shape) for one in found) < 1.2 * table
