@@ -23,6 +23,9 @@ from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 BEAM = 128
 """How many states are kept."""
 
+LEAST_BEAM = 8
+"""How many states are kept of those in which tied weights lie alike."""
+
 HORIZON = 64
 """How many ops ahead a value must be read for states to be told apart by it: more than a layer.
 
@@ -98,9 +101,7 @@ class _Walk:
         self.planner = self.space.planner_along(axis)
         self.latency = self.planner.model.all_gather(0.0, (axis,))
         self.nodes = [node for node in graph.nodes if node.op.phase == "forward"]
-        self.use_indexes = [
-            [node.index for node, _ in uses if node.op.phase == "forward"] for uses in graph.uses
-        ]
+        self.use_indexes = [sorted(set(_readers(graph, v))) for v in range(len(graph.values))]
         self.last_use = {value: uses[-1] for value, uses in enumerate(self.use_indexes) if uses}
         self.ended = [self._ended(node) for node in graph.nodes]
         self.results_of_pinned = [self._results_if_pinned(node) for node in graph.nodes]
@@ -162,8 +163,15 @@ class _Walk:
         near = {value for value in live if self._is_near(value, now)}
         unique: dict[frozenset[tuple[int, Forms]], _State] = {}
         for state in sorted(states, key=lambda s: s.seconds):
-            unique.setdefault(frozenset(p for p in state.live.items() if p[0] in near), state)
-        return sorted(unique.values(), key=self._expected_seconds)[:BEAM]
+            told = frozenset(pair for pair in state.live.items() if pair[0] in near)
+            unique.setdefault(told, state)
+        # What is settled about tied weights shows its worth only late: it isn't for the beam.
+        groups: dict[frozenset[tuple[int, Forms]], list[_State]] = {}
+        for state in sorted(unique.values(), key=self._expected_seconds):
+            tied = (pair for pair in state.live.items() if self.graph.steady[pair[0]])
+            groups.setdefault(frozenset(tied), []).append(state)
+        share = max(BEAM // len(groups), LEAST_BEAM)
+        return [state for group in list(groups.values())[:BEAM] for state in group[:share]]
 
     def _is_near(self, value: int, now: int) -> bool:
         """Whether a value is read soon. How a tied weight lies is settled for whenever it is."""
@@ -427,6 +435,16 @@ class _Walk:
 def _agree(state: _State, weights: list[tuple[int, Form]]) -> bool:
     """Whether a weight, and what it is made of, are asked for as an earlier op decided."""
     return all(state.live.get(value, (form,))[0] is form for value, form in weights)
+
+
+def _readers(graph: Graph, value: int) -> Iterator[int]:
+    """Yields the forward ops that read a value, or what is made of a parameter."""
+    for node, _ in graph.uses[value]:
+        if node.op.phase == "forward":
+            yield node.index
+            if node.steady:
+                for result in node.results:
+                    yield from _readers(graph, result)
 
 
 def _parameters(graph: Graph, value: int) -> Iterator[int]:
