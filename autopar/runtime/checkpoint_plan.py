@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from autopar.runtime.regions import Region, regions
+from autopar.runtime.regions import Region
 from autopar.runtime.state import Piece
 
 Key = tuple[str | int, ...]
@@ -85,7 +85,7 @@ class PieceSaver(DefaultSavePlanner):
     def _items(self, key: Key, pieces: Iterable[Piece]) -> Iterable[WriteItem]:
         name = flat_key(key)
         for piece in pieces:
-            for region in regions(piece.box):
+            for region in piece.regions():
                 if (name, region.offsets) not in self.tensors:
                     self.tensors[name, region.offsets] = region.of(piece.tensor)
                     yield _write_item(name, region, piece)
@@ -166,7 +166,7 @@ class PieceLoader(DefaultLoadPlanner):
 def _targets(pieces: Iterable[Piece]) -> list[_Target]:
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], _Target] = {}
     for piece in pieces:
-        for region in regions(piece.box):
+        for region in piece.regions():
             target = found.setdefault((region.offsets, region.sizes), _Target(region))
             target.tensors.append(region.of(piece.tensor.detach()))
     return list(found.values())

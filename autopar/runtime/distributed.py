@@ -7,7 +7,7 @@ of them know why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -44,7 +44,7 @@ from autopar.runtime.processes import Processes
 from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.updates import InPlace
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.weights import WeightFile, weight_paths
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds that the start and each collective wait for the other ranks."""
@@ -60,6 +60,7 @@ class Session:
         torch_compile: Whether to run the program through `torch.compile`.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
+        weights: A safetensors file with weights, which count before those of the build; or several.
         in_place: How new content is written into the rank's weights; by default they stay as they
             are.
 
@@ -77,6 +78,7 @@ class Session:
         torch_compile: bool = False,
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
+        weights: str | Path | Sequence[str | Path] = (),
         in_place: InPlace | None = None,
     ) -> None:
         self.processes = processes or Processes.from_environment()
@@ -89,7 +91,7 @@ class Session:
             self.deployment = found.deployment
             self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
-            self._load(found)
+            self._load(found, weight_paths(weights))
             self._connect(torch_compile, in_place)
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
@@ -212,10 +214,10 @@ class Session:
             self.supervisor.board.first,
         )
 
-    def _load(self, build: Build) -> None:
+    def _load(self, build: Build, given: Sequence[str | Path]) -> None:
         coords = self.deployment.coords_of(self.rank)
         self.program = specialize(self.deployment.program_of(self.rank), coords)
-        with WeightFile(build.weights_path) as file:
+        with WeightFile(*given, build.weights_path) as file:
             self.weights = read_weights(self.program, file, str(self.device))
 
     def _connect(self, torch_compile: bool, in_place: InPlace | None) -> None:

@@ -150,13 +150,15 @@ def read_weights(
 
 def _read_weight(port: Port, file: WeightFile, box: Box, device: str) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
-    name, shape = (port.part.of, port.part.shape) if port.part else (port.name, port.shape)
-    if port.fill is not None and name not in file.entries:
+    own, shape = (port.part.of, port.part.shape) if port.part else (port.name, port.shape)
+    names = (own, port.label, *port.aliases)
+    name = next((each for each in names if each in file.entries), None)
+    if port.fill is not None and name is None:
         return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
-    return file.read(name, dtype, shape, box, device, _region(port))
+    return file.read(name or own, dtype, shape, box, device, region_of(port))
 
 
-def _region(port: Port) -> Region | None:
+def region_of(port: Port) -> Region | None:
     """Returns where a port lies within a larger tensor."""
     if port.part is None:
         return None
@@ -182,7 +184,7 @@ def labelled(ports: Sequence[Port], tensors: Mapping[int, Tensor]) -> dict[str, 
             found[label_of(port)] = tensor
             continue
         whole = found.setdefault(label_of(port), tensor.new_empty(port.part.shape))
-        narrowed(whole, _region(port)).copy_(tensor)
+        narrowed(whole, region_of(port)).copy_(tensor)
     return found
 
 

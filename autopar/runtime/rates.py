@@ -40,10 +40,11 @@ class LearningRates(torch.optim.Optimizer):
 
     def __init__(self, program: Program, stored: Mapping[str, Tensor]) -> None:
         self._ports = [port for port in program.signature.inputs if is_rate(port)]
+        labels = {port.name: port.label for port in program.signature.inputs}
         groups = [
             {
                 "params": [stored[name] for name in names],
-                "param_names": names,
+                "param_names": list(dict.fromkeys(labels[name] for name in names)),
                 "lr": port.fill,
             }
             for port, names in zip(self._ports, _groups(program, self._ports), strict=True)
@@ -92,6 +93,16 @@ class LearningRates(torch.optim.Optimizer):
             )
         for group, given in zip(self.param_groups, groups, strict=True):
             group.update({name: given[name] for name in given if name in ("lr", "initial_lr")})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Refers to the trainer, which has the state of all ranks.
+
+        Raises:
+            InvalidInputError: Always.
+        """
+        raise InvalidInputError(
+            "ranks hold pieces of the optimizer's state; call optimizer_state_dict() of the trainer"
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Does nothing but tell schedulers that a step was done; the trainer calls it."""

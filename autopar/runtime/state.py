@@ -6,17 +6,19 @@ of a parameter. Ranks hold pieces of them; here they are put together and taken 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.ir.program import Port
-from autopar.runtime.boxes import Box, take
+from autopar.runtime.boxes import Box, narrowed, take
+from autopar.runtime.boxes import Region as Part
 from autopar.runtime.kernels import IR_DTYPES
-from autopar.runtime.ports import port_box
+from autopar.runtime.ports import labelled, port_box, region_of
 from autopar.runtime.ranks import Ranks
+from autopar.runtime.regions import Region, regions
 
 MODEL_ROLES = ("parameter", "buffer")
 OPTIMIZER_ROLES = ("optimizer_state",)
@@ -27,13 +29,48 @@ class Piece(NamedTuple):
 
     Attributes:
         tensor: Its elements.
-        box: Where they are in the whole tensor.
+        box: Where they are in the part.
         shape: Shape of the whole tensor.
+        part: The part of the whole tensor that the box is a piece of; None for all of it.
     """
 
     tensor: Tensor
     box: Box
     shape: tuple[int, ...]
+    part: Part | None = None
+
+    def of(self, whole: Tensor) -> Tensor:
+        """Returns these elements of another tensor of the whole shape."""
+        return take(narrowed(whole, self.part), self.box)
+
+    def regions(self) -> list[Region]:
+        """Returns the rectangles of the whole tensor that make up the piece."""
+        if self.part is None:
+            return regions(self.box)
+        starts = [start for start, _ in self.part]
+        return [
+            region._replace(
+                offsets=tuple(o + s for o, s in zip(region.offsets, starts, strict=True))
+            )
+            for region in regions(self.box)
+        ]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of the state.
+
+    Attributes:
+        dtype: A name of the IR.
+        shape: Its shape.
+        names: All its names, the label first: a tied parameter has several.
+        at: The inputs that are its parts; usually one, which is all of it.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    at: tuple[int, ...]
 
 
 class State:
@@ -46,20 +83,19 @@ class State:
 
     def __init__(self, ranks: Ranks, roles: Iterable[str]) -> None:
         self.ranks = ranks
-        ports = ranks.programs[min(ranks.programs)].signature.inputs
-        self._places = {port.label: at for at, port in enumerate(ports) if port.role in roles}
-        self.ports: dict[str, Port] = {label: ports[at] for label, at in self._places.items()}
+        self._ports = ranks.programs[min(ranks.programs)].signature.inputs
+        places: dict[str, list[int]] = {}
+        for at, port in enumerate(self._ports):
+            if port.role in roles:
+                places.setdefault(port.label, []).append(at)
+        self.entries = {label: self._entry(label, at) for label, at in places.items()}
         self.label_of = {
-            name: label for label, port in self.ports.items() for name in (label, *port.aliases)
+            name: label for label, entry in self.entries.items() for name in entry.names
         }
-
-    def names(self, label: str) -> tuple[str, ...]:
-        """Returns all names of a tensor: a tied parameter has several."""
-        return (label, *self.ports[label].aliases)
 
     def name_in(self, label: str, given: Container[str]) -> str | None:
         """Returns the first of a tensor's names under which it is given; None if under none."""
-        return next((name for name in self.names(label) if name in given), None)
+        return next((name for name in self.entries[label].names if name in given), None)
 
     def whole(self, label: str, everywhere: bool = True) -> Tensor | None:
         """Returns a whole tensor in main memory, in memory of its own; all ranks call alike.
@@ -68,24 +104,44 @@ class State:
             label: Which one.
             everywhere: Whether all ranks get it, or only rank 0.
         """
-        name = self.ports[label].name
-        held = {rank: stored[name].detach() for rank, stored in self.ranks.stored.items()}
-        return self.ranks.whole("inputs", self._places[label], held, everywhere)
+        found = {at: self._gathered(at, everywhere) for at in self.entries[label].at}
+        parts = {at: tensor for at, tensor in found.items() if tensor is not None}
+        return labelled(self._ports, parts)[label] if parts else None
 
-    def pieces(self, label: str) -> dict[int, Piece]:
-        """Returns what the ranks of this process hold of a tensor, by rank."""
+    def pieces(self, label: str) -> dict[int, tuple[Piece, ...]]:
+        """Returns what each rank of this process holds of a tensor: usually one piece."""
+        entry = self.entries[label]
         return {
-            rank: Piece(
-                self.ranks.stored[rank][port.name], port_box(port, {}), self.ports[label].shape
+            rank: tuple(
+                Piece(
+                    self.ranks.stored[rank][port.name],
+                    port_box(port, {}),
+                    entry.shape,
+                    region_of(port),
+                )
+                for port in (program.signature.inputs[at] for at in entry.at)
             )
             for rank, program in self.ranks.programs.items()
-            for port in (program.signature.inputs[self._places[label]],)
         }
+
+    def all_pieces(self, label: str) -> list[Piece]:
+        """Returns what the ranks of this process hold of a tensor."""
+        return [piece for pieces in self.pieces(label).values() for piece in pieces]
 
     def put(self, label: str, whole: Tensor) -> None:
         """Writes what the ranks of this process hold of a whole tensor into their pieces."""
-        for piece in self.pieces(label).values():
-            piece.tensor.copy_(take(whole.detach(), piece.box))
+        for piece in self.all_pieces(label):
+            piece.tensor.copy_(piece.of(whole.detach()))
+
+    def _entry(self, label: str, at: Sequence[int]) -> Entry:
+        port = self._ports[at[0]]
+        shape = port.shape if port.part is None else port.part.shape
+        return Entry(port.dtype, shape, (label, *port.aliases), tuple(at))
+
+    def _gathered(self, at: int, everywhere: bool) -> Tensor | None:
+        name = self._ports[at].name
+        held = {rank: stored[name].detach() for rank, stored in self.ranks.stored.items()}
+        return self.ranks.whole("inputs", at, held, everywhere)
 
     def check(self, given: Mapping[str, Any], what: str) -> None:
         """Refuses tensors that aren't those of this state.
@@ -97,15 +153,15 @@ class State:
         Raises:
             InvalidInputError: If tensors are missing or surplus, or of the wrong shape. Names all.
         """
-        missing = (label for label in self.ports if self.name_in(label, given) is None)
+        missing = (label for label in self.entries if self.name_in(label, given) is None)
         problems = [f"{label!r} is missing" for label in missing]
         for name, tensor in given.items():
             if name not in self.label_of:
                 problems.append(f"{name!r} is surplus{near_misses(name, self.label_of)}")
                 continue
-            port = self.ports[self.label_of[name]]
-            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != port.shape:
-                expected = f"{port.dtype}{list(port.shape)}"
+            entry = self.entries[self.label_of[name]]
+            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != entry.shape:
+                expected = f"{entry.dtype}{list(entry.shape)}"
                 problems.append(f"{name!r} is {_type(tensor)}, it must be {expected}")
         if problems:
             lines = "\n".join(f"  - {problem}" for problem in problems)

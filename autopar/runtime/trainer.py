@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autopar.ir.build import read_build
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
@@ -26,6 +26,7 @@ from autopar.runtime.outputs import Side
 from autopar.runtime.ports import (
     check_inputs,
     is_weight,
+    labelled,
     plain_outputs,
     port_box,
     rank_arguments,
@@ -37,7 +38,7 @@ from autopar.runtime.state import Piece
 from autopar.runtime.training_state import TrainingState
 from autopar.runtime.updates import Abandoned, InPlace
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.weights import WeightFile, weight_paths
 
 
 class NonFiniteLoss(RuntimeFailure):
@@ -63,6 +64,7 @@ def open_trainer(
     virtual: bool = False,
     seed: int | None = None,
     check_loss: bool = True,
+    weights: str | Path | Sequence[str | Path] = (),
     **options: Any,
 ) -> Trainer:
     """Returns a trainer of this process's rank of a build, in a job that torchrun started.
@@ -73,6 +75,8 @@ def open_trainer(
         seed: What the random numbers of all steps depend on; by default the build's own.
         check_loss: Whether a step whose loss isn't finite is refused. Looking at the loss makes
             the host wait for an accelerator once per step.
+        weights: A safetensors file with weights to start from, of which each rank reads its
+            slices; or several. They count before those of the build, which may have none.
         options: Those of `Session`, unless `virtual`.
 
     Raises:
@@ -82,10 +86,11 @@ def open_trainer(
     in_place = InPlace(_refuse_non_finite if check_loss else _accept)
     found = read_build(build)
     if virtual:
-        with WeightFile(found.weights_path) as weights:
-            mesh = VirtualMesh(found.deployment, weights, in_place)
+        with WeightFile(*weight_paths(weights), found.weights_path) as file:
+            mesh = VirtualMesh(found.deployment, file, in_place)
         return Trainer(mesh, seed=seed, name=str(build))
-    return Trainer(Session(build, in_place=in_place, **options), seed=seed, name=str(build))
+    session = Session(build, in_place=in_place, weights=weights, **options)
+    return Trainer(session, seed=seed, name=str(build))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -200,6 +205,19 @@ class Trainer:
         """
         self._state.put_optimizer(state_dict)
 
+    def copy_to(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Puts the state into a model and its optimizer on one device, to go on without autopar.
+
+        Args:
+            model: A model with the same parameters and buffers.
+            optimizer: An optimizer over its parameters, of the kind that was compiled.
+
+        Raises:
+            InvalidInputError: If the model hasn't got these parameters and buffers.
+        """
+        with self.ranks.reported():
+            self._state.copy_to(model, optimizer)
+
     def save_checkpoint(self, path: str | Path) -> None:
         """Writes parameters, buffers, optimizer state, steps done and seed to a folder.
 
@@ -241,13 +259,14 @@ class Trainer:
         """
         self._state.read_weights(Path(path))
 
-    def shards(self) -> dict[str, Piece]:
+    def shards(self) -> dict[str, tuple[Piece, ...]]:
         """Returns this rank's pieces of parameters and buffers, and where they are, by name.
 
-        They are the memory that steps write to. On the virtual mesh they are those of rank 0.
+        It is one piece, or several of a fused weight that was taken apart. They are the memory
+        that steps write to. On the virtual mesh they are those of rank 0.
         """
         model = self._state.model
-        return {label: model.pieces(label)[self._first] for label in model.ports}
+        return {label: model.pieces(label)[self._first] for label in model.entries}
 
     def close(self) -> None:
         """Ends the trainer, and the process group if it was made for it."""
@@ -274,7 +293,7 @@ class Trainer:
             raise InvalidInputError("nothing is fetched before the first step")
         ports = self.ranks.programs[self._first].signature.outputs
         wanted = plain_outputs(self.ranks.programs[self._first])[1:]
-        return {ports[at].label: self._whole("outputs", at) for at in wanted}
+        return labelled(ports, {at: self._whole("outputs", at) for at in wanted})
 
     def _arguments(
         self, batch: Any, rates: Mapping[str, float], local: bool

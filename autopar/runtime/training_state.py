@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.runtime.checkpoint import read_checkpoint, read_entries, write_checkpoint
@@ -46,7 +47,11 @@ class TrainingState:
         What has several names is there under each of them, as one tensor.
         """
         found = _whole(self.model, everywhere)
-        return {name: tensor for label, tensor in found.items() for name in self.model.names(label)}
+        return {
+            name: tensor
+            for label, tensor in found.items()
+            for name in self.model.entries[label].names
+        }
 
     def put_model(self, given: Mapping[str, Any]) -> None:
         """Takes over parameters and buffers.
@@ -79,6 +84,27 @@ class TrainingState:
         self.optimizer.check(state, "optimizer's state dict")
         _put(self.optimizer, state)
         self.rates.put_groups(given.get("param_groups", []))
+
+    def copy_to(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+        """Puts the state into a model and its optimizer on one device.
+
+        Raises:
+            InvalidInputError: If the model hasn't got these parameters and buffers.
+        """
+        try:
+            model.load_state_dict(self.model_state(everywhere=True))
+        except RuntimeError as error:
+            raise InvalidInputError(f"the model isn't the one that was compiled: {error}") from None
+        if optimizer is None:
+            return
+        state, groups = self.optimizer_state(everywhere=True).values()
+        named = dict(model.named_parameters())
+        for name, tensors in state.items():
+            # A tensor of one number stays on the CPU, where torch's optimizers have it.
+            placed = {k: t.to(named[name].device) if t.ndim else t for k, t in tensors.items()}
+            optimizer.state[named[name]] = placed
+        for group, given in zip(optimizer.param_groups, groups, strict=True):
+            group["lr"] = given["lr"]
 
     def write(self, path: Path, progress: Mapping[str, int]) -> None:
         """Writes a checkpoint. See `write_checkpoint`.
@@ -124,8 +150,8 @@ class TrainingState:
             InvalidInputError: If the file can't be written.
         """
         entries = {
-            label: Entry(TORCH_DTYPES[port.dtype], port.shape)
-            for label, port in self.model.ports.items()
+            label: Entry(TORCH_DTYPES[entry.dtype], entry.shape)
+            for label, entry in self.model.entries.items()
         }
         if 0 not in self.ranks.programs:
             for label in write_order(entries):
@@ -147,11 +173,12 @@ class TrainingState:
             InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
         """
         with WeightFile(path) as file:
-            for label, port in self.model.ports.items():
+            for label, entry in self.model.entries.items():
                 name = self.model.name_in(label, file.entries) or label
-                for piece in self.model.pieces(label).values():
-                    dtype = TORCH_DTYPES[port.dtype]
-                    piece.tensor.copy_(file.read(name, dtype, port.shape, piece.box))
+                dtype = TORCH_DTYPES[entry.dtype]
+                for piece in self.model.all_pieces(label):
+                    read = file.read(name, dtype, entry.shape, piece.box, region=piece.part)
+                    piece.tensor.copy_(read)
 
     def _gathered(self, label: str) -> Tensor:
         whole = self.model.whole(label, everywhere=False)
@@ -161,13 +188,13 @@ class TrainingState:
     def _pieces(self) -> dict[tuple[Key, ...], Any]:
         """Returns the pieces of each tensor by all its keys in a checkpoint."""
         found: dict[tuple[Key, ...], Any] = {}
-        for label in self.model.ports:
-            keys: tuple[Key, ...] = tuple(("model", name) for name in self.model.names(label))
-            found[keys] = self.model.pieces(label).values()
-        for label in self.optimizer.ports:
+        for label, entry in self.model.entries.items():
+            keys: tuple[Key, ...] = tuple(("model", name) for name in entry.names)
+            found[keys] = self.model.all_pieces(label)
+        for label in self.optimizer.entries:
             kind, parameter = _split(label)
             key = ("optimizer", "state", parameter, kind)
-            found[(key,)] = self.optimizer.pieces(label).values()
+            found[(key,)] = self.optimizer.all_pieces(label)
         return found
 
     def _group_values(self, groups: Sequence[Mapping[str, Any]]) -> dict[Key, Any]:
@@ -183,8 +210,8 @@ class TrainingState:
         entries: Mapping[str, tuple[int, ...] | None],
         tensors: Sequence[tuple[Key, ...]],
     ) -> None:
-        ports = {**self.model.ports, **self.optimizer.ports}
-        shapes = {keys: ports[_label(keys[0])].shape for keys in tensors}
+        known = {**self.model.entries, **self.optimizer.entries}
+        shapes = {keys: known[_label(keys[0])].shape for keys in tensors}
         wanted = {flat_key(key): shape for keys, shape in shapes.items() for key in keys}
         absent = (keys for keys in tensors if not any(flat_key(key) in entries for key in keys))
         problems = [f"{flat_key(keys[0])!r} is missing" for keys in absent]
@@ -200,12 +227,12 @@ class TrainingState:
 
 
 def _whole(state: State, everywhere: bool) -> dict[str, Tensor]:
-    found = ((label, state.whole(label, everywhere)) for label in state.ports)
+    found = ((label, state.whole(label, everywhere)) for label in state.entries)
     return {label: tensor for label, tensor in found if tensor is not None}
 
 
 def _put(state: State, given: Mapping[str, Tensor]) -> None:
-    for label in state.ports:
+    for label in state.entries:
         name = state.name_in(label, given)
         assert name is not None
         state.put(label, given[name])

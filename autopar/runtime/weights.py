@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, cast
@@ -54,37 +54,43 @@ class Entry(NamedTuple):
 
 
 class WeightFile:
-    """A safetensors file, open for reading pieces.
+    """Safetensors files, open for reading pieces.
 
     A context manager. Tensors that were read stay valid after it is closed.
 
     Args:
-        path: The file; None for a program without weights.
+        paths: The files; the first that has a tensor counts. None stands for no file.
 
     Raises:
-        InvalidInputError: If the file is missing or is not a safetensors file.
+        InvalidInputError: If a file is missing or is not a safetensors file.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self.path = path
+    def __init__(self, *paths: str | os.PathLike[str] | None) -> None:
         self.entries: dict[str, Entry] = {}
-        if path is None:
-            return
+        self._files: dict[str, tuple[str | os.PathLike[str], Any]] = {}
+        for path in paths:
+            if path is not None:
+                self._open(path)
+
+    def _open(self, path: str | os.PathLike[str]) -> None:
         try:
-            self._file = cast(Any, safe_open(path, framework="pt"))
+            file = cast(Any, safe_open(path, framework="pt"))
         except OSError as error:
             raise InvalidInputError(f"can't read weights from {path}: {error}") from error
         except SafetensorError as error:
             raise InvalidInputError(
                 f"{path} is not a complete safetensors file ({error}); write it again"
             ) from error
-        for name in self._file.keys():  # noqa: SIM118  (it isn't a mapping)
-            stored = self._file.get_slice(name)
+        for name in file.keys():  # noqa: SIM118  (it isn't a mapping)
+            if name in self.entries:
+                continue
+            stored = file.get_slice(name)
             if (dtype := _DTYPES.get(stored.get_dtype())) is None:
                 raise InvalidInputError(
                     f"{path}: tensor {name!r} has the unsupported dtype {stored.get_dtype()}"
                 )
             self.entries[name] = Entry(dtype, tuple(stored.get_shape()))
+            self._files[name] = path, file
 
     def read(
         self,
@@ -110,24 +116,31 @@ class WeightFile:
         """
         entry = self.entries.get(name)
         if entry is None:
-            hint = near_misses(name, self.entries)
-            where = self.path or "a build without weights"
-            raise InvalidInputError(f"{where} has no weight {name!r}{hint}; compile again")
+            raise InvalidInputError(self._absent(name))
+        path, file = self._files[name]
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise InvalidInputError(
-                f"weight {name!r} in {self.path} is {_type(entry.dtype, entry.shape)}, the program"
+                f"weight {name!r} in {path} is {_type(entry.dtype, entry.shape)}, the program"
                 f" expects {_type(dtype, shape)}; compile again"
             )
-        mapped = narrowed(self._file.get_tensor(name), region)
+        mapped = narrowed(file.get_tensor(name), region)
         piece = take(mapped, box)
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)
 
+    def _absent(self, name: str) -> str:
+        if not self._files:
+            return (
+                f"a build without weights has no weight {name!r}; give a safetensors file with"
+                " weights=, or compile a model whose tensors have values"
+            )
+        places = dict.fromkeys(str(path) for path, _ in self._files.values())
+        hint = near_misses(name, self.entries)
+        return f"{' and '.join(places)} has no weight {name!r}{hint}; compile again"
+
     def close(self) -> None:
-        """Unmaps the file."""
-        if self.path is not None:
-            del self._file
-            self.path = None
+        """Unmaps the files."""
+        self._files.clear()
 
     def __enter__(self) -> WeightFile:
         return self
@@ -139,6 +152,11 @@ class WeightFile:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def weight_paths(given: str | Path | Sequence[str | Path]) -> tuple[str | Path, ...]:
+    """Returns one path or several as several."""
+    return (given,) if isinstance(given, (str, Path)) else tuple(given)
 
 
 def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -> None:

@@ -109,6 +109,23 @@ def test_pieces_of_fused_matrices_are_put_where_they_belong(tmp_path: Path) -> N
     assert torch.equal(other.tensor, take(whole, rows))
 
 
+def test_parts_of_a_weight_are_put_where_they_belong(tmp_path: Path) -> None:
+    whole = torch.arange(14.0).reshape(7, 2)
+    key = ("model", "kv")
+    parts: list[tuple[tuple[int, int], ...]] = [((0, 4), (0, 2)), ((4, 3), (0, 2))]
+    pieces = []
+    for part in parts:
+        (_, size), _ = part
+        for start, length in ((0, 2), (2, size - 2)):
+            box = ((Extent(size, start, length),), (Extent(2, 0, 2),))
+            bare = Piece(torch.empty(0), box, (7, 2), part)
+            pieces.append(bare._replace(tensor=bare.of(whole)))
+    write_checkpoint(tmp_path / "c", Content({key: pieces}, {}), False)
+    read = {"model": {"kv": torch.zeros(7, 2)}}
+    dcp.load(read, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert torch.equal(read["model"]["kv"], whole)
+
+
 def test_an_interrupted_checkpoint_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

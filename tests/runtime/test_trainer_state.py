@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
@@ -77,12 +77,10 @@ def test_all_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
 def test_shards_are_the_memory_that_steps_write_to(tmp_path: Path) -> None:
     trainer = opened(tmp_path)
-    shards = trainer.shards()
-    assert tuple(shards["up.weight"].tensor.shape) == (3, 4)
-    assert shards["up.weight"].shape == (8, 4)
-    before = shards["up.weight"].tensor.clone()
+    (shard,) = trainer.shards()["up.weight"]
+    assert (tuple(shard.tensor.shape), shard.shape) == ((3, 4), (8, 4))
     trainer.step(batches(1)[0])
-    assert not torch.equal(shards["up.weight"].tensor, before)
+    assert torch.equal(shard.tensor, shard.of(trainer.state_dict()["up.weight"]))
 
 
 class Tied(nn.Module):
@@ -133,3 +131,38 @@ def test_tied_and_unread_tensors_are_there_under_all_names(tmp_path: Path) -> No
         assert_same(trainer.state_dict(), found)
         trainer.step((ids, ids))
     model.load_state_dict(found)
+
+
+def test_one_device_goes_on_without_autopar(tmp_path: Path) -> None:
+    trainer, one = opened(tmp_path), Reference.of_seed(5)
+    *first, last = batches(3)
+    for batch in first:
+        trainer.step(batch)
+    trainer.optimizer.param_groups[0]["lr"] = 0.3
+    trainer.copy_to(one.model, one.optimizer)
+    assert trainer.step(last).item() == pytest.approx(one.step(last), rel=1e-5)
+    assert_same(trainer.state_dict(), one.model.state_dict())
+    with pytest.raises(InvalidInputError, match="the model isn't the one that was compiled"):
+        trainer.copy_to(nn.Linear(2, 2))
+    with pytest.raises(InvalidInputError, match="call optimizer_state_dict"):
+        trainer.optimizer.state_dict()
+
+
+def test_weights_may_come_from_files(tmp_path: Path) -> None:
+    """A build without weights starts from files, under any of a tensor's names."""
+    torch.manual_seed(1)
+    ids = torch.tensor([0, 3, 5, 2])
+    with torch.device("meta"):
+        model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loss = nn.functional.cross_entropy
+    compile(model, (ids, ids), mesh="2", loss=loss, optimizer=optimizer).save(tmp_path / "b")
+    with pytest.raises(InvalidInputError, match="a build without weights has no weight"):
+        open_trainer(tmp_path / "b", virtual=True)
+    expected = Tied().state_dict()
+    save_file({"unread": expected["unread"]}, tmp_path / "1.safetensors")
+    rest = {name: expected[name] for name in ("head.weight", "places")}
+    save_file(rest, tmp_path / "2.safetensors")
+    files = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    trainer = open_trainer(tmp_path / "b", virtual=True, weights=files)
+    assert_same(trainer.state_dict(), expected)
