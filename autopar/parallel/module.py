@@ -24,10 +24,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
+from autopar.completion.strategy import parse_strategy
 from autopar.cost import Cluster
 from autopar.frontend.torch.batch import call_arguments
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout
+from autopar.ir.mesh import ProcessMesh
 from autopar.mapping import Placement
 from autopar.parallel.job import choose_device, connect, device_mesh
 from autopar.parallel.runner import Layouts, Runner
@@ -40,7 +42,7 @@ from autopar.parallel.shards import (
     whole_from,
 )
 from autopar.parallel.variant import Call, VariantCall
-from autopar.pipeline import CompileOptions
+from autopar.pipeline import NO_PRESETS, CompileOptions
 from autopar.runtime.outputs import Gathering
 from autopar.runtime.trainer import seed_of_step
 
@@ -219,8 +221,8 @@ def parallelize(
             the parameters that are returned: call `to_empty` and load a state dict.
         example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
-        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
-            presets.
+        strategy: Presets as `ddp:0,tensor:1`; "" for the mesh's default, `none` or None for no
+            presets. The optimizer's state lies as the parameters do: `fsdp` splits it too.
         shard: Pins: a dims_mapping by name pattern.
         parameters: `dtensor`: DTensors, so that optimizers, `torch.nn.utils.clip_grad_norm_` and
             torch.distributed.checkpoint work on them. A parameter that is best split within a
@@ -243,6 +245,7 @@ def parallelize(
     options = CompileOptions.of(
         mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
     )
+    _check_strategy(strategy, options.mesh)
     device = choose_device(mesh, [*model.parameters(), *model.buffers()])
     job = connect(options.mesh, device)
     placed = parameters == "dtensor" and job.size > 1
@@ -253,6 +256,18 @@ def parallelize(
         warnings.warn(_moved_text(runner.layouts), stacklevel=2)
     whole = device_mesh(mesh, variant.deployment, options.mesh, device.type) if placed else None
     return _instance(model, runner, whole, seed)
+
+
+def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
+    if not strategy or strategy == NO_PRESETS:
+        return
+    for each in parse_strategy(strategy, mesh):
+        if each.preset in ("zero1", "zero2"):
+            raise InvalidInputError(
+                f"strategy {strategy!r}: {each.preset} splits the optimizer's state, which is the"
+                " user's here and lies as parameters do; use fsdp, or autopar.compile() with the"
+                " optimizer"
+            )
 
 
 def _instance(

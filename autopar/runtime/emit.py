@@ -80,12 +80,12 @@ class _Emitter:
     def _emit(self, function: Function) -> fx.GraphModule:
         body = _Body(self, function)
         # fx makes names of nodes unique, but not those of the arguments that are made of them.
-        distinct: dict[str, str] = {}
+        distinct: set[str] = set()
         for name in function.inputs:
             identifier = _identifier(name)
             while identifier in distinct:
                 identifier += "_"
-            distinct[identifier] = name
+            distinct.add(identifier)
             body.bind(name, body.graph.placeholder(identifier), None)
         if self.in_place is not None and function.name == "main":
             body.add_in_place(plan_writes(self.program))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.processes import Processes
-from tests.parallel.tiny import TinyGPT, adamw, loss_of, tiny, tokens, train
+from tests.parallel.tiny import adamw, loss_of, tiny, tokens, train
 
 
 def join(processes: Processes) -> None:
@@ -27,15 +27,19 @@ def join(processes: Processes) -> None:
     )
 
 
-def trained(processes: Processes, mesh: Any, strategy: str, kinds: tuple[str, ...]) -> str:
-    """Trains the same model alone and on the mesh; returns what differs."""
+def several(processes: Processes, folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Runs several of the functions below in one job, and returns what each returned."""
     join(processes)
-    torch.manual_seed(processes.rank)  # What a rank draws itself must not count.
+    return {name: CHECKS[name](folder) for name in names}
+
+
+def trained(mesh: Any, strategy: str, kinds: tuple[str, ...]) -> str:
+    """Trains the same model alone and on the mesh; returns what differs."""
+    torch.manual_seed(dist.get_rank())  # What a rank draws itself must not count.
     problems: list[str] = []
     for kind in kinds:
         model = tiny()
-        if processes.rank:
-            model = copy.deepcopy(model).requires_grad_()
+        if dist.get_rank():
             nn.init.zeros_(model.up.weight)
         parallel = quietly(model, mesh=mesh, strategy=strategy, parameters=kind)
         clip: Any = nn.utils.clip_grad_norm_
@@ -77,15 +81,14 @@ def differences(
     return problems
 
 
-def checkpointed(processes: Processes, folder: Path) -> str:
+def checkpointed(folder: Path) -> str:
     """Saves with torch.distributed.checkpoint, goes on elsewhere; returns what differs."""
-    join(processes)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("x",))
     first = quietly(tiny(), mesh=mesh, strategy="tensor:x")
     optimizer = adamw(first)
     train(first, optimizer, steps=range(2))
     dcp.save({"model": first.state_dict()}, checkpoint_id=folder)
-    other = quietly(tiny().requires_grad_(), mesh=mesh, strategy="fsdp:x")
+    other = quietly(tiny(), mesh=mesh, strategy="fsdp:x")
     state = {"model": other.state_dict()}
     dcp.load(state, checkpoint_id=folder)
     other.load_state_dict(state["model"])
@@ -95,22 +98,22 @@ def checkpointed(processes: Processes, folder: Path) -> str:
     alone.load_state_dict(first.full_state_dict())
     losses = [loss_of(m, tokens(7)).item() for m in (first, other, again, alone)]
     only_first = first.full_state_dict(everywhere=False)
-    problems = [] if bool(only_first) == (processes.rank == 0) else ["the state isn't on rank 0"]
+    problems = [] if bool(only_first) == (dist.get_rank() == 0) else ["the state isn't on rank 0"]
     if max(losses) - min(losses) > 1e-5:
         problems.append(f"losses differ: {losses}")
     return "\n".join(problems)
 
 
-def dropped(processes: Processes, mesh: str) -> list[Any]:
+def dropped(folder: Path) -> list[Any]:
     """Returns the outputs of two calls with dropout, as lists."""
-    join(processes)
-    parallel = quietly(tiny(dropout=0.5), mesh=mesh)
+    del folder
+    parallel = quietly(tiny(dropout=0.5), mesh="tp=2")
     return [parallel(tokens(0)).tolist() for _ in range(2)]
 
 
-def accumulated(processes: Processes) -> str:
+def accumulated(folder: Path) -> str:
     """Adds up gradients over batches of two shapes, one evaluation in between."""
-    join(processes)
+    del folder
     model = tiny()
     parallel = quietly(model, mesh="dp=2", strategy="fsdp:dp")
     for module in (model, parallel):
@@ -130,22 +133,34 @@ def accumulated(processes: Processes) -> str:
     return "\n".join(problems)
 
 
-def mismatched(processes: Processes, mesh: str) -> str:
+def mismatched(folder: Path) -> str:
     """Returns what parallelize says to a mesh of another size than the job."""
-    join(processes)
+    del folder
     try:
-        autopar.parallelize(TinyGPT(), tokens(0), mesh=mesh)
+        autopar.parallelize(tiny(), tokens(0), mesh="dp=2,tp=2")
     except autopar.AutoparError as error:
         return str(error)
     return ""
 
 
-def diverged(processes: Processes) -> str:
+def diverged(folder: Path) -> str:
     """Returns what a call says to batches of different shapes on the ranks."""
-    join(processes)
+    del folder
     parallel = quietly(tiny(), mesh="dp=2")
     try:
-        parallel(tokens(0, batch=2 + processes.rank))
+        parallel(tokens(0, batch=2 + dist.get_rank()))
     except autopar.AutoparError as error:
         return str(error)
     return ""
+
+
+CHECKS: Mapping[str, Callable[[Path], Any]] = {
+    "tensor": lambda _: trained("tp=2", "tensor:tp", ("dtensor", "local")),
+    "fsdp": lambda _: trained("dp=2", "fsdp:dp", ("dtensor",)),
+    "2x2": lambda _: trained("dp=2,tp=2", "fsdp:dp,tensor:tp", ("dtensor", "local")),
+    "checkpointed": checkpointed,
+    "accumulated": accumulated,
+    "dropped": dropped,
+    "mismatched": mismatched,
+    "diverged": diverged,
+}

@@ -183,6 +183,8 @@ def test_wrong_calls_are_refused() -> None:
         parallel.double()
     with pytest.raises(autopar.AutoparError, match=r"parameters='sharded'; give 'dtensor' or"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="1", parameters="sharded")
+    with pytest.raises(autopar.AutoparError, match=r"zero1 splits the optimizer's state"):
+        autopar.parallelize(model, torch.randn(6, 4), mesh="dp=1", strategy="zero1:dp")
     with pytest.raises(autopar.AutoparError, match=r"job has 1 processes but .* torchrun .* 2,"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="2")
 
