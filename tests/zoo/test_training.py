@@ -83,7 +83,7 @@ def test_presets_train_as_one_device(model: str, mesh: str, strategy: str) -> No
 @pytest.mark.parametrize(("model", "mesh", "seed"), _pin_cases())
 def test_random_pins_train_as_one_device(model: str, mesh: str, seed: int) -> None:
     example = ZOO[model]()
-    recipe = Recipe(example.loss, None, example_optimizer(example), 1.0)
+    recipe = Recipe(example.loss, None, example_optimizer(example.model), 1.0)
     program = capture(example.model, example.batch(0), recipe).program
     pins = random_pins(program, mesh_of(mesh), model, seed)
     check(example, mesh_of(mesh), None, {pin.pattern: pin.dims_mapping for pin in pins})

@@ -55,7 +55,7 @@ def train_eagerly(example: Example) -> Trained:
     noisy: dict[str, Tensor] = {}
     for number in range(STEPS):
         optimizer.zero_grad()
-        loss = _loss(example, model, number)
+        loss = loss_of(example, model, number)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -102,16 +102,16 @@ def compile_step(
         example.batch(0),
         mesh=mesh,
         loss=example.loss,
-        optimizer=example_optimizer(example),
+        optimizer=example_optimizer(example.model),
         clip_grad_norm=1.0,
         strategy=strategy,
         shard=pins,
     ).save(build)
 
 
-def example_optimizer(example: Example) -> AdamW:
+def example_optimizer(model: nn.Module) -> AdamW:
     """Returns the optimizer that a model is trained with."""
-    return AdamW(example.model.parameters(), LEARNING_RATE)
+    return AdamW(model.parameters(), LEARNING_RATE)
 
 
 def check(
@@ -137,7 +137,8 @@ def compare(found: Trained, expected: Trained) -> None:
         assert not (error[noisy] > 2.5 * STEPS * LEARNING_RATE).any(), name
 
 
-def _loss(example: Example, model: nn.Module, number: int) -> Tensor:
+def loss_of(example: Example, model: nn.Module, number: int) -> Tensor:
+    """Returns the loss of a step's batch."""
     batch = example.batch(number)
     if example.loss is None:
         loss: Tensor = model(**batch).loss
