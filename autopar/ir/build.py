@@ -5,6 +5,7 @@
     build/programs/0.pb, ...    the executable programs, one per class of ranks
     build/ranks.pb              which rank runs which program, and the process groups
     build/weights.safetensors   if the model has weights
+    build/variants/1/...        serial.pb, programs/ and ranks.pb for inputs of other shapes
 
 A folder is written beside its final place and moved there when it is complete and on the disk. So
 a build is whole at any time: an interrupted write leaves the old one, or nothing.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -51,6 +52,7 @@ def write_build(
     autopar_version: str,
     report: Sequence[ReportEntry] = (),
     write_weights: Callable[[Path], None] | None = None,
+    variants: Sequence[tuple[Program, Deployment]] = (),
 ) -> Manifest:
     """Writes a build folder.
 
@@ -63,6 +65,7 @@ def write_build(
         report: What the user should know about the compilation.
         write_weights: Writes the weights to the safetensors file whose path it is given; None if
             there are no weights.
+        variants: Serial programs and deployments for inputs of other shapes, over the same weights.
 
     Returns:
         The manifest that was written.
@@ -71,9 +74,13 @@ def write_build(
         InvalidInputError: If the folder can't be written, holds anything but an autopar build, or
             a program is too large for its file.
     """
-    contents = {SERIAL: program_to_bytes(serial), RANKS: deployment_to_bytes(deployment)}
-    for number, program in enumerate(deployment.programs):
-        contents[program_path(number)] = program_to_bytes(program)
+    contents: dict[str, bytes] = {}
+    for number, (one, several) in enumerate([(serial, deployment), *variants]):
+        prefix = variant_path(number)
+        contents[prefix + SERIAL] = program_to_bytes(one)
+        contents[prefix + RANKS] = deployment_to_bytes(several)
+        for at, program in enumerate(several.programs):
+            contents[prefix + program_path(at)] = program_to_bytes(program)
 
     def fill(folder: Path) -> Manifest:
         entries = [_write_file(folder, name, data) for name, data in contents.items()]
@@ -101,6 +108,11 @@ def check_output(path: str | Path) -> None:
 def program_path(number: int) -> str:
     """Returns the path of an executable program within a build."""
     return f"programs/{number}.pb"
+
+
+def variant_path(number: int) -> str:
+    """Returns what the paths of a variant's files start with; variant 0 is the build itself."""
+    return f"variants/{number}/" if number else ""
 
 
 def read_build(path: str | Path) -> Build:
@@ -134,11 +146,21 @@ class Build:
         manifest: Its table of contents and the compilation's report.
         digest: Digest of the manifest, and so of the checksums of all files: equal for equal
             builds.
+        prefix: What the paths of its programs start with, if it is a variant.
     """
 
     path: Path
     manifest: Manifest
     digest: str
+    prefix: str = ""
+
+    @property
+    def variants(self) -> tuple[Build, ...]:
+        """The builds over the same weights for inputs of other shapes."""
+        found: list[Build] = []
+        while self._find(prefix := variant_path(len(found) + 1), SERIAL):
+            found.append(replace(self, prefix=prefix))
+        return tuple(found)
 
     @cached_property
     def serial(self) -> Program:
@@ -147,7 +169,7 @@ class Build:
         Raises:
             InvalidInputError: If the file is damaged.
         """
-        return program_from_bytes(self._checked(SERIAL), str(self.path / SERIAL))
+        return program_from_bytes(self._checked(SERIAL), self._place(SERIAL))
 
     @cached_property
     def rank_table(self) -> Deployment:
@@ -156,7 +178,7 @@ class Build:
         Raises:
             InvalidInputError: If the file is damaged.
         """
-        return deployment_from_bytes(self._checked(RANKS), source=str(self.path / RANKS))
+        return deployment_from_bytes(self._checked(RANKS), source=self._place(RANKS))
 
     def program(self, number: int) -> Program:
         """Returns an executable program by its number, which `RankEntry.program` is.
@@ -165,7 +187,7 @@ class Build:
             InvalidInputError: If there is no such program or its file is damaged.
         """
         name = program_path(number)
-        return program_from_bytes(self._checked(name), str(self.path / name))
+        return program_from_bytes(self._checked(name), self._place(name))
 
     @cached_property
     def deployment(self) -> Deployment:
@@ -176,16 +198,15 @@ class Build:
         """
         names = {file.path for file in self.manifest.files}
         count = 0
-        while program_path(count) in names:
+        while self.prefix + program_path(count) in names:
             count += 1
         programs = [self.program(number) for number in range(count)]
-        source = str(self.path / RANKS)
-        return deployment_from_bytes(self._checked(RANKS), programs, source)
+        return deployment_from_bytes(self._checked(RANKS), programs, self._place(RANKS))
 
     @property
     def weights_path(self) -> Path | None:
         """The safetensors file with the weights, whose keys are names of values; None without."""
-        return self.path / WEIGHTS if self._find(WEIGHTS) else None
+        return self.path / WEIGHTS if self._find("", WEIGHTS) else None
 
     def check_weights(self) -> None:
         """Reads all weights and compares their checksum.
@@ -193,20 +214,25 @@ class Build:
         Raises:
             InvalidInputError: If the file is damaged.
         """
-        file = self._find(WEIGHTS)
+        file = self._find("", WEIGHTS)
         if file is not None and _entry_of_file(self.path, WEIGHTS) != file:
             raise _damaged(self.path / WEIGHTS)
 
-    def _find(self, name: str) -> FileEntry | None:
-        return next((file for file in self.manifest.files if file.path == name), None)
+    def _find(self, prefix: str, name: str) -> FileEntry | None:
+        path = prefix + name
+        return next((file for file in self.manifest.files if file.path == path), None)
+
+    def _place(self, name: str) -> str:
+        return str(self.path / (self.prefix + name))
 
     def _checked(self, name: str) -> bytes:
-        file = self._find(name)
+        file = self._find(self.prefix, name)
         if file is None:
-            raise InvalidInputError(f"{self.path}: the build has no {name}; {_COMPILE_AGAIN}")
-        data = _read(self.path / name)
+            missing = self.prefix + name
+            raise InvalidInputError(f"{self.path}: the build has no {missing}; {_COMPILE_AGAIN}")
+        data = _read(self.path / file.path)
         if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise _damaged(self.path / name)
+            raise _damaged(self.path / file.path)
         return data
 
 
@@ -238,7 +264,7 @@ def _check_size(folder: Path, file: FileEntry) -> None:
 
 def _write_file(folder: Path, name: str, data: bytes) -> FileEntry:
     path = folder / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     sync_file(path)
     return FileEntry(name, hashlib.sha256(data).hexdigest(), len(data))

@@ -7,6 +7,7 @@ of them know why.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -20,7 +21,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar import __version__
-from autopar.ir.build import Build, read_build
+from autopar.ir.build import read_build
+from autopar.ir.deployment import Deployment
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.batches import label_batch
@@ -91,8 +93,12 @@ class Session:
             self.deployment = found.deployment
             self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
-            self._load(found, weight_paths(weights))
-            self._connect(torch_compile, in_place)
+            self._torch_compile = torch_compile
+            self._in_place = in_place
+            self._specialize()
+            with WeightFile(*weight_paths(weights), found.weights_path) as file:
+                self.weights = read_weights(self.program, file, str(self.device))
+            self._connect()
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
         """Runs the program once.
@@ -182,6 +188,16 @@ class Session:
         with self.supervisor.reported():
             return gather(side, at, pieces[self.rank])
 
+    def variant(self, deployment: Deployment) -> Session:
+        """See `Ranks`."""
+        other = copy.copy(self)
+        other.deployment = deployment
+        other._owns_group = False
+        with self.supervisor.reported():
+            other._specialize()
+            other._connect()
+        return other
+
     def close(self) -> None:
         """Ends the session, and the process group if the session made it."""
         if self._owns_group:
@@ -214,13 +230,11 @@ class Session:
             self.supervisor.board.first,
         )
 
-    def _load(self, build: Build, given: Sequence[str | Path]) -> None:
+    def _specialize(self) -> None:
         coords = self.deployment.coords_of(self.rank)
         self.program = specialize(self.deployment.program_of(self.rank), coords)
-        with WeightFile(*given, build.weights_path) as file:
-            self.weights = read_weights(self.program, file, str(self.device))
 
-    def _connect(self, torch_compile: bool, in_place: InPlace | None) -> None:
+    def _connect(self) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if self.processes.size > 1 and not dist.is_initialized():
             if self.device.type == "cuda":
@@ -235,11 +249,12 @@ class Session:
             self._owns_group = True
         groups = create_groups(self.deployment, self.rank, backend, self.timeout)
         self._gathering = Gathering(self.deployment, self.rank)
+        in_place, compiled = self._in_place, self._torch_compile
         module = emit(self.program, groups, self.device, in_place)
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
             # A guard looks at a value, which ends a graph.
-            torch.compile(module, fullgraph=in_place is None) if torch_compile else module.forward
+            torch.compile(module, fullgraph=in_place is None) if compiled else module.forward
         )
 
 

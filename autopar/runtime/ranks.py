@@ -68,5 +68,8 @@ class Ranks(Protocol):
             everywhere: Whether all processes get it, or only that of rank 0, and the others None.
         """
 
+    def variant(self, deployment: Deployment) -> Ranks:
+        """Returns the ranks of another deployment over the same stored inputs."""
+
     def close(self) -> None:
         """Ends the ranks."""

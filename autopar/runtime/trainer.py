@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,24 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from autopar.ir.build import read_build
+from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
-from autopar.ir.program import SEED, Port, Program, Signature
-from autopar.runtime.batches import label_batch
-from autopar.runtime.boxes import box_shape
 from autopar.runtime.distributed import Session
-from autopar.runtime.outputs import Side
 from autopar.runtime.ports import (
-    check_inputs,
-    is_weight,
-    labelled,
-    plain_outputs,
-    port_box,
-    rank_arguments,
     seed_input,
 )
 from autopar.runtime.ranks import Ranks, Results
-from autopar.runtime.rates import LearningRates, is_rate, trains
+from autopar.runtime.rates import LearningRates, trains
 from autopar.runtime.state import Piece
+from autopar.runtime.step_plan import StepPlan, local_plan_for, plan_for
 from autopar.runtime.training_state import TrainingState
 from autopar.runtime.updates import Abandoned, InPlace
 from autopar.runtime.virtual import VirtualMesh
@@ -87,10 +78,11 @@ def open_trainer(
     found = read_build(build)
     if virtual:
         with WeightFile(*weight_paths(weights), found.weights_path) as file:
-            mesh = VirtualMesh(found.deployment, file, in_place)
-        return Trainer(mesh, seed=seed, name=str(build))
-    session = Session(build, in_place=in_place, weights=weights, **options)
-    return Trainer(session, seed=seed, name=str(build))
+            ranks: Ranks = VirtualMesh(found.deployment, file, in_place)
+    else:
+        ranks = Session(build, in_place=in_place, weights=weights, **options)
+    variants = [each.deployment for each in found.variants]
+    return Trainer(ranks, variants, seed=seed, name=str(build))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -110,6 +102,7 @@ class Trainer:
 
     Args:
         ranks: Who runs the ranks of this process.
+        variants: The programs for batches of other shapes.
         seed: What the random numbers of all steps depend on; by default the build's own.
         name: What errors call the build.
 
@@ -121,7 +114,14 @@ class Trainer:
         InvalidInputError: If the program doesn't train.
     """
 
-    def __init__(self, ranks: Ranks, *, seed: int | None = None, name: str = "the build") -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        variants: Sequence[Deployment] = (),
+        *,
+        seed: int | None = None,
+        name: str = "the build",
+    ) -> None:
         self.ranks = ranks
         self.steps = 0
         self._first = min(ranks.programs)
@@ -130,13 +130,12 @@ class Trainer:
             raise InvalidInputError(
                 f"{name} computes outputs and trains nothing; compile with an optimizer"
             )
-        self._batch_ports = tuple(filter(_is_batch, program.signature.inputs))
         drawing = seed_input(program)
         self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
         self.optimizer = LearningRates(program, ranks.stored[self._first])
         self._state = TrainingState(ranks, self.optimizer)
-        self._updates = dict(program.main.aliases)
-        self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
+        self._plans = [StepPlan(each) for each in (ranks, *map(ranks.variant, variants))]
+        self._plan = self._plans[0]
         self._results: Results = {}
 
     def step(
@@ -145,7 +144,8 @@ class Trainer:
         """Trains on a batch and returns its loss, the same on all ranks.
 
         Args:
-            batch: The global batch, in the structure of the example that was compiled.
+            batch: The global batch, in the structure of the example that was compiled, and of its
+                shapes or those of another batch that was compiled with it.
             lr: The learning rate of this step, or one per parameter group; by default those of
                 `optimizer`.
             local: Whether `batch` is only what this rank reads of the global one. On the virtual
@@ -157,13 +157,21 @@ class Trainer:
             RuntimeFailure: If this or another rank fails.
         """
         with self.ranks.reported():
-            arguments = self._arguments(batch, self.optimizer.rates(lr), local)
+            plain = self._plain_inputs(lr)
+            if local:
+                batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
+                plan = local_plan_for(self._plans, batches)
+                arguments = plan.local_arguments(batches, plain)
+            else:
+                plan = plan_for(self._plans, batch)
+                arguments = plan.arguments(batch, plain)
         self._results = {}
         try:
-            results = self.ranks.execute(arguments)
+            results = plan.ranks.execute(arguments)
         except Abandoned as stopped:
             raise NonFiniteLoss(self.steps, stopped.args[0]) from None
-        self._keep(results)
+        plan.keep(results)
+        self._plan, self._results = plan, results
         self.steps += 1
         self.optimizer.step()
         return results[self._first][0]
@@ -291,62 +299,15 @@ class Trainer:
         """
         if not self._results:
             raise InvalidInputError("nothing is fetched before the first step")
-        ports = self.ranks.programs[self._first].signature.outputs
-        wanted = plain_outputs(self.ranks.programs[self._first])[1:]
-        return labelled(ports, {at: self._whole("outputs", at) for at in wanted})
+        return self._plan.fetched(self._results)
 
-    def _arguments(
-        self, batch: Any, rates: Mapping[str, float], local: bool
-    ) -> dict[int, tuple[Tensor, ...]]:
-        programs = self._local if local else self.ranks.programs
-        inputs = self._local_inputs(batch, rates) if local else self._inputs(batch, rates)
-        device = str(self.ranks.device)
-        return {
-            rank: rank_arguments(program, inputs[rank], self.ranks.stored[rank], device)
-            for rank, program in programs.items()
-        }
-
-    def _inputs(self, batch: Any, rates: Mapping[str, float]) -> dict[int, dict[str, Tensor]]:
-        whole = self._checked(self.ranks.programs[self._first], batch, rates)
-        return dict.fromkeys(self.ranks.programs, whole)
-
-    def _local_inputs(self, batch: Any, rates: Mapping[str, float]) -> dict[int, dict[str, Tensor]]:
-        batches = [batch] if len(self._local) == 1 else list(batch)
-        if len(batches) != len(self._local):
-            raise InvalidInputError(
-                f"{len(batches)} local batches are given for {len(self._local)} ranks"
-            )
-        return {
-            rank: self._checked(program, each, rates)
-            for (rank, program), each in zip(self._local.items(), batches, strict=True)
-        }
-
-    def _checked(
-        self, program: Program, batch: Any, rates: Mapping[str, float]
-    ) -> dict[str, Tensor]:
-        inputs = label_batch(batch, [port.label for port in self._batch_ports])
-        inputs.update((label, torch.tensor(rate)) for label, rate in rates.items())
-        if (drawing := seed_input(program)) is not None:
+    def _plain_inputs(self, lr: float | Sequence[float] | None) -> dict[str, Any]:
+        """Returns what a program takes besides stored tensors and the batch."""
+        rates = self.optimizer.rates(lr)
+        inputs: dict[str, Any] = {label: torch.tensor(rate) for label, rate in rates.items()}
+        if (drawing := seed_input(self._plans[0].program)) is not None:
             inputs[drawing.label] = seed_of_step(self.seed, self.steps)
-        return check_inputs(program, inputs)
-
-    def _keep(self, results: Results) -> None:
-        """Takes over new content that could not be written in place."""
-        ports = self.ranks.programs[self._first].signature.outputs
-        for rank, outputs in results.items():
-            stored = self.ranks.stored[rank]
-            for port, output in zip(ports, outputs, strict=True):
-                name = self._updates.get(port.name)
-                if name is not None and stored[name] is not output:
-                    # Kernels that write in place want it dense.
-                    stored[name] = output.contiguous()
-        self._results = results
-
-    def _whole(self, side: Side, at: int) -> Tensor:
-        pieces = {rank: outputs[at] for rank, outputs in self._results.items()}
-        whole = self.ranks.whole(side, at, pieces, everywhere=True)
-        assert whole is not None
-        return whole
+        return inputs
 
 
 def seed_of_step(seed: int, step: int) -> int:
@@ -357,16 +318,3 @@ def seed_of_step(seed: int, step: int) -> int:
         step: The number of the step, from 0.
     """
     return ((seed & 0x7FFFFFFF) << 32) + step
-
-
-def _is_batch(port: Port) -> bool:
-    return port.role != SEED and not is_weight(port) and not is_rate(port)
-
-
-def _local_program(program: Program) -> Program:
-    """Returns a rank's program as if its pieces of the inputs were all there is."""
-    inputs = tuple(
-        replace(port, shape=box_shape(port_box(port, {})), box=())
-        for port in program.signature.inputs
-    )
-    return replace(program, signature=Signature(inputs, program.signature.outputs))

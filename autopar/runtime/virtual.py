@@ -8,6 +8,7 @@ simulated, and a mismatch between ranks is reported instead of hanging.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -45,6 +46,9 @@ from autopar.runtime.weights import WeightFile
 RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
 """Is shown each value that a rank computes and returns the one to go on with."""
 
+ReadWeights = Callable[[int, Program], dict[str, Tensor]]
+"""(rank, its program) -> its pieces of the weights."""
+
 
 @dataclass(frozen=True)
 class VirtualRank:
@@ -78,9 +82,25 @@ class VirtualMesh:
     def __init__(
         self, deployment: Deployment, weights: WeightFile, in_place: InPlace | None = None
     ) -> None:
+        # What is written in place must not be shared between ranks.
+        cache: dict[tuple[str, Box], Tensor] = {}
+
+        def read(rank: int, program: Program) -> dict[str, Tensor]:
+            return read_weights(program, weights, "cpu", {} if in_place else cache)
+
+        self._in_place = in_place
+        self._load(deployment, read)
+
+    def _load(self, deployment: Deployment, read: ReadWeights) -> None:
         self.deployment = deployment
         self.members = members_by_rank(deployment)
-        self.ranks = tuple(_load_ranks(deployment, weights, in_place))
+        self.ranks = tuple(_load_ranks(deployment, read, self._in_place))
+
+    def variant(self, deployment: Deployment) -> VirtualMesh:
+        """See `Ranks`."""
+        other = copy.copy(self)
+        other._load(deployment, lambda rank, program: self.ranks[rank].weights)
+        return other
 
     @property
     def programs(self) -> Mapping[int, Program]:
@@ -149,11 +169,10 @@ class VirtualMesh:
 
 
 def _load_ranks(
-    deployment: Deployment, weights: WeightFile, in_place: InPlace | None
+    deployment: Deployment, read: ReadWeights, in_place: InPlace | None
 ) -> Iterator[VirtualRank]:
     expressions = [code_expressions(program) for program in deployment.programs]
     emitted: dict[tuple[int, tuple[int | None, ...]], tuple[Program, fx.GraphModule]] = {}
-    cache: dict[tuple[str, Box], Tensor] = {}
     for rank, entry in enumerate(deployment.ranks):
         coords = deployment.coords_of(rank)
         shared = deployment.program_of(rank)
@@ -164,9 +183,7 @@ def _load_ranks(
             emitted[known] = program, module
         program, module = emitted[known]
         program = replace(program, signature=specialize_signature(shared, coords))
-        # What is written in place must not be shared.
-        pieces = read_weights(program, weights, "cpu", {} if in_place else cache)
-        yield VirtualRank(program, module, pieces)
+        yield VirtualRank(program, module, read(rank, program))
 
 
 def _trace_of(

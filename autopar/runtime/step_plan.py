@@ -1,0 +1,175 @@
+"""What a training step runs for batches of certain shapes: the ranks, and what they are given.
+
+A build has several plans if it was compiled for batches of several shapes. Their ranks hold the
+same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import SEED, Port, Program, Signature
+from autopar.runtime.batches import label_batch
+from autopar.runtime.boxes import box_shape
+from autopar.runtime.ports import (
+    check_inputs,
+    is_weight,
+    labelled,
+    plain_outputs,
+    port_box,
+    rank_arguments,
+)
+from autopar.runtime.ranks import Ranks, Results
+from autopar.runtime.rates import is_rate
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of the tensors of a batch."""
+
+
+class StepPlan:
+    """What runs for batches of certain shapes.
+
+    Args:
+        ranks: Who runs it in this process.
+
+    Attributes:
+        program: The program of one of the ranks.
+        shapes: The global shapes that batches must have.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._first = min(ranks.programs)
+        self.program = ranks.programs[self._first]
+        self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
+        self.shapes: Shapes = tuple(port.shape for port in self._ports)
+        self._updates = dict(self.program.main.aliases)
+        self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
+
+    def label(self, batch: Any) -> dict[str, Any]:
+        """Returns the tensors of a batch by label.
+
+        Raises:
+            InvalidInputError: If there are more than the program takes, or fewer.
+        """
+        return label_batch(batch, [port.label for port in self._ports])
+
+    def arguments(self, batch: Any, plain: Mapping[str, Any]) -> dict[int, tuple[Tensor, ...]]:
+        """Returns each rank's arguments.
+
+        Args:
+            batch: The global batch.
+            plain: Further inputs by label: learning rates, and the seed.
+
+        Raises:
+            InvalidInputError: If the batch doesn't fit the program.
+        """
+        inputs = check_inputs(self.program, {**self.label(batch), **plain})
+        return {
+            rank: self._arguments(rank, program, inputs)
+            for rank, program in self.ranks.programs.items()
+        }
+
+    def local_arguments(
+        self, batches: Sequence[Any], plain: Mapping[str, Any]
+    ) -> dict[int, tuple[Tensor, ...]]:
+        """Returns each rank's arguments from what each reads of the global batch.
+
+        Args:
+            batches: A batch for each rank of this process.
+            plain: Further inputs by label.
+
+        Raises:
+            InvalidInputError: If a batch doesn't fit the program.
+        """
+        return {
+            rank: self._arguments(
+                rank, program, check_inputs(program, {**self.label(batch), **plain})
+            )
+            for (rank, program), batch in zip(self._local.items(), batches, strict=True)
+        }
+
+    def fits_locally(self, batches: Sequence[Any]) -> bool:
+        """Whether batches have the shapes of what ranks read of a global batch."""
+        return all(
+            self._shapes_of(batch) == _batch_shapes(program)
+            for program, batch in zip(self._local.values(), batches, strict=True)
+        )
+
+    def fits(self, batch: Any) -> bool:
+        """Whether a global batch has the shapes that the program takes."""
+        return self._shapes_of(batch) == self.shapes
+
+    def _shapes_of(self, batch: Any) -> Shapes:
+        given = self.label(batch)
+        return tuple(tuple(given[port.label].shape) for port in self._ports)
+
+    def keep(self, results: Results) -> None:
+        """Takes over new content that could not be written in place."""
+        ports = self.program.signature.outputs
+        for rank, outputs in results.items():
+            stored = self.ranks.stored[rank]
+            for port, output in zip(ports, outputs, strict=True):
+                name = self._updates.get(port.name)
+                if name is not None and stored[name] is not output:
+                    # Kernels that write in place want it dense.
+                    stored[name] = output.contiguous()
+
+    def fetched(self, results: Results) -> dict[str, Tensor]:
+        """Returns the global value of each output besides the loss, by label."""
+        found: dict[int, Tensor] = {}
+        for at in plain_outputs(self.program)[1:]:
+            pieces = {rank: outputs[at] for rank, outputs in results.items()}
+            whole = self.ranks.whole("outputs", at, pieces, everywhere=True)
+            assert whole is not None
+            found[at] = whole
+        return labelled(self.program.signature.outputs, found)
+
+    def _arguments(
+        self, rank: int, program: Program, inputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, ...]:
+        return rank_arguments(program, inputs, self.ranks.stored[rank], str(self.ranks.device))
+
+
+def plan_for(plans: Sequence[StepPlan], batch: Any) -> StepPlan:
+    """Returns the plan whose shapes a global batch has; the first one, if none has.
+
+    Raises:
+        InvalidInputError: If the batch has more tensors than the programs take, or fewer.
+    """
+    return next((plan for plan in plans if plan.fits(batch)), plans[0])
+
+
+def local_plan_for(plans: Sequence[StepPlan], batches: Sequence[Any]) -> StepPlan:
+    """Returns the plan that fits what ranks are handed of a batch; the first one, if none does.
+
+    Raises:
+        InvalidInputError: If there isn't a batch for each rank, or one has a wrong number of
+            tensors.
+    """
+    count = len(plans[0].ranks.programs)
+    if len(batches) != count:
+        raise InvalidInputError(f"{len(batches)} local batches are given for {count} ranks")
+    return next((plan for plan in plans if plan.fits_locally(batches)), plans[0])
+
+
+def _is_batch(port: Port) -> bool:
+    return port.role != SEED and not is_weight(port) and not is_rate(port)
+
+
+def _batch_shapes(program: Program) -> Shapes:
+    return tuple(port.shape for port in program.signature.inputs if _is_batch(port))
+
+
+def _local_program(program: Program) -> Program:
+    """Returns a rank's program as if its pieces of the inputs were all there is."""
+    inputs = tuple(
+        replace(port, shape=box_shape(port_box(port, {})), box=())
+        for port in program.signature.inputs
+    )
+    return replace(program, signature=Signature(inputs, program.signature.outputs))
