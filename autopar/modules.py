@@ -7,7 +7,7 @@ compiled.save("build/")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.annotate import MeshLike, as_mesh
+from autopar.annotate import MeshLike, apply_pins, as_mesh
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.ir.errors import InvalidInputError
 from autopar.mapping import Placement
-from autopar.pipeline import Compiled, CompileOptions, compile_program, write
+from autopar.pipeline import Compiled, CompileOptions, compile_program, stored_alike, write
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class CompiledModule:
     Attributes:
         captured: The serial program, as it was captured, and the model's weights.
         compiled: The programs of the ranks.
+        variants: The programs for further batches, of other shapes.
     """
 
     captured: Captured
     compiled: Compiled
+    variants: tuple[Compiled, ...] = ()
 
     def save(self, build: str | Path) -> None:
         """Writes the build folder; an older build there stays whole until the new one is complete.
@@ -41,7 +44,7 @@ class CompiledModule:
         Raises:
             InvalidInputError: If the folder can't be written, or is something else than a build.
         """
-        write(self.compiled, self.captured.weights, Path(build))
+        write(self.compiled, self.captured.weights, Path(build), self.variants)
 
 
 def compile(
@@ -58,6 +61,7 @@ def compile(
     master_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
     fetch: Sequence[str] = (),
+    more_batches: Sequence[Any] = (),
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
@@ -89,6 +93,8 @@ def compile(
             `torch.float32` for a model in bfloat16.
         scaler: Scales the loss, as for gradients in float16; its own state isn't changed.
         fetch: What a step returns besides the loss: parameters, for their gradients, `grad_norm`.
+        more_batches: Further batches, of other shapes, that a step is to take too: the last, short
+            one of an epoch. Parameters and state are laid out as for `example_inputs`.
         strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
             presets.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
@@ -114,4 +120,12 @@ def compile(
     options = CompileOptions.of(
         mesh=known, strategy=strategy, shard=shard, cluster=cluster, placement=placement
     )
-    return CompiledModule(captured, compile_program(captured.program, options))
+    compiled = compile_program(captured.program, options)
+    if more_batches and optimizer is None:
+        raise InvalidInputError("more_batches= is for training steps; compile each batch by itself")
+    variants = []
+    for batch in more_batches:
+        program = capture(model, batch, recipe, known).program
+        alike = stored_alike(apply_pins(program, known, options.pins), compiled)
+        variants.append(compile_program(alike, replace(options, pins=())))
+    return CompiledModule(captured, compiled, tuple(variants))

@@ -8,7 +8,7 @@ Passes never call one another; this is the one place that knows their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,11 @@ from autopar.completion.strategy import parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.ir.layout import Origin
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
-from autopar.ir.program import Program
+from autopar.ir.program import STORED_ROLES, Program
 from autopar.ir.text import print_program
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
@@ -252,8 +253,35 @@ def compile_program(
     return Compiled(program, partitioned, deployment, entries)
 
 
-def write(compiled: Compiled, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def stored_alike(program: Program, compiled: Compiled) -> Program:
+    """Returns a serial program with what it stores laid out as a compiled program stores it.
+
+    Args:
+        program: A program over the same weights, for inputs of other shapes.
+        compiled: The compiled program.
+    """
+    values = dict(program.main.values)
+    for port in program.signature.inputs:
+        if port.role in STORED_ROLES:
+            like = compiled.serial.main.values[port.name].dist
+            origin = Origin("annotated", "stored as for the first batch")
+            values[port.name] = replace(values[port.name], dist=like, origin=origin)
+    return program.with_main(replace(program.main, values=values))
+
+
+def write(
+    compiled: Compiled,
+    weights: Mapping[str, torch.Tensor],
+    path: Path,
+    variants: Sequence[Compiled] = (),
+) -> None:
     """Writes a build folder; an old build at `path` stays whole until the new one is complete.
+
+    Args:
+        compiled: The compiled program.
+        weights: What it stores, by name.
+        path: The folder.
+        variants: Programs over the same weights for inputs of other shapes.
 
     Raises:
         InvalidInputError: If the folder can't be written, or is something else than a build.
@@ -268,6 +296,7 @@ def write(compiled: Compiled, weights: Mapping[str, torch.Tensor], path: Path) -
         autopar_version=__version__,
         report=compiled.report,
         write_weights=lambda file: write_weights(file, weights),
+        variants=[(each.serial, each.deployment) for each in variants],
     )
 
 

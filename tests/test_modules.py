@@ -1,0 +1,55 @@
+"""Compiling torch modules: several shapes of batches over one state, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import autopar
+from autopar.ir.errors import InvalidInputError
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 10), nn.GELU(), nn.Linear(10, 4))
+
+
+def batch(seed: int, size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(size, 6, generator=generator), torch.randn(size, 4, generator=generator)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp:d0", "ddp:d0", "tensor:d0"])
+def test_a_short_last_batch_trains_the_same_state(strategy: str, tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    autopar.compile(
+        model,
+        batch(0, 6),
+        mesh="3",
+        loss=F.mse_loss,
+        optimizer=optimizer,
+        more_batches=[batch(0, 2), batch(0, 1)],
+        strategy=strategy,
+    ).save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        for number, size in enumerate((6, 2, 6, 1, 6)):
+            x, target = batch(number, size)
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            torch.testing.assert_close(trainer.step((x, target)), loss.detach())
+        for name, tensor in trainer.state_dict().items():
+            torch.testing.assert_close(tensor, model.state_dict()[name])
+        with pytest.raises(InvalidInputError, match=r"f32\[5, 6\], it must be f32\[6, 6\]"):
+            trainer.step(batch(0, 5))
+
+
+def test_more_batches_are_for_training() -> None:
+    with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
+        autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])
