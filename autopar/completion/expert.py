@@ -41,7 +41,8 @@ def expert(graph: Graph, axis: str) -> None:
 def _stacks(graph: Graph, node: Node, at: int, axis: str) -> dict[int, Form]:
     """Returns the forms of the parameters behind an op's weight that split its experts."""
     rule = node.call.rule
-    others = [dims for number, dims in enumerate(rule.operands) if number not in node.weights]
+    pairs = zip(rule.operands, node.operands, strict=True)
+    others = [dims for dims, value in pairs if not graph.steady[value]]
     for factors in rule.operands[at]:
         kept = [f for f in factors if f in node.call.splittable and _is_in(f, *rule.results)]
         stacks = [f for f in kept if any(_is_in(f, dims) for dims in others)]

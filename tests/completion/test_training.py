@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autopar.ir.errors import AnnotationError
 from tests.captured import Captured, check, collectives, compiled
 from tests.training import ADAMW, Loss, Step, training
 
@@ -80,27 +81,126 @@ def language(step: str) -> Captured:
     return training(Language(1), loss, batch, STEPS[step])
 
 
-@pytest.mark.parametrize("mesh", ["a=2", "a=3"])
-@pytest.mark.parametrize("preset", ["ddp", "zero1", "zero2", "fsdp", "tensor"])
-@pytest.mark.parametrize("step", STEPS)
-def test_a_step_is_that_of_one_device(step: str, preset: str, mesh: str) -> None:
+ONE_AXIS = ("ddp:a", "zero1:a", "zero2:a", "fsdp:a", "tensor:a", "tensor:a,sequence:a", "context:a")
+FAST = [
+    ("sgd", "a=2", "zero2:a"),
+    ("sgd", "a=3", "context:a"),
+    ("adamw", "a=2", "tensor:a,sequence:a"),
+    ("adamw", "a=3", "fsdp:a"),
+    ("accumulated", "a=2", "zero1:a"),
+    ("accumulated", "a=3", "ddp:a"),
+]
+REST = [
+    pytest.param(step, mesh, strategy, marks=pytest.mark.slow)
+    for step in STEPS
+    for mesh in ("a=2", "a=3")
+    for strategy in ONE_AXIS
+    if (step, mesh, strategy) not in FAST
+]
+
+
+@pytest.mark.parametrize(("step", "mesh", "strategy"), [*FAST, *REST])
+def test_a_step_is_that_of_one_device(step: str, mesh: str, strategy: str) -> None:
     captured = language(step)
-    check(captured, compiled(captured, mesh, f"{preset}:a"), 1e-5)
+    check(captured, compiled(captured, mesh, strategy), 1e-5)
 
 
 @pytest.mark.parametrize(
     ("mesh", "strategy"),
     [
         ("a=2,b=2", "ddp:a,tensor:b"),
-        ("a=2,b=3", "zero1:a,tensor:b"),
-        ("a=2,b=2", "zero2:a,tensor:b"),
-        ("a=2,b=3", "fsdp:a,tensor:b"),
-        ("a=2,b=2,c=2", "ddp:a,fsdp:b,tensor:c"),
+        ("a=2,b=3", "fsdp:a,tensor:b,sequence:b"),
+        ("a=2,b=2,c=2", "zero1:a,tensor:b,context:c"),
+        pytest.param("a=2,b=3", "zero1:a,tensor:b", marks=pytest.mark.slow),
+        pytest.param("a=2,b=2", "zero2:a,tensor:b", marks=pytest.mark.slow),
+        pytest.param("a=2,b=3", "fsdp:a,tensor:b", marks=pytest.mark.slow),
+        pytest.param("a=2,b=2,c=2", "ddp:a,fsdp:b,tensor:c", marks=pytest.mark.slow),
+        pytest.param("a=2,b=2,c=2", "fsdp:a,context:b,tensor:c,sequence:c", marks=pytest.mark.slow),
     ],
 )
 def test_presets_combine(mesh: str, strategy: str) -> None:
     captured = language("adamw")
     check(captured, compiled(captured, mesh, strategy), 1e-5)
+
+
+class Mixture(nn.Module):
+    """Experts that all see every token, weighted by a gate."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, experts)
+        self.up = nn.Parameter(torch.randn(experts, WIDTH, 32) / WIDTH)
+        self.down = nn.Parameter(torch.randn(experts, 32, WIDTH) / 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        shares = self.gate(tokens).softmax(-1).T.unsqueeze(-1)
+        hidden = torch.bmm(tokens.expand(self.up.shape[0], *tokens.shape), self.up).relu()
+        return (torch.bmm(hidden, self.down) * shares).sum(0).view_as(x)
+
+
+def squares(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """The mean of the squares of what a module makes of a batch."""
+    found: Tensor = module(batch["x"])
+    return found.square().mean()
+
+
+@cache
+def mixture() -> Captured:
+    """Returns a training step of a mixture of experts."""
+    torch.manual_seed(0)
+    loss: Loss = squares  # type: ignore[assignment]
+    return training(Mixture(6), loss, {"x": torch.randn(BATCH, 4, WIDTH)}, STEPS["adamw"])
+
+
+@pytest.mark.parametrize(
+    ("mesh", "strategy"),
+    [("a=2", "expert:a"), ("a=3", "expert:a"), ("a=2,b=2", "fsdp:a,expert:b")],
+)
+def test_experts_are_computed_where_they_are(mesh: str, strategy: str) -> None:
+    done = compiled(mixture(), mesh, strategy)
+    check(mixture(), done, 1e-5)
+    axis = strategy[-1]
+    for name in ("up", "down"):
+        layout = done.serial.main.values[name].dist
+        assert layout is not None
+        assert axis in {a for sub in layout.dims[0] for a in sub.axes}
+    for op in done.serial.main.ops:
+        if op.kind == "aten.bmm.default":
+            assert op.dist is not None
+            assert op.dist.factor("b")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("expert:a", "no weight is a stack of experts"),
+        ("sequence:a", "no weight is split along a; add tensor:a"),
+    ],
+)
+def test_a_preset_that_finds_nothing_says_so(strategy: str, message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
+        compiled(language("sgd"), "a=2", strategy)
+
+
+def test_rows_of_features_have_no_sequence() -> None:
+    captured = training(nn.Linear(8, 8), squares, {"x": torch.randn(4, 8)}, Step())  # type: ignore[arg-type]
+    with pytest.raises(AnnotationError, match="no input has a sequence"):
+        compiled(captured, "a=2", "context:a")
+
+
+def test_between_blocks_the_sequence_is_split() -> None:
+    """An all_reduce becomes a reduce_scatter, and every product gathers what it reads."""
+    done = compiled(language("sgd"), "a=2", "tensor:a,sequence:a")
+    kinds = [
+        one.kind for one in collectives(done) if one.bytes >= 4 * BATCH * SEQUENCE * WIDTH // 2
+    ]
+    # The table, attention and the network; their gradients; the head's.
+    assert kinds.count("reduce_scatter") == 6
+    # Before attention, the network and the head; again for the gradients of their weights; and the
+    # gradients of what left attention, the network and the table.
+    assert kinds.count("all_gather") == 9
+    assert "all_reduce" not in kinds
 
 
 def moved(step: str, mesh: str, strategy: str, kind: str) -> int:
