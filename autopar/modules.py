@@ -92,7 +92,8 @@ def compile(
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.
         scaler: Scales the loss, as for gradients in float16; its own state isn't changed.
-        fetch: What a step returns besides the loss: parameters, for their gradients, `grad_norm`.
+        fetch: What a step returns besides the loss: outputs of the model, by their keys or as
+            `output`; names of parameters, for their gradients; `grad_norm`.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
         strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no

@@ -20,6 +20,10 @@ Path = tuple[Any, ...]
 """Keys from the root of a batch to a leaf: strings, and ints for positions."""
 
 
+OUTPUT = "output"
+"""What a result of a model is called that has no name of its own."""
+
+
 class _TensorLeaf:
     """Stands for a tensor among the leaves of a structure."""
 
@@ -139,6 +143,22 @@ def batch_label(path: Path) -> str:
     """Names a leaf of a batch of any structure."""
     keys = path if path and isinstance(path[0], str) else ("batch", *path)
     return ".".join(map(str, keys))
+
+
+def output_labels(paths: Sequence[Sequence[Any]]) -> list[str]:
+    """Returns names of what a model returns, by the paths of pytree.
+
+    A key is its own name, `logits`; what has none is `output`, or `output.0` in a tuple.
+    """
+    labels: list[str] = []
+    for path in paths:
+        keys = [_key(key) for key in path]
+        if keys[:1] == [OUTPUT] and len(keys) > 1 and isinstance(keys[1], str):
+            del keys[0]
+        elif keys[:1] != [OUTPUT] and not (keys and isinstance(keys[0], str)):
+            keys.insert(0, OUTPUT)
+        labels.append(_distinct(".".join(map(str, keys)), labels))
+    return labels
 
 
 def _key(key: Any) -> Any:

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
 from autopar.frontend.torch.batch import (
+    OUTPUT,
     Path,
     Structure,
     batch_label,
@@ -34,6 +36,8 @@ from autopar.ir.program import Program
 
 GRADIENT = "grad/"
 """Prefix of the names of gradients; the parameter's name follows."""
+
+LOSS = "loss"
 
 GRAD_NORM = "grad_norm"
 """Name of the norm of all gradients together, before they are clipped."""
@@ -58,8 +62,8 @@ class Recipe:
         master_dtype: What trained parameters of fewer bits are stored and updated in. The model
             reads them rounded to its own dtype, and its gradients are summed in this one.
         scaler: Scales the loss as it does; its own state isn't changed.
-        fetch: What a step returns besides the loss: names of parameters, for their gradients, or
-            `grad_norm`.
+        fetch: What a step returns besides the loss: outputs of the model, by their keys or as
+            `output`; names of parameters, for their gradients; `grad_norm`.
     """
 
     loss: Callable[..., Tensor] | None = None
@@ -177,17 +181,17 @@ class _Capture:
 
     def _compute(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
         with torch.set_grad_enabled(self.trains), self._autocast():
-            outputs = self._outputs(model, self.structure.rebuild(tensors))
-            return _loss_of(outputs) if self.trains else outputs
-
-    def _outputs(self, model: nn.Module, batch: Any) -> Any:
-        recipe = self.recipe
-        if recipe.training_step is not None:
-            return recipe.training_step(model, batch)
-        inputs, targets = (batch, ()) if recipe.loss is None else (batch[0], batch[1:])
-        args, kwargs = call_arguments(inputs)
-        outputs = model(*args, **kwargs)
-        return outputs if recipe.loss is None else recipe.loss(outputs, *targets)
+            batch = self.structure.rebuild(tensors)
+            if self.recipe.training_step is not None:
+                return {LOSS: _loss_of(self.recipe.training_step(model, batch))}
+            inputs, targets = (batch, ()) if self.recipe.loss is None else (batch[0], batch[1:])
+            args, kwargs = call_arguments(inputs)
+            outputs = model(*args, **kwargs)
+            if not self.trains:
+                return outputs
+            loss = outputs if self.recipe.loss is None else self.recipe.loss(outputs, *targets)
+            fetched = pytree.tree_map_only(Tensor, Tensor.detach, outputs)
+            return {LOSS: _loss_of(loss), OUTPUT: fetched}
 
     def _autocast(self) -> AbstractContextManager[object]:
         dtype = self.recipe.autocast
@@ -262,8 +266,8 @@ class _Capture:
         assert done.loss is not None
         for name, node in done.gradients.items():
             step.names[node] = f"{GRADIENT}{name}"
-        step.names[done.loss] = "loss"
-        step.outputs.append(GraphOutput(done.loss, "loss"))
+        step.names[done.loss] = LOSS
+        step.outputs.append(GraphOutput(done.loss, LOSS))
         request = UpdateRequest(
             optimizer, trained, states, types, self.recipe.clip_grad_norm, scaling
         )
@@ -299,15 +303,27 @@ class _Capture:
         for name in self.recipe.fetch:
             if name == GRAD_NORM and norm is not None:
                 found.append(GraphOutput(norm, GRAD_NORM))
-            elif (parameter := name.removeprefix(GRADIENT)) in done.gradients:
+            elif name in done.outputs and name != LOSS:
+                found.append(GraphOutput(done.outputs[name], name))
+            elif (parameter := self._owner(name.removeprefix(GRADIENT))) in done.gradients:
                 found.append(GraphOutput(done.gradients[parameter], f"{GRADIENT}{parameter}"))
             else:
-                hint = near_misses(name, (*done.gradients, GRAD_NORM))
-                raise InvalidInputError(
-                    f"fetch={name!r}: no parameter with a gradient has this name{hint}"
-                    + ("; grad_norm needs clip_grad_norm=" if name == GRAD_NORM else "")
-                )
+                raise InvalidInputError(self._cannot_fetch(name, done))
         return found
+
+    def _owner(self, name: str) -> str:
+        """Returns the name that the program has for a tied parameter."""
+        stored = self.fake.stored.values()
+        return next((each.name for each in stored if name in each.aliases), name)
+
+    def _cannot_fetch(self, name: str, done: Computed) -> str:
+        if name == GRAD_NORM:
+            return "fetch='grad_norm': only clipping computes it; give clip_grad_norm= too"
+        outputs = [label for label in done.outputs if label != LOSS]
+        hint = near_misses(name, (*outputs, *done.gradients, GRAD_NORM))
+        known = f"; the model returns {', '.join(outputs)}" if outputs else ""
+        why = "no output, and no parameter with a gradient, is called so"
+        return f"fetch={name!r}: {why}{hint}{known}"
 
     def _lowering(self, step: Step) -> Lowering:
         return Lowering(

@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
-from autopar.frontend.torch.batch import Structure, structure_of
+from autopar.frontend.torch.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.origin import (
     UserLines,
@@ -79,7 +79,7 @@ class _Step(nn.Module):
         outputs = self.compute(self.model, tensors)
         paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
-        self.structure = structure_of(paths, spec, [pytree.keystr(path) for path, _ in found])
+        self.structure = structure_of(paths, spec, output_labels([path for path, _ in found]))
         return tuple(leaf for _, leaf in found)
 
 

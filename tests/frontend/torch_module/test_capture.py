@@ -134,6 +134,22 @@ def eager_step(
     return total
 
 
+def test_outputs_and_gradients_are_fetched_whole() -> None:
+    torch.manual_seed(0)
+    model = Net().eval()
+    (x, ids), target = batch(0)
+    fetch = ("output", "table.weight", "grad_norm")
+    optimizer = SGD(model.parameters(), 0.1)
+    recipe = Recipe(F.mse_loss, None, optimizer, clip_grad_norm=1.0, accumulate=2, fetch=fetch)
+    steps = Steps(capture(model, batch(0), recipe))
+    steps.take(batch(0))
+    torch.testing.assert_close(steps.outputs["output"], model(x, ids).detach())
+    F.mse_loss(model(x, ids), target).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(steps.outputs["grad/second.weight"], model.second.weight.grad)
+    with pytest.raises(InvalidInputError, match="fetch='outpt': .* did you mean output"):
+        capture(model, batch(0), Recipe(F.mse_loss, None, optimizer, fetch=("outpt",)))
+
+
 def test_autocast_rounds_products_only() -> None:
     torch.manual_seed(0)
     model = Net()
