@@ -146,7 +146,7 @@ def test_outputs_and_gradients_are_fetched_whole() -> None:
     torch.testing.assert_close(steps.outputs["output"], model(x, ids).detach())
     F.mse_loss(model(x, ids), target).backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(steps.outputs["grad/second.weight"], model.second.weight.grad)
-    with pytest.raises(InvalidInputError, match="fetch='outpt': .* did you mean output"):
+    with pytest.raises(InvalidInputError, match=r"fetch='outpt': .* did you mean output"):
         capture(model, batch(0), Recipe(F.mse_loss, None, optimizer, fetch=("outpt",)))
 
 
