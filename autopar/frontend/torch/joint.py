@@ -30,6 +30,7 @@ from autopar.frontend.torch.origin import (
     named_modules,
     spread_origins,
 )
+from autopar.frontend.torch.simplify import simplify
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
 Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
@@ -105,6 +106,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = joint.graph_module
         _correct_statistics(module.graph)
+    simplify(module.graph)
     spread_origins(module.graph)
     assert step.structure is not None
     return _described(module, fake, step.structure)
