@@ -6,8 +6,9 @@ alike and don't wait for one another are joined, as DistributedDataParallel does
 
     cat of the flat operands -> all_reduce or reduce_scatter -> slices, as views
 
-Reductions move to where their operands are known, and those of a bucket to the last of them. Views
-of a result move along. What would take longer to copy than a collective's latency stays alone.
+Reductions move to where their operands are known, and those of a bucket to the last of them, so
+that they run beside what follows; slices and views of results stand where these are read first.
+What would take longer to copy than a collective's latency stays alone.
 """
 
 from __future__ import annotations
@@ -70,21 +71,23 @@ class Coalesce:
         return replace(program, functions=functions)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Bucket:
     """Reductions to be joined, and the views of their results.
 
     Attributes:
+        key: What its reductions have in common.
         last: Position of the last of the reductions.
         ops: The reductions.
-        views: The views that were put off.
         nbytes: Bytes of the operands.
+        after: What takes results out of the buffer, and the views that were put off.
     """
 
+    key: tuple[object, ...]
     last: int = 0
     ops: list[Op] = field(default_factory=list)
-    views: list[Op] = field(default_factory=list)
     nbytes: int = 0
+    after: list[Op] = field(default_factory=list)
 
 
 class _Coalescing:
@@ -97,7 +100,7 @@ class _Coalescing:
         self.values = dict(function.values)
         self.outputs = frozenset(function.outputs)
         self.open: dict[tuple[object, ...], _Bucket] = {}
-        self.bucket_of: dict[str, tuple[object, ...]] = {}
+        self.bucket_of: dict[str, _Bucket] = {}
         self.placed: dict[int, list[Op]] = {}
         self.dropped: set[int] = set()
 
@@ -105,8 +108,8 @@ class _Coalescing:
         ops = self._hoisted()
         for at, op in enumerate(ops):
             self._look_at(at, op)
-        for key in list(self.open):
-            self._close(key)
+        for bucket in dict.fromkeys(self.bucket_of.values()):
+            self._finish(bucket, len(ops) - 1)
         found: list[Op] = []
         for at, op in enumerate(ops):
             if at not in self.dropped:
@@ -129,30 +132,41 @@ class _Coalescing:
         return found
 
     def _look_at(self, at: int, op: Op) -> None:
-        keys = list(dict.fromkeys(self.bucket_of[n] for n in op.operands if n in self.bucket_of))
-        if op.kind in VIEWS and len(keys) == 1 and len(op.operands) == 1:
-            self.open[keys[0]].views.append(op)
-            self.bucket_of.update((name, keys[0]) for name in op.results)
+        read = [self.bucket_of[name] for name in op.operands if name in self.bucket_of]
+        if op.kind in VIEWS and len(read) == len(op.operands) == 1:
+            read[0].after.append(op)
+            self.bucket_of[op.results[0]] = read[0]
             self.dropped.add(at)
             return
-        for key in keys:
-            self._close(key)
-        if not self._is_joinable(op):
-            return
+        for bucket in dict.fromkeys(read):
+            self._finish(bucket, at - 1)
+        if self._is_joinable(op):
+            self._join(at, op)
+
+    def _join(self, at: int, op: Op) -> None:
         key, nbytes = self._key(op), self._nbytes(op)
         if key in self.open and self.open[key].nbytes + nbytes > self.options.bucket_bytes:
-            self._close(key)
-        bucket = self.open.setdefault(key, _Bucket())
+            self._close(self.open[key])
+        bucket = self.open.setdefault(key, _Bucket(key))
         bucket.ops.append(op)
         bucket.last, bucket.nbytes = at, bucket.nbytes + nbytes
-        self.bucket_of[op.results[0]] = key
+        self.bucket_of[op.results[0]] = bucket
         self.dropped.add(at)
 
-    def _close(self, key: tuple[object, ...]) -> None:
-        bucket = self.open.pop(key)
-        self.bucket_of = {name: own for name, own in self.bucket_of.items() if own != key}
-        joined = self._joined(bucket.ops) if len(bucket.ops) > 1 else bucket.ops
-        self.placed.setdefault(bucket.last, []).extend((*joined, *bucket.views))
+    def _close(self, bucket: _Bucket) -> None:
+        """Lets nothing more into a bucket, and places its collective."""
+        del self.open[bucket.key]
+        alone = len(bucket.ops) == 1
+        joined, taken = (bucket.ops, []) if alone else self._joined(bucket.ops)
+        self.placed.setdefault(bucket.last, []).extend(joined)
+        bucket.after[:0] = taken
+
+    def _finish(self, bucket: _Bucket, at: int) -> None:
+        """Places what takes the results of a bucket, behind the op at a position."""
+        if self.open.get(bucket.key) is bucket:
+            self._close(bucket)
+        self.placed.setdefault(at, []).extend(bucket.after)
+        self.bucket_of = {name: own for name, own in self.bucket_of.items() if own is not bucket}
 
     def _is_reduction(self, op: Op) -> bool:
         return op.kind in (ALL_REDUCE, REDUCE_SCATTER) and isinstance(op.arg("axes"), tuple)
@@ -186,8 +200,11 @@ class _Coalescing:
         operand = self.values[op.operands[0]]
         return math.prod(operand.global_shape) * operand.itemsize
 
-    def _joined(self, members: Sequence[Op]) -> list[Op]:
-        """Returns the ops of a bucket. The first dimension of its buffer is that of the blocks."""
+    def _joined(self, members: Sequence[Op]) -> tuple[list[Op], list[Op]]:
+        """Returns the ops that fill and reduce a buffer, and those that take the results out.
+
+        The first dimension of a buffer to be scattered is that of the blocks.
+        """
         last = members[-1]
         scattered = last.kind == REDUCE_SCATTER
         lead, kept = ((self._parts(last),), (1,)) if scattered else ((), ())
@@ -206,12 +223,13 @@ class _Coalescing:
         reduced = self._value(f"{last.results[0]}.reduced", like, (*kept, total))
         found.append(_local(last, "aten.cat.default", {"tensors": tuple(flat), "dim": dim}, bucket))
         found.append(replace(last.with_operands([bucket]), results=(reduced,)))
+        taken: list[Op] = []
         start = 0
         for op, ref in zip(members, flat, strict=True):
             end = start + self._size(ref.name, dim)
-            found.extend(self._sliced(op, reduced, dim, start, end))
+            taken.extend(self._sliced(op, reduced, dim, start, end))
             start = end
-        return found
+        return found, taken
 
     def _size(self, name: str, dim: int) -> int:
         return self.values[name].global_shape[dim]

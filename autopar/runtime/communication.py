@@ -44,6 +44,26 @@ def all_reduce(x: Tensor, monoid: str, group: Group) -> Tensor:
     return reducer(x.contiguous(), monoid, group).to(x.dtype)
 
 
+def can_start(kind: str, monoid: object, dtype: torch.dtype, group: Group) -> bool:
+    """Returns whether a collective is a sum that `start_sum` may start and `wait` wait for."""
+    return kind == "comm.all_reduce" and group.size > 1 and monoid == "sum" and dtype in _PLAIN
+
+
+def start_sum(x: Tensor, group: Group, free: bool) -> Tensor:
+    """Starts the sum of the members' tensors, which runs beside what is computed until `wait`.
+
+    Args:
+        x: The rank's tensor, which isn't empty.
+        group: The members.
+        free: Whether nobody else reads the tensor, so that the sum may be written over it.
+    """
+    ops = torch.ops._c10d_functional
+    # torch.compile decides for itself what is written where.
+    if free and not torch.compiler.is_compiling():
+        return ops.all_reduce_(x.contiguous(), "sum", group.tag)  # type: ignore[no-any-return]
+    return ops.all_reduce(x.contiguous(), "sum", group.tag)  # type: ignore[no-any-return]
+
+
 def all_gather(x: Tensor, dim: int, size: int, group: Group) -> Tensor:
     """Returns the members' blocks of `dim`, whose global size is `size`, one after another."""
     dim %= x.ndim
@@ -70,7 +90,7 @@ def reduce_scatter(x: Tensor, dim: int, monoid: str, group: Group) -> Tensor:
     rows = _padded(x.movedim(dim, 0), block * group.size)
     rows = _by_rank(rows.reshape(group.size, block, *rows.shape[1:]), group).flatten(0, 1)
     ops = torch.ops._c10d_functional
-    mine = _wait(ops.reduce_scatter_tensor(rows.contiguous(), monoid, group.size, group.tag))
+    mine = wait(ops.reduce_scatter_tensor(rows.contiguous(), monoid, group.size, group.tag))
     return mine[:length].movedim(0, dim).contiguous()
 
 
@@ -117,7 +137,7 @@ def _exchanged(
     sends = [piece.numel() for piece in pieces]
     receives = _in_rank_order([_product(shape) for shape in shapes], group)
     ops = torch.ops._c10d_functional
-    arrived = torch.split(_wait(ops.all_to_all_single(flat, receives, sends, group.tag)), receives)
+    arrived = torch.split(wait(ops.all_to_all_single(flat, receives, sends, group.tag)), receives)
     return [
         restored(arrived[at], dtype).reshape(shape)
         for at, shape in zip(group.order, shapes, strict=True)
@@ -129,7 +149,7 @@ def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
     if group.size == 1 or x.numel() == 0:
         return x
     ops = torch.ops._c10d_functional
-    sent = _wait(ops.broadcast(carried(x).contiguous(), group.order[source], group.tag))
+    sent = wait(ops.broadcast(carried(x).contiguous(), group.order[source], group.tag))
     return restored(sent, x.dtype)
 
 
@@ -286,7 +306,7 @@ _NATIVE_NAMES = {"sum": "sum", "max": "max", "min": "min", "prod": "product"}
 
 def _native(x: Tensor, monoid: str, group: Group) -> Tensor:
     ops = torch.ops._c10d_functional
-    return _wait(ops.all_reduce(x.contiguous(), _NATIVE_NAMES[monoid], group.tag))
+    return wait(ops.all_reduce(x.contiguous(), _NATIVE_NAMES[monoid], group.tag))
 
 
 # Moves
@@ -326,7 +346,7 @@ def restored(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _gather_rows(x: Tensor, group: Group) -> Tensor:
     """Returns the members' tensors, of one shape, along dimension 0 in the order of the blocks."""
     ops = torch.ops._c10d_functional
-    gathered = _wait(ops.all_gather_into_tensor(x.contiguous(), group.size, group.tag))
+    gathered = wait(ops.all_gather_into_tensor(x.contiguous(), group.size, group.tag))
     if _is_sorted(group):
         return gathered
     chunks = gathered.reshape(group.size, *x.shape).unbind(0)
@@ -370,5 +390,6 @@ def _product(sizes: Sequence[int]) -> int:
     return product
 
 
-def _wait(pending: Tensor) -> Tensor:
+def wait(pending: Tensor) -> Tensor:
+    """Returns a collective's result when it is there."""
     return torch.ops._c10d_functional.wait_tensor(pending)  # type: ignore[no-any-return]

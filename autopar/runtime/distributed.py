@@ -249,12 +249,13 @@ class Session:
             self._owns_group = True
         groups = create_groups(self.deployment, self.rank, backend, self.timeout)
         self._gathering = Gathering(self.deployment, self.rank)
-        in_place, compiled = self._in_place, self._torch_compile
-        module = emit(self.program, groups, self.device, in_place)
+        compiled = self._torch_compile
+        module = emit(self.program, groups, self.device, self._in_place)
+        # A guard looks at a value, which ends a graph, as a fused step does.
+        whole = not self.program.main.aliases
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
-            # A guard looks at a value, which ends a graph.
-            torch.compile(module, fullgraph=in_place is None) if compiled else module.forward
+            torch.compile(module, fullgraph=whole) if compiled else module.forward
         )
 
 

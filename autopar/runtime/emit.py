@@ -22,11 +22,12 @@ from torch import fx, nn
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Arg, Function, Op, Program, Ref
-from autopar.runtime.communication import COLLECTIVES
+from autopar.runtime.communication import COLLECTIVES, can_start, start_sum, wait
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
 from autopar.runtime.joining import joined, runs
-from autopar.runtime.kernels import kernel, signature, to_torch
+from autopar.runtime.kernels import TORCH_DTYPES, kernel, signature, to_torch
+from autopar.runtime.storage import Storage
 from autopar.runtime.updates import InPlace, Mutation, Writes, plan_writes
 
 
@@ -88,11 +89,11 @@ class _Emitter:
             distinct.add(identifier)
             body.bind(name, body.graph.placeholder(identifier), None)
         if self.in_place is not None and function.name == "main":
-            body.add_in_place(plan_writes(self.program))
+            body.add_in_place(plan_writes(self.program, body.storage))
         else:
-            for op in function.ops:
-                body.add(op)
-        body.graph.output(tuple(body.nodes[name] for name in function.outputs))
+            for at, op in enumerate(function.ops):
+                body.add(at, op)
+        body.graph.output(tuple(map(body.node, function.outputs)))
         return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
 
 
@@ -106,16 +107,26 @@ class _Body:
         self.nodes: dict[str, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
+        self.storage = Storage(emitter.program, function, self._can_start)
+        self.started: dict[str, Op] = {}
+
+    def node(self, name: str) -> fx.Node:
+        """Returns the node that holds a value, which is read now: a started sum is awaited."""
+        if name in self.started:
+            op, pending = self.started.pop(name), self.nodes[name]
+            self.bind(name, self._node(op, "call_function", wait, (pending,)), op)
+        return self.nodes[name]
 
     def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
         node.meta["value"] = self.function.values[name]
         node.meta["op"] = op
         self.nodes[name] = node
 
-    def add(self, op: Op) -> None:
+    def add(self, at: int, op: Op) -> None:
+        """Adds the op at a position."""
         if op.kind == "barrier":
             for name, source in zip(op.results, op.operands, strict=True):
-                self.nodes[name] = self.nodes[source]
+                self.nodes[name] = self.node(source)
         elif op.kind == "call":
             target = self._submodule(str(op.arg("callee")), None)
             self._results(op, self._node(op, "call_module", target, self._flat(op, "operands")))
@@ -125,7 +136,7 @@ class _Body:
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
             self._results(op, self._node(op, "call_module", target, operands))
         elif op.kind.startswith("comm."):
-            self.bind(op.results[0], self._collective(op), op)
+            self._collective(at, op)
         else:
             self._compute(op)
 
@@ -136,14 +147,14 @@ class _Body:
             if run.start in writes.mutations:
                 self._mutate([ops[at] for at in run], [writes.mutations[at] for at in run])
             else:
-                self.add(ops[run.start])
+                self.add(run.start, ops[run.start])
             self._write(writes, run[-1])
 
     def _mutate(self, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
         """Adds ops in the form that writes their results into operands."""
         clone = torch.ops.aten.clone.default
         dense = {"memory_format": torch.contiguous_format}
-        before = {name: self.nodes[name] for mutation in mutations for name in mutation.copied}
+        before = {name: self.node(name) for mutation in mutations for name in mutation.copied}
         for name, node in before.items():
             copied = Op("aten.clone.default", (), (name,), phase="update")
             self.nodes[name] = self._node(copied, "call_function", clone, (node,), dense)
@@ -159,11 +170,11 @@ class _Body:
         if at == writes.guard:
             assert self.emitter.in_place is not None
             seen = Op("guard", (), (self.function.outputs[0],), phase="update")
-            first = self.nodes[self.function.outputs[0]]
+            first = self.node(self.function.outputs[0])
             self._node(seen, "call_function", self.emitter.in_place.guard, (first,))
         for output, source in writes.after.get(at, ()):
             written = Op("aten.copy_.default", (), (output,), phase="update")
-            args = (self.nodes[source], self.nodes[output])
+            args = (self.node(source), self.node(output))
             self.nodes[output] = self._node(
                 written, "call_function", torch.ops.aten.copy_.default, args
             )
@@ -192,7 +203,7 @@ class _Body:
             args.append(given.pop(name))
         return tuple(args), given
 
-    def _collective(self, op: Op) -> fx.Node:
+    def _collective(self, at: int, op: Op) -> None:
         function = COLLECTIVES.get(op.kind)
         if function is None:
             raise RuntimeFailure(f"{op.loc}: unknown collective {op.kind}")
@@ -203,8 +214,22 @@ class _Body:
                 " the rank is not in; compile again"
             )
         given = {name: self._value(arg) for name, arg in op.args if name not in ("self", "group")}
-        tensor = self._value(op.arg("self"))
-        return self._node(op, "call_function", function, (tensor,), {**given, "group": group})
+        tensor, (name,) = self._value(op.arg("self")), op.results
+        if self._can_start(op):
+            free = self.storage.is_dead(op.operands[0], at)
+            node = self._node(op, "call_function", start_sum, (tensor, group, free))
+            self.nodes[name], self.started[name] = node, op
+        else:
+            kwargs = {**given, "group": group}
+            self.bind(name, self._node(op, "call_function", function, (tensor,), kwargs), op)
+
+    def _can_start(self, op: Op) -> bool:
+        """Whether an op is a sum that runs beside others."""
+        group = self.emitter.groups.get(str(op.arg("group")))
+        value = self.function.values[op.results[0]]
+        if group is None or 0 in value.shape:
+            return False
+        return can_start(op.kind, op.arg("monoid"), TORCH_DTYPES[value.dtype], group)
 
     def _node(
         self,
@@ -248,7 +273,7 @@ class _Body:
 
     def _value(self, arg: Arg) -> Any:
         if isinstance(arg, Ref):
-            return self.nodes[arg.name]
+            return self.node(arg.name)
         if isinstance(arg, tuple):
             return [self._value(item) for item in arg]
         return to_torch(arg)

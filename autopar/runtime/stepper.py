@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Value
+from autopar.runtime.communication import wait
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.kernels import IR_DTYPES
 
@@ -96,6 +97,8 @@ def _run(
             return (yield from _repeat(callee, args, trace, within))
         assert isinstance(callee, Call)
         return (yield from step(callee.body, args, trace, within))
+    if node.target is wait:
+        return args[0]
     if op.kind.startswith("comm."):
         return (yield Request(op, args[0]))
     kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)

@@ -5,8 +5,8 @@ inputs, so a new value is written over the old one as soon as nothing reads that
 holds the state and one new value, not the state twice. An op that has a form which writes into its
 operands, as fused optimizer steps do, is carried out in that form.
 
-Kernels may return views of their operands. So a tensor is read as long as anything is that may be
-a view of it, and where new content itself may be a view of an input, it takes the input's place.
+A tensor is read as long as anything is that may be a view of it, and where new content itself may
+be a view of an input, it takes the input's place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from autopar.ir.program import Function, Op, Program, refs
-from autopar.runtime.kernels import may_alias, written_arguments
+from autopar.runtime.kernels import written_arguments
+from autopar.runtime.storage import Storage
 
 Pair = tuple[str, str]
 """(output, input): the output is the new content of the input."""
@@ -70,10 +71,15 @@ class Writes:
     mutations: dict[int, Mutation] = field(default_factory=dict)
 
 
-def plan_writes(program: Program) -> Writes:
-    """Returns what `main` may write in place, and when."""
+def plan_writes(program: Program, storage: Storage | None = None) -> Writes:
+    """Returns what `main` may write in place, and when.
+
+    Args:
+        program: The program.
+        storage: The storage of `main`, if it is known.
+    """
     main = program.main
-    storage = _Storage(program, main)
+    storage = storage or Storage(program, main)
     writes = Writes(_guard(main, storage.producers))
     shared = _shared(main, storage)
     for output, source in main.aliases:
@@ -95,7 +101,7 @@ def _guard(main: Function, producers: Mapping[str, int]) -> int:
     return max(known, next(updates, -1))
 
 
-def _shared(main: Function, storage: _Storage) -> set[str]:
+def _shared(main: Function, storage: Storage) -> set[str]:
     """Returns the inputs that must not be overwritten: somebody gets their old content.
 
     The caller does, if an output that is no update is a view of it, and so does another input of
@@ -106,7 +112,7 @@ def _shared(main: Function, storage: _Storage) -> set[str]:
     return {name for output in outputs for name in storage.inputs_of(output)}
 
 
-def _mutation(at: int, op: Op, pairs: list[Pair], storage: _Storage) -> Mutation | None:
+def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation | None:
     """Returns how an op writes these new contents by itself; None if it can't."""
     written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
     if len(written) != len(op.results) or len(set(written)) < len(written):
@@ -129,59 +135,3 @@ def _unscaled(op: Op) -> set[str]:
     """Returns the gradients of a fused step, which it writes to only if it scales them."""
     scaled = not op.kind.startswith("aten._fused_") or op.arg("grad_scale") is not None
     return set() if scaled else {ref.name for ref in refs(op.arg("grads"))}
-
-
-class _Storage:
-    """Which values may share memory, and when each piece of memory is read for the last time.
-
-    Attributes:
-        roots: The inputs and results, without an operand that they may be a view of, whose memory
-            each value may be.
-        producers: The op that computes each value.
-        last: The op that reads a root's memory last.
-        read: The values that an op or the caller reads.
-    """
-
-    def __init__(self, program: Program, function: Function) -> None:
-        self.program = program
-        self.given = frozenset(function.inputs)
-        self.read = set(function.outputs)
-        self.roots: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
-        self.producers: dict[str, int] = {}
-        self.last: dict[str, int] = {}
-        for at, op in enumerate(function.ops):
-            self._add(at, op)
-        self.kept = frozenset().union(*(self.roots[name] for name in function.outputs))
-
-    def inputs_of(self, name: str) -> frozenset[str]:
-        """Returns the inputs whose memory a value may share."""
-        return self.roots[name] & self.given
-
-    def is_dead(self, name: str, at: int) -> bool:
-        """Returns whether after an op nobody reads the memory of a value, which is no input."""
-        roots = self.roots[name]
-        return roots.isdisjoint(self.given | self.kept) and all(self.last[r] <= at for r in roots)
-
-    def _add(self, at: int, op: Op) -> None:
-        self.read.update(op.operands)
-        for name in op.operands:
-            self.last.update((root, at) for root in self.roots[name])
-        for name, operands in self._sharing(op):
-            self.producers[name] = at
-            found = frozenset().union(*(self.roots[each] for each in operands))
-            self.roots[name] = found or frozenset((name,))
-
-    def _sharing(self, op: Op) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns each result with the operands whose memory it may share."""
-        if op.kind == "barrier":
-            return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
-        if op.kind == "call":
-            callee = self.program.functions[str(op.arg("callee"))]
-            inside = _Storage(self.program, callee)
-            given = dict(zip(callee.inputs, op.operands, strict=True))
-            return [
-                (result, tuple(given[name] for name in sorted(inside.inputs_of(output))))
-                for result, output in zip(op.results, callee.outputs, strict=True)
-            ]
-        shares = op.kind == "repeat" or op.kind.startswith("comm.") or may_alias(op.kind)
-        return [(result, op.operands if shares else ()) for result in op.results]

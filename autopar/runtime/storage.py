@@ -1,0 +1,90 @@
+"""Which values may share memory, and when each piece of memory is read for the last time.
+
+Kernels may return views of their operands. So a value may be in the memory of several others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import Function, Op, Program
+from autopar.runtime.kernels import may_alias
+
+
+class Storage:
+    """The memory behind the values of a function; ops by their position.
+
+    Args:
+        program: The program.
+        function: The function.
+        is_separate: Whether a collective's result is in memory of its own, or in that of an
+            operand that nobody else reads.
+
+    Attributes:
+        roots: The inputs and results, without an operand that they may be a view of, whose memory
+            each value may be.
+        producers: The op that computes each value.
+        last: The op that reads a root's memory last.
+        read: The values that an op or the caller reads.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        function: Function,
+        is_separate: Callable[[Op], bool] = lambda op: False,
+    ) -> None:
+        self.program = program
+        self.is_separate = is_separate
+        self.given = frozenset(function.inputs)
+        self.read = set(function.outputs)
+        self.roots: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
+        self.producers: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+        for at, op in enumerate(function.ops):
+            self._add(at, op)
+        self.kept = frozenset().union(*(self.roots[name] for name in function.outputs))
+
+    def inputs_of(self, name: str) -> frozenset[str]:
+        """Returns the inputs whose memory a value may share."""
+        return self.roots[name] & self.given
+
+    def is_dead(self, name: str, at: int) -> bool:
+        """Returns whether after an op nobody reads the memory of a value, which is no input."""
+        roots = self.roots[name]
+        return roots.isdisjoint(self.given | self.kept) and all(self.last[r] <= at for r in roots)
+
+    def _add(self, at: int, op: Op) -> None:
+        self.read.update(op.operands)
+        for name in op.operands:
+            self.last.update((root, at) for root in self.roots[name])
+        for name, operands in self._sharing(op):
+            self.producers[name] = at
+            found = frozenset().union(*(self.roots[each] for each in operands))
+            self.roots[name] = found or frozenset((name,))
+
+    def _sharing(self, op: Op) -> list[tuple[str, tuple[str, ...]]]:
+        """Returns each result with the operands whose memory it may share."""
+        if op.kind == "barrier":
+            return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
+        callee = self.program.functions.get(str(op.arg("callee")))
+        if op.kind == "call" and callee is not None:
+            inside = Storage(self.program, callee)
+            given = dict(zip(callee.inputs, op.operands, strict=True))
+            return [
+                (result, tuple(given[name] for name in sorted(inside.inputs_of(output))))
+                for result, output in zip(op.results, callee.outputs, strict=True)
+            ]
+        if op.kind.startswith("comm."):
+            shares = not self.is_separate(op)
+        else:
+            shares = op.kind in ("call", "repeat") or _may_alias(op.kind)
+        return [(result, op.operands if shares else ()) for result in op.results]
+
+
+def _may_alias(kind: str) -> bool:
+    try:
+        return may_alias(kind)
+    except InvalidInputError:  # whoever wants to run it will say so
+        return True

@@ -1,0 +1,70 @@
+"""Sums run until they are read, and over an operand that nobody else reads."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from autopar.ir.text import parse_program
+from autopar.runtime.communication import start_sum
+from autopar.runtime.emit import emit
+from autopar.runtime.groups import Group
+from autopar.runtime.stepper import step
+
+PROGRAM = """
+program executable
+
+func main {
+  input %x: f32[4]
+  %a: f32[4] = aten.neg.default(self=%x)
+  %s: f32[4] = comm.all_reduce(self=%a, monoid="sum", group="all")
+  %b: f32[4] = aten.exp.default(self=%x)
+  %r: f32[4] = comm.all_reduce(self=%b, monoid="sum", group="all")
+  %c: f32[4] = aten.add.Tensor(self=%b, other=%r)
+  %d: f32[4] = aten.add.Tensor(self=%c, other=%s)
+  %e: f32[4] = aten.exp.default(self=%d)
+  %v: f32[2, 2] = aten.view.default(self=%e, size=[2, 2])
+  %t: f32[2, 2] = comm.all_reduce(self=%v, monoid="sum", group="all")
+  %f: f32[2, 2] = aten.neg.default(self=%t)
+  %u: f32[4] = comm.all_reduce(self=%x, monoid="sum", group="all")
+  %m: f32[4] = comm.all_reduce(self=%d, monoid="max", group="all")
+  return %f, %u, %m, %s
+}
+"""
+GROUP = Group("all", 2, 0, (0, 1), "virtual")
+
+
+def module() -> fx.GraphModule:
+    return emit(parse_program(PROGRAM), {"all": GROUP})
+
+
+def test_a_sum_is_awaited_where_it_is_read_first() -> None:
+    targets = [node.target for node in module().graph.nodes if node.op == "call_function"]
+    words = [getattr(target, "_opname", None) or target.__name__ for target in targets]
+    assert words == [
+        *("neg", "start_sum", "exp", "start_sum", "wait", "add", "wait", "add", "exp", "_view"),
+        *("start_sum", "wait", "neg", "start_sum", "all_reduce", "wait"),
+    ]
+
+
+def test_a_sum_is_written_over_what_nobody_else_reads() -> None:
+    started = [node for node in module().graph.nodes if node.target is start_sum]
+    # %b is read again, and %x is the caller's.
+    assert [node.args[2] for node in started] == [True, False, True, False]
+
+
+def test_the_virtual_mesh_sees_each_sum_once() -> None:
+    x = torch.randn(4)
+    steps = step(module(), (x,), None)
+    request = next(steps)
+    met = [request.op.results[0]]
+    try:
+        while True:
+            request = steps.send(2 * request.tensor)
+            met.append(request.op.results[0])
+    except StopIteration as finished:
+        f, u, _, s = finished.value
+    assert met == ["s", "r", "t", "u", "m"]
+    torch.testing.assert_close(u, 2 * x)
+    torch.testing.assert_close(s, -2 * x)
+    torch.testing.assert_close(f.flatten(), -2 * (3 * x.exp() - 2 * x).exp())
