@@ -20,6 +20,7 @@ from autopar.ir.expr import Expr
 from autopar.ir.foreign import FUNCTIONAL, SEEDED
 from autopar.ir.ops.optimizer import FUSED_STEPS
 from autopar.ir.program import Arg, DType, Ref
+from autopar.runtime.attention import ELSEWHERE, by_device
 from autopar.runtime.foreign import foreign, seeded
 from autopar.runtime.own_ops import OWN_OPS
 from autopar.runtime.random_ops import RANDOM_OPS
@@ -96,6 +97,8 @@ def kernel(kind: str) -> Kernel:
         return foreign(found, found._schema)  # type: ignore[attr-defined]
     if kind in _STRIDES:
         found = _with_strides(found, _STRIDES[kind])
+    if kind in ELSEWHERE:
+        found = by_device(found, ELSEWHERE[kind])
     if kind in FUSED_STEPS:
         return _flattened(found)
     return _without_masked(found) if "output_mask" in signature(kind).positional else found

@@ -1,0 +1,88 @@
+"""Attention on devices other than the CPU.
+
+Models are captured on the CPU, whose attention is an op of its own. Elsewhere it is computed by
+`scaled_dot_product_attention`, which picks the device's best kernel. What kernels save for their
+gradients differs from device to device, so the gradient is computed by definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Returns the attention of queries [batch, heads, length, size], and what no one here reads.
+
+    The CPU's kernel returns logarithms of sums of exponentials [batch, heads, length] for its
+    gradient; `attention_backward` does without.
+    """
+    out = scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+    return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the gradients of queries, keys and values.
+
+    With P the softmax of the scores S = scale Q K^T, and D the sums of rows of dO * O:
+    dV = P^T dO, dS = P * (dO V^T - D), dQ = scale dS K, dK = scale dS^T Q (Dao et al.,
+    arXiv:2205.14135, appendix B.2). It holds the scores, so its memory grows with the square of
+    the length.
+    """
+    del logsumexp, dropout_p  # The CPU's kernel is chosen only without dropout.
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query @ key.transpose(-2, -1)).float() * scale
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    weights = scores.softmax(-1)
+    d_value = weights.to(query.dtype).transpose(-2, -1) @ grad_out
+    d_weights = (grad_out @ value.transpose(-2, -1)).float()
+    d_rows = (grad_out.float() * out.float()).sum(-1, keepdim=True)
+    d_scores = (weights * (d_weights - d_rows) * scale).to(query.dtype)
+    return d_scores @ key, d_scores.transpose(-2, -1) @ query, d_value
+
+
+ELSEWHERE: Mapping[str, Callable[..., Any]] = {FORWARD: attention, BACKWARD: attention_backward}
+"""What computes an op of the CPU's own on other devices."""
+
+
+def by_device(on_cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a kernel that goes by the device of its first operand."""
+
+    def computed(first: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return (on_cpu if first.is_cpu else elsewhere)(first, *args, **kwargs)
+
+    return computed
