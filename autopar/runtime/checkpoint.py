@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.folder import replace_folder
-from autopar.runtime.checkpoint_plan import Content, Key, PieceLoader, PieceSaver
+from autopar.runtime.checkpoint_plan import PieceLoader, PieceSaver
+from autopar.runtime.state import Content, Key
 
 METADATA = ".metadata"
 

@@ -7,7 +7,7 @@ wrote: torch finds out which parts of which rectangles a reader needs.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,28 +32,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from autopar.runtime.regions import Region
-from autopar.runtime.state import Piece
-
-Key = tuple[str | int, ...]
-"""The way to an entry through nested mappings and lists: `("model", "up.weight")`."""
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a checkpoint holds, or is to be read from one.
-
-    Attributes:
-        pieces: What the ranks of this process hold of each tensor.
-        values: Plain values, the same on all ranks.
-    """
-
-    pieces: Mapping[Key, Iterable[Piece]]
-    values: Mapping[Key, Any]
-
-
-def flat_key(key: Key) -> str:
-    """Returns the name of an entry: its key, joined with dots."""
-    return ".".join(map(str, key))
+from autopar.runtime.state import Content, Key, Piece, flat_key
 
 
 class PieceSaver(DefaultSavePlanner):

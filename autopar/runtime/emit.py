@@ -30,6 +30,9 @@ from autopar.runtime.kernels import TORCH_DTYPES, kernel, signature, to_torch
 from autopar.runtime.storage import Storage
 from autopar.runtime.updates import InPlace, Mutation, Writes, plan_writes
 
+GUARD = "guard"
+"""The kind of the op on the node that calls a guard."""
+
 
 def emit(
     program: Program,
@@ -169,7 +172,7 @@ class _Body:
         """Adds what is written after an op, and before that the call of the guard."""
         if at == writes.guard:
             assert self.emitter.in_place is not None
-            seen = Op("guard", (), (self.function.outputs[0],), phase="update")
+            seen = Op(GUARD, (), (self.function.outputs[0],), phase="update")
             first = self.node(self.function.outputs[0])
             self._node(seen, "call_function", self.emitter.in_place.guard, (first,))
         for output, source in writes.after.get(at, ()):

@@ -163,6 +163,11 @@ def written_arguments(kind: str) -> tuple[str, ...]:
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
+def is_fused_step(kind: str) -> bool:
+    """Returns whether an op is an optimizer's step in one kernel."""
+    return kind in _FUSED
+
+
 @cache
 def in_place_kernel(kind: str) -> Kernel:
     """Returns the in-place form of an op that has `written_arguments`.

@@ -56,6 +56,28 @@ class Piece(NamedTuple):
         ]
 
 
+Key = tuple[str | int, ...]
+"""The way to an entry through nested mappings and lists: `("model", "up.weight")`."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds, or is to be read from one.
+
+    Attributes:
+        pieces: What the ranks of this process hold of each tensor.
+        values: Plain values, the same on all ranks.
+    """
+
+    pieces: Mapping[Key, Iterable[Piece]]
+    values: Mapping[Key, Any]
+
+
+def flat_key(key: Key) -> str:
+    """Returns the name of an entry: its key, joined with dots."""
+    return ".".join(map(str, key))
+
+
 @dataclass(frozen=True)
 class Entry:
     """A tensor of the state.

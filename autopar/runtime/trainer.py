@@ -85,7 +85,6 @@ def open_trainer(
     return Trainer(ranks, variants, seed=seed, name=str(build))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _refuse_non_finite(loss: Tensor) -> None:
     if not math.isfinite(found := loss.item()):
         raise Abandoned(found)

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.runtime.checkpoint import read_checkpoint, read_entries, write_checkpoint
-from autopar.runtime.checkpoint_plan import Content, Key, flat_key
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import LearningRates
-from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, State
+from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
 from autopar.runtime.weights import Entry, WeightFile, write_order, write_tensors
 
 PROGRESS = ("steps", "seed")
@@ -113,6 +111,9 @@ class TrainingState:
             path: The folder.
             progress: The values of `PROGRESS`.
         """
+        # Here, since it takes torch.distributed.checkpoint a second to load.
+        from autopar.runtime.checkpoint import write_checkpoint
+
         values: dict[Key, Any] = {("trainer", name): progress[name] for name in PROGRESS}
         values.update(self._group_values(self.rates.groups()))
         pieces = {key: pieces for keys, pieces in self._pieces().items() for key in keys}
@@ -125,6 +126,8 @@ class TrainingState:
             InvalidInputError: If there is no checkpoint or it doesn't fit. Names all problems.
             RuntimeFailure: If a rank can't read its part.
         """
+        from autopar.runtime.checkpoint import read_checkpoint, read_entries
+
         entries = read_entries(path)
         every = self._pieces()
         self._check_entries(path, entries, list(every))

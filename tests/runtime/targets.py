@@ -146,7 +146,20 @@ def refuse(processes: Processes, build: Path, batch: Batch) -> Any:
                 found.append(str(error))
             except InvalidInputError as error:
                 found.append(str(error))
+        for wrong in (build, build / "manifest.pb"):
+            try:
+                trainer.save_checkpoint(wrong)
+            except InvalidInputError as error:
+                found.append(str(error))
         return found
+
+
+def train_compiled(processes: Processes, build: Path, batches: Sequence[Batch]) -> list[float]:
+    """Trains through `torch.compile` without its slow C++ compiler."""
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")
+    options: dict[str, Any] = {"processes": processes, "torch_compile": True}
+    with open_trainer(build, timeout=60.0, **options) as trainer:
+        return [trainer.step(batch).item() for batch in batches]
 
 
 def _portable(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

@@ -13,8 +13,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.runtime import checkpoint
 from autopar.runtime.boxes import Extent, take
 from autopar.runtime.checkpoint import read_checkpoint, write_checkpoint
-from autopar.runtime.checkpoint_plan import Content
-from autopar.runtime.state import Piece
+from autopar.runtime.state import Content, Piece
 from autopar.runtime.trainer import Trainer, open_trainer
 from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build
 

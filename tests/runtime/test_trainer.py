@@ -16,7 +16,7 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import refuse, train
+from tests.runtime.targets import refuse, train, train_compiled
 from tests.runtime.training import (
     LAYOUTS,
     Layout,
@@ -52,6 +52,17 @@ def test_two_processes_train_as_one_device(tmp_path: Path) -> None:
         assert_same({k: torch.from_numpy(v) for k, v in state.items()}, one.model.state_dict())
         assert_same({"g": torch.from_numpy(fetched["grad/up.weight"])}, {"g": gradient})
     assert_same(load_file(tmp_path / "weights.safetensors"), one.model.state_dict())
+    with opened(tmp_path / "other", MIXED) as other:
+        other.load_checkpoint(tmp_path / "checkpoint")
+        assert [other.step(batch).item() for batch in batches(4)[2:]] == pytest.approx(expected[2:])
+
+
+def test_training_goes_through_torch_compile(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", DATA)
+    one = Reference.of_seed()
+    expected = [one.step(batch) for batch in batches(3)]
+    for losses in run_ranks(2, train_compiled, build, batches(3), seconds=120.0):
+        assert losses == pytest.approx(expected, rel=1e-5)
 
 
 def test_processes_go_on_after_a_loss_that_is_not_finite(tmp_path: Path) -> None:
@@ -59,6 +70,8 @@ def test_processes_go_on_after_a_loss_that_is_not_finite(tmp_path: Path) -> None
     (batch,) = batches(1)
     first, second = run_ranks(2, refuse, build, batch)
     assert first == second
+    assert first[3].startswith(f"{build} is not empty and not a checkpoint")
+    assert first[4].startswith(f"{build / 'manifest.pb'} is not a folder")
     assert first[0].startswith("the loss of step 0 is nan; parameters and optimizer state are")
     assert first[1] == pytest.approx(Reference.of_seed().step(batch), rel=1e-5)
     assert first[2] == "wrong inputs:\n  - input 'x' is f32[5, 4], it must be f32[6, 4]"
