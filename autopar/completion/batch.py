@@ -40,11 +40,12 @@ def batch_inputs(graph: Graph) -> dict[int, Stretch]:
     return found
 
 
-def sequence_inputs(graph: Graph) -> dict[int, Stretch]:
-    """Returns the inputs with a batch, or with something like it, whose second is a sequence.
+def sequences(graph: Graph) -> dict[int, Stretch]:
+    """Returns the inputs whose second dimension is a sequence, or the first activation that is one.
 
     A sequence is what a product with a weight keeps apart, or what is added up to a loss. So the
-    features of a row are none, nor are the channels and rows of an image.
+    features of a row are none, nor are the channels and rows of an image; the patches that an image
+    is cut into are one.
     """
     losses = _losses(graph)
     found: dict[int, Stretch] = {}
@@ -53,7 +54,18 @@ def sequence_inputs(graph: Graph) -> dict[int, Stretch]:
             stretch = Stretch(1, 1, value.global_shape[1])
             if stretch.size > 1 and _is_kept_apart(graph, at, stretch, losses):
                 found[at] = stretch
-    return found
+    return found or _first_inside(graph)
+
+
+def _first_inside(graph: Graph) -> dict[int, Stretch]:
+    for node in graph.nodes:
+        for value in node.results if node.op.phase == "forward" and not node.steady else ():
+            shape = graph.values[value].global_shape
+            if len(shape) == 3 and shape[1] > 1:
+                stretch = Stretch(1, 1, shape[1])
+                if _is_kept_apart(graph, value, stretch, frozenset()):
+                    return {value: stretch}
+    return {}
 
 
 def _is_kept_apart(graph: Graph, start: int, stretch: Stretch, losses: frozenset[int]) -> bool:

@@ -9,7 +9,7 @@ is split further, along the new axis.
     tensor      weights of matrix products and convolutions, by columns or rows
     expert      the experts of batched weights
     sequence    with tensor: the sequence of what lies between its blocks
-    context     the sequence of every input
+    context     the sequence of every input, or of the first activation that has one
     zero1       the batch; the optimizer's state along its largest dimension
     zero2       the batch; the gradients too
     fsdp        the batch; the parameters too (also called zero3)
@@ -37,7 +37,7 @@ from autopar.ir.program import Program
 KEPT_SPLIT = ("zero1", "zero2", "fsdp")
 """Presets of data-parallel processes that split what they keep."""
 
-LATE = {"sequence": 1, **dict.fromkeys(KEPT_SPLIT, 2)}
+LATE = {"context": 1, "sequence": 2, **dict.fromkeys(KEPT_SPLIT, 3)}
 """Presets that come after the others."""
 
 
@@ -74,8 +74,8 @@ def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
     for item in active:
         if item.preset in KEPT_SPLIT:
             split_batch(graph, item)
-    # Some need to know what others pin: `sequence` the weights that are split, and the last ones
-    # take what is left, as a dimension that they share costs more to gather.
+    # Some need to know what others pin: sequences the batch and the weights that are split, and the
+    # last ones take what is left, as a dimension that they share costs more to gather.
     for item in sorted(active, key=lambda item: LATE.get(item.preset, 0)):
         PRESET_FUNCTIONS[item.preset](graph, item.axis)
     return chosen

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.batch import sequence_inputs
+from autopar.completion.batch import sequences
 from autopar.completion.graph import Graph
-from autopar.completion.pinning import extend, pin, split_stretch
+from autopar.completion.pinning import pin, split_further, split_stretch
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
 from autopar.completion.strategy import AxisPreset
@@ -22,14 +22,22 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 def context(graph: Graph, axis: str) -> None:
-    """Splits the sequence of the inputs.
+    """Splits the sequence of the inputs, or of the first activation that has one.
 
     Raises:
-        AnnotationError: If no input has a sequence in its second dimension.
+        AnnotationError: If nothing has a sequence in its second dimension.
     """
     preset = AxisPreset("context", axis)
-    for value, stretch in _sequences(graph, preset).items():
-        extend(graph, value, stretch, preset)
+    found = _sequences(graph, preset)
+    inside = any(graph.producer[value] is not None for value in found)
+    around = Spread(graph).forms if inside else graph.pins
+    for value, form in found.items():
+        base = around[value] or graph.replicated(value)
+        split = (
+            None if axis in base.splits.places else split_further(graph, value, base, form, axis)
+        )
+        if split is not None:
+            pin(graph, value, split, preset)
 
 
 def sequence(graph: Graph, axis: str) -> None:
@@ -39,10 +47,10 @@ def sequence(graph: Graph, axis: str) -> None:
     a small weight may be cheaper.
 
     Raises:
-        AnnotationError: If no input has a sequence, or no weight is split along the axis.
+        AnnotationError: If nothing has a sequence, or no weight is split along the axis.
     """
     preset = AxisPreset("sequence", axis)
-    sequences = _sequences(graph, preset)
+    begins = _sequences(graph, preset)
     if not any(
         form is not None and axis in form.splits.places and graph.steady[value]
         for value, form in enumerate(graph.pins)
@@ -51,7 +59,7 @@ def sequence(graph: Graph, axis: str) -> None:
             f"strategy {preset}: no weight is split along {axis}; add tensor:{axis}, or write"
             f" context:{axis} to split sequences without weights"
         )
-    places = _places(graph, sequences)
+    places = _places(graph, begins)
     blocks = Spread(graph)
     for node, choice in zip(graph.nodes, blocks.choices, strict=True):
         if axis in choice.splits.places:
@@ -81,22 +89,22 @@ def _split_results(
 
 
 def _sequences(graph: Graph, preset: AxisPreset) -> dict[int, Form]:
-    """Returns the form of each input whose sequence an axis splits."""
+    """Returns the form of each value at which sequences begin, with the sequence split."""
     found = {
         value: split_stretch(graph, value, stretch, preset.axis)
-        for value, stretch in sequence_inputs(graph).items()
+        for value, stretch in sequences(graph).items()
     }
     if not found:
         raise AnnotationError(
-            f"strategy {preset}: no input has a sequence in its second dimension to split"
+            f"strategy {preset}: nothing has a sequence in its second dimension to split"
         )
     return found
 
 
-def _places(graph: Graph, sequences: dict[int, Form]) -> list[Form]:
+def _places(graph: Graph, begins: dict[int, Form]) -> list[Form]:
     """Returns where the sequence is in every value: how it would spread if nothing else did."""
     pins = graph.pins
-    graph.pins = [sequences.get(value) for value in range(len(pins))]
+    graph.pins = [begins.get(value) for value in range(len(pins))]
     spread = Spread(graph)
     graph.pins = pins
     return spread.forms

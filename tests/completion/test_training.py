@@ -185,7 +185,7 @@ def test_a_preset_that_finds_nothing_says_so(strategy: str, message: str) -> Non
 
 def test_rows_of_features_have_no_sequence() -> None:
     captured = training(nn.Linear(8, 8), squares, {"x": torch.randn(4, 8)}, Step())  # type: ignore[arg-type]
-    with pytest.raises(AnnotationError, match="no input has a sequence"):
+    with pytest.raises(AnnotationError, match="nothing has a sequence"):
         compiled(captured, "a=2", "context:a")
 
 
