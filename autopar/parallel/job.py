@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from autopar.annotate import MeshLike, as_mesh
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
@@ -31,12 +32,14 @@ class Job:
         rank: Its rank.
         size: Number of ranks.
         device: Where it computes.
+        given: The mesh as the user gave it.
         tags: The process groups made so far, by their ranks.
     """
 
     rank: int
     size: int
     device: torch.device
+    given: MeshLike
     tags: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
@@ -48,6 +51,22 @@ class Job:
         self._agree(deployment)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         return create_groups(deployment, self.rank, backend, TIMEOUT, self.tags)
+
+    def device_mesh(self, deployment: Deployment, mesh: ProcessMesh) -> DeviceMesh | None:
+        """Returns the mesh of DTensors: the user's own, or one with the processes as placed.
+
+        Args:
+            deployment: Which rank carries out which process.
+            mesh: The mesh of the program.
+
+        Returns:
+            None in a job of one process, where nothing is split.
+        """
+        if isinstance(self.given, DeviceMesh) or self.size == 1:
+            return self.given if isinstance(self.given, DeviceMesh) and self.size > 1 else None
+        rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
+        ranks = torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
+        return DeviceMesh(self.device.type, ranks, mesh_dim_names=mesh.dim_names)
 
     def _agree(self, deployment: Deployment) -> None:
         if self.size == 1:
@@ -63,17 +82,17 @@ class Job:
             )
 
 
-def connect(mesh: ProcessMesh, device: torch.device) -> Job:
+def connect(given: MeshLike, device: torch.device) -> Job:
     """Returns this process's place in the job, whose process group is made if it isn't there.
 
     Args:
-        mesh: The mesh, one process per rank of the job.
+        given: The mesh as the user gave it, one process per rank of the job.
         device: Where the rank computes.
 
     Raises:
         RuntimeFailure: If the job has another number of ranks.
     """
-    found = Processes.from_environment()
+    mesh, found = as_mesh(given), Processes.from_environment()
     size = dist.get_world_size() if dist.is_initialized() else found.size
     if size != mesh.size:
         raise RuntimeFailure(
@@ -83,10 +102,10 @@ def connect(mesh: ProcessMesh, device: torch.device) -> Job:
     if size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
-    return Job(rank, size, device)
+    return Job(rank, size, device, given)
 
 
-def choose_device(mesh: object, tensors: Sequence[Tensor]) -> torch.device:
+def choose_device(mesh: MeshLike, tensors: Sequence[Tensor]) -> torch.device:
     """Returns where a rank computes: where its model is, unless a DeviceMesh says otherwise.
 
     Args:
@@ -100,19 +119,3 @@ def choose_device(mesh: object, tensors: Sequence[Tensor]) -> torch.device:
     return (
         torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
     )
-
-
-def device_mesh(mesh: object, deployment: Deployment, own: ProcessMesh, kind: str) -> DeviceMesh:
-    """Returns the mesh of DTensors: the user's own, or one with the processes as placed.
-
-    Args:
-        mesh: The mesh as the user gave it.
-        deployment: Which rank carries out which process.
-        own: The mesh of the program.
-        kind: The type of device.
-    """
-    if isinstance(mesh, DeviceMesh):
-        return mesh
-    rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
-    ranks = torch.tensor([rank_of[process] for process in own.ids]).reshape(own.shape)
-    return DeviceMesh(kind, ranks, mesh_dim_names=own.dim_names)

@@ -24,6 +24,11 @@ def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
     return tuple(found.get(axis, Replicate()) for axis in layout.mesh.dim_names)
 
 
+def is_split(layout: Layout) -> bool:
+    """Whether a layout splits any dimension."""
+    return any(dim_axes(dim) for dim in layout.normalized().dims)
+
+
 def placeable(layout: Layout) -> Layout:
     """Returns a layout with placements that splits the same dimensions, as far as there is one."""
     mesh = layout.mesh

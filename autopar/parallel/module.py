@@ -31,7 +31,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping import Placement
-from autopar.parallel.job import choose_device, connect, device_mesh
+from autopar.parallel.job import choose_device, connect
 from autopar.parallel.runner import Layouts, Runner
 from autopar.parallel.shards import (
     Shard,
@@ -49,6 +49,9 @@ from autopar.runtime.trainer import seed_of_step
 Parameters = Literal["dtensor", "local"]
 """What the parameters of a parallel module are."""
 
+Outputs = Literal["global", "dtensor"]
+"""What a parallel module returns."""
+
 
 class ParallelModule(nn.Module):
     """A module whose parameters are the rank's pieces, and whose `forward` is compiled.
@@ -62,7 +65,8 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the compiled program of this mode and of batches of this shape.
 
-        The arguments are those of the original module: global tensors, the same on every rank.
+        The arguments are those of the original module: global tensors, the same on every rank. A
+        rank that has only its part of one gives a DTensor.
 
         Raises:
             AutoparError: If the arguments don't fit the module.
@@ -120,13 +124,25 @@ class _State:
     """
 
     def __init__(
-        self, module: ParallelModule, runner: Runner, shards: Mapping[str, Shard], seed: int
+        self, module: nn.Module, runner: Runner, shards: Mapping[str, Shard], seed: int
     ) -> None:
         self.runner = runner
         self.shards = shards
         self.seed = seed
         self.calls = 0
         self._homes: dict[str, dict[str, Any]] = {}
+        self._tied: tuple[list[str], ...] = ()
+        self._find(module)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _State:
+        """Returns what a copy of the module knows: the programs are the same."""
+        copied = copy.copy(self)
+        memo[id(self)] = copied
+        copied._homes = copy.deepcopy(self._homes, memo)
+        return copied
+
+    def _find(self, module: nn.Module) -> None:
+        """Finds where parameters and buffers are, and which of them are tied."""
         for path, part in module.named_modules(remove_duplicate=False):
             prefix = f"{path}." if path else ""
             for home in (part._parameters, part._buffers):
@@ -202,6 +218,7 @@ def parallelize(
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
     parameters: Parameters = "dtensor",
+    outputs: Outputs = "global",
     seed: int = 0,
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
@@ -230,6 +247,8 @@ def parallelize(
             step; a warning names it. `local`: plain tensors that hold the rank's piece, split
             however is best; clip with the module's own `clip_grad_norm_`.
             In a job of one process, parameters are plain and whole.
+        outputs: `global`: whole tensors, on every rank. `dtensor`: outputs that are split come as
+            DTensors, so that nothing is gathered; others as whole tensors.
         seed: What dropout depends on: each call draws anew, the same on any mesh.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
@@ -238,8 +257,12 @@ def parallelize(
         AutoparError: If the model, an option or a pin can't be used as given, or the job has
             another number of processes than the mesh.
     """
-    if parameters not in get_args(Parameters):
-        raise InvalidInputError(f"parameters={parameters!r}; give 'dtensor' or 'local'")
+    for name, value, known in (
+        ("parameters", parameters, get_args(Parameters)),
+        ("outputs", outputs, get_args(Outputs)),
+    ):
+        if value not in known:
+            raise InvalidInputError(f"{name}={value!r}; give {' or '.join(map(repr, known))}")
     if isinstance(mesh, DeviceMesh) and placement != "identity":
         raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
     options = CompileOptions.of(
@@ -247,15 +270,14 @@ def parallelize(
     )
     _check_strategy(strategy, options.mesh)
     device = choose_device(mesh, [*model.parameters(), *model.buffers()])
-    job = connect(options.mesh, device)
+    job = connect(mesh, device)
     placed = parameters == "dtensor" and job.size > 1
     options = replace(options, phases_apart=True)
-    runner = Runner(_skeleton(model), options, job, placed=placed)
-    variant, _ = runner.variant(model, *call_arguments(example_inputs))
+    runner = Runner(_skeleton(model), options, job, placed=placed, whole=outputs == "global")
+    runner.variant(model, *call_arguments(example_inputs))
     if job.rank == 0 and runner.layouts.moved:
         warnings.warn(_moved_text(runner.layouts), stacklevel=2)
-    whole = device_mesh(mesh, variant.deployment, options.mesh, device.type) if placed else None
-    return _instance(model, runner, whole, seed)
+    return _instance(model, runner, seed)
 
 
 def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
@@ -270,11 +292,10 @@ def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
             )
 
 
-def _instance(
-    model: nn.Module, runner: Runner, mesh: DeviceMesh | None, seed: int
-) -> ParallelModule:
+def _instance(model: nn.Module, runner: Runner, seed: int) -> ParallelModule:
     """Returns the module of a rank."""
     job, options = runner.job, runner.options
+    mesh = runner.mesh if runner.placed else None
     assert runner.first is not None
     coords = runner.first.deployment.coords_of(job.rank)
     names: dict[int, list[str]] = {}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label
@@ -24,6 +26,9 @@ from autopar.parallel.job import Job
 from autopar.parallel.layouts import placeable
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program
+
+MANY = 16
+"""Programs of one module from which on a warning says so."""
 
 DECIDED = Origin("preset", "as the first program of the module has it")
 
@@ -58,23 +63,33 @@ class Runner:
         options: How to compile.
         job: The ranks.
         placed: Whether parameters have to have placements.
+        whole: Whether outputs are whole on every rank; otherwise they are left split.
 
     Attributes:
         layouts: How parameters are laid out.
+        mesh: The mesh of DTensors; None in a job of one process.
         variants: By what they were compiled for.
         first: The first variant.
     """
 
     def __init__(
-        self, skeleton: nn.Module, options: CompileOptions, job: Job, *, placed: bool
+        self,
+        skeleton: nn.Module,
+        options: CompileOptions,
+        job: Job,
+        *,
+        placed: bool,
+        whole: bool,
     ) -> None:
         self.skeleton = skeleton
         self.options = options
         self.job = job
         self.placed = placed
+        self.whole = whole
         self.layouts = Layouts()
         self.variants: dict[Any, Variant] = {}
         self.first: Variant | None = None
+        self.mesh: DeviceMesh | None = None
         self._label = input_label(skeleton)
 
     def variant(
@@ -93,6 +108,12 @@ class Runner:
         key = self._key(module, call, tensors)
         if key not in self.variants:
             self._check_call(args, kwargs)
+            if len(self.variants) == MANY:
+                warnings.warn(
+                    f"{MANY} programs are compiled for {type(self.skeleton).__name__}: each shape"
+                    " of a batch and each plain argument needs its own; pad batches to few shapes",
+                    stacklevel=4,
+                )
             self.variants[key] = self._compile(module, call, tensors)
         return self.variants[key], tensors
 
@@ -139,7 +160,9 @@ class Runner:
         )
         compiled = self._compiled(captured)
         groups = self.job.groups(compiled.deployment)
-        variant = Variant(captured, compiled.deployment, self.job.rank, groups, self.job.device)
+        if self.first is None:
+            self.mesh = self.job.device_mesh(compiled.deployment, self.options.mesh)
+        variant = Variant(captured, compiled, self.job.rank, groups, self.job.device, self.mesh)
         if self.first is None:
             self.first = variant
             placement = tuple(entry.process_id for entry in compiled.deployment.ranks)
@@ -174,16 +197,22 @@ class Runner:
     def _stored(self, completed: Program, captured: Differentiable) -> Program:
         """Returns the program with outputs and buffers whole, and parameters as they are kept."""
         values, mesh = completed.main.values, self.options.mesh
+        changed: dict[str, Layout] = {}
         for name, value in values.items():
             if value.role == "parameter" and value.dist is not None and self.first is None:
                 self.layouts.wanted[name] = value.dist
                 self.layouts.stored[name] = placeable(value.dist) if self.placed else value.dist
-        outputs = (*captured.outputs, *captured.batch_gradients.values())
-        whole = (*outputs, *captured.updates, *captured.updates.values())
-        changed = {
-            name: Layout.replicated(mesh, values[name].global_shape)
-            for name in (*whole, *wire(captured).buffers)
-        }
+        for at, name in enumerate(captured.outputs):
+            found = values[name].dist
+            if not self.whole and found is not None:
+                changed[name] = placeable(found)
+                if at in captured.tangents:
+                    changed[captured.tangents[at]] = changed[name]
+        kept = () if self.whole else captured.outputs
+        buffers = (*wire(captured).buffers, *captured.updates, *captured.updates.values())
+        for name in (*captured.outputs, *captured.batch_gradients.values(), *buffers):
+            if name not in kept:
+                changed[name] = Layout.replicated(mesh, values[name].global_shape)
         for name, value in values.items():
             if value.role == "parameter":
                 shape = value.global_shape

@@ -9,14 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from autopar.frontend.torch import Differentiable
-from autopar.ir.deployment import Deployment
 from autopar.ir.program import Program
+from autopar.parallel.layouts import is_split, placements_of
+from autopar.parallel.shards import shard_of
 from autopar.parallel.split import first_half, split
-from autopar.runtime.boxes import take
+from autopar.pipeline import Compiled
+from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
+from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import port_box, seed_input
 from autopar.runtime.specialize import specialize_functions
 
@@ -78,32 +83,44 @@ class Variant:
 
     Args:
         captured: The module as it was captured.
-        deployment: The programs.
+        compiled: The programs.
         rank: The rank.
         groups: Its process groups.
         device: Where it computes.
+        mesh: The mesh of DTensors; None in a job of one process.
 
     Attributes:
         captured: The module as it was captured.
         deployment: The programs.
         wiring: What the program reads and gives back.
         boxes: The rank's piece of each input.
+        split: How the rank holds the outputs that are split, by position.
     """
 
     def __init__(
         self,
         captured: Differentiable,
-        deployment: Deployment,
+        compiled: Compiled,
         rank: int,
         groups: Mapping[str, Group],
         device: torch.device,
+        mesh: DeviceMesh | None,
     ) -> None:
         self.captured = captured
-        self.deployment = deployment
+        self.deployment = deployment = compiled.deployment
         self.wiring = wiring = wire(captured)
         self.device = device
         program, coords = deployment.program_of(rank), deployment.coords_of(rank)
         self.boxes = {port.name: port_box(port, coords) for port in program.signature.inputs}
+        values = compiled.serial.main.values
+        layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
+        self.placements = {name: placements_of(layouts[name]) for name in wiring.batch}
+        self.split = {
+            at: shard_of(layouts[name], coords, mesh)
+            for at, name in enumerate(captured.outputs)
+            if mesh is not None and is_split(layouts[name])
+        }
+        self.mesh = mesh
         self.constants = {
             name: take(captured.constants[name], self.boxes[name]).to(device)
             for name in wiring.constants
@@ -141,7 +158,7 @@ class Variant:
         wiring = self.wiring
         given: dict[str, Tensor] = {**stored, **self.constants}
         for name, tensor in zip(wiring.batch, batch, strict=True):
-            given[name] = take(tensor.detach(), self.boxes[name]).to(self.device)
+            given[name] = self._piece(name, tensor.detach()).to(self.device)
         if wiring.seed is not None:
             given[wiring.seed] = torch.tensor(seed, device=self.device)
         results = self._forward(*(given[name] for name in self.order))
@@ -153,27 +170,51 @@ class Variant:
         for name, content in zip(wiring.updated, updates, strict=True):
             stored[name].copy_(content)
         held = set(map(id, (*given.values(), *batch)))
-        return tuple(_apart(results[: wiring.outputs], held)), tuple(saved)
+        outputs = list(_apart(results[: wiring.outputs], held))
+        for at, each in self.split.items():
+            outputs[at] = each.wrapped(outputs[at])
+        return tuple(outputs), tuple(saved)
 
     def backward(
-        self, saved: Sequence[Tensor], gradients: Sequence[Tensor]
+        self, saved: Sequence[Tensor], gradients: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
         """Runs the backward program.
 
         Args:
             saved: What the forward program left.
-            gradients: Of all outputs; those that can't have one are left out of account.
+            gradients: Of all outputs; None for zero. Of those that can't have one they don't
+                count.
 
         Returns:
             The rank's piece of each parameter's gradient, and after them the global gradient of
             each tensor of the call; None where there is none.
         """
         tangents = [
-            take(gradients[at], self.boxes[name]).to(self.device)
-            for at, name in self.wiring.tangents.items()
+            self._tangent(at, name, gradients[at]) for at, name in self.wiring.tangents.items()
         ]
         results = self._backward(*saved, *tangents)
         return tuple(None if at is None else results[at] for at in self.wiring.gradients)
+
+    def _piece(self, name: str, tensor: Tensor) -> Tensor:
+        """Returns the rank's piece of a tensor of a call."""
+        if isinstance(tensor, DTensor):
+            if tensor.device_mesh == self.mesh and tensor.placements == self.placements[name]:
+                return tensor.to_local()
+            tensor = tensor.full_tensor()
+        return take(tensor, self.boxes[name])
+
+    def _tangent(self, at: int, name: str, gradient: Tensor | None) -> Tensor:
+        """Returns the rank's piece of the gradient of an output."""
+        box = self.boxes[name]
+        if gradient is None:
+            dtype = TORCH_DTYPES[self.captured.program.main.values[name].dtype]
+            return torch.zeros(box_shape(box), dtype=dtype, device=self.device)
+        if isinstance(gradient, DTensor):
+            if at in self.split:
+                wanted = self.split[at]
+                return gradient.redistribute(wanted.mesh, wanted.placements).to_local()
+            gradient = gradient.full_tensor()
+        return take(gradient, box).to(self.device)
 
 
 def _apart(outputs: Sequence[Tensor], held: set[int]) -> Iterator[Tensor]:
@@ -200,6 +241,7 @@ class Call(torch.autograd.Function):
             {**call.buffers, **stored}, tensors[len(names) :], call.seed
         )
         ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
         ctx.call = call
         differentiable = variant.wiring.tangents
         ctx.mark_non_differentiable(
@@ -209,7 +251,7 @@ class Call(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         """See `Variant.backward`."""
         call: VariantCall = ctx.call
         names = call.variant.wiring.parameters

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 import autopar
 from autopar.runtime.processes import Processes
@@ -133,6 +133,27 @@ def accumulated(folder: Path) -> str:
     return "\n".join(problems)
 
 
+def handed(folder: Path) -> str:
+    """Gives each rank its part of the batch, and leaves the outputs split."""
+    del folder
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    model = tiny()
+    parallel = quietly(model, mesh=mesh, strategy="ddp:dp", outputs="dtensor")
+    mine = tokens(0).chunk(2)[dist.get_rank()]
+    found = parallel(DTensor.from_local(mine, mesh, [Shard(0)]))
+    wanted = model(tokens(0))
+    if not isinstance(found, DTensor) or tuple(found.placements) != (Shard(0),):
+        return f"the output is {type(found)}"
+    error = (found.full_tensor() - wanted).abs().max()
+    found.square().mean().backward()
+    wanted.square().mean().backward()
+    for mine, theirs in zip(parallel.parameters(), model.parameters(), strict=True):
+        assert isinstance(mine.grad, DTensor)
+        assert theirs.grad is not None
+        error = max(error, (mine.grad.full_tensor() - theirs.grad).abs().max())
+    return "" if error < 1e-6 else f"error {error:.1e}"
+
+
 def mismatched(folder: Path) -> str:
     """Returns what parallelize says to a mesh of another size than the job."""
     del folder
@@ -161,6 +182,7 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "checkpointed": checkpointed,
     "accumulated": accumulated,
     "dropped": dropped,
+    "handed": handed,
     "mismatched": mismatched,
     "diverged": diverged,
 }

@@ -129,6 +129,18 @@ def test_calls_before_backward_and_repeated_backwards_add_up() -> None:
         second.backward()  # type: ignore[no-untyped-call]
 
 
+def test_a_copy_trains_by_itself() -> None:
+    parallel = autopar.parallelize(tiny(), tokens(0), mesh="1")
+    copied = copy.deepcopy(parallel)
+    before = parallel.full_state_dict()["up.weight"].clone()
+    train(copied, adamw(copied))
+    assert copied.head.weight is copied.table.weight
+    assert torch.equal(parallel.full_state_dict()["up.weight"], before)
+    wanted = tiny()
+    train(wanted, adamw(wanted))
+    assert_same_state(copied, wanted)
+
+
 def test_second_derivatives_are_refused() -> None:
     parallel = autopar.parallelize(tiny(), tokens(0), mesh="1")
     loss = loss_of(parallel, tokens(0))

@@ -17,10 +17,11 @@ SECONDS = 300.0
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     """One job for all: training, states in and out, accumulation, dropout, and what is refused."""
-    names = ("tensor", "checkpointed", "accumulated", "dropped", "mismatched", "diverged")
+    same = ("tensor", "checkpointed", "accumulated", "handed")
+    names = (*same, "dropped", "mismatched", "diverged")
     first, second = run_ranks(2, targets.several, tmp_path, names, seconds=SECONDS)
     assert first == second
-    assert {name: first[name] for name in names[:3]} == dict.fromkeys(names[:3], "")
+    assert {name: first[name] for name in same} == dict.fromkeys(same, "")
     assert "the job has 2 processes but ProcessMesh(dp=2, tp=2) has 4" in first["mismatched"]
     assert "ranks [1] compiled another program than rank 0" in first["diverged"]
     alone = autopar.parallelize(tiny(dropout=0.5), tokens(0), mesh="1")
