@@ -22,6 +22,7 @@ from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
 from autopar.mapping import Placement
 from autopar.pipeline import Compiled, CompileOptions, compile_program, stored_alike, write
+from autopar.report import render_summary, summarize_programs
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class CompiledModule:
     captured: Captured
     compiled: Compiled
     variants: tuple[Compiled, ...] = ()
+
+    def summary(self) -> str:
+        """Returns what a step costs, as `autopar inspect` shows it of a build folder."""
+        compiled = self.compiled
+        found = summarize_programs(compiled.serial, compiled.deployment, compiled.report)
+        return render_summary(found)
 
     def save(self, build: str | Path) -> None:
         """Writes the build folder; an older build there stays whole until the new one is complete.

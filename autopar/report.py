@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from autopar.cost.summary import (
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
-from autopar.ir.program import DTYPE_BYTES, Port
+from autopar.ir.program import DTYPE_BYTES, Port, Program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,16 +83,28 @@ def summarize(path: Path) -> Summary:
         InvalidInputError: If `path` is not a build.
     """
     build = read_build(path)
-    deployment = build.deployment
+    return summarize_programs(build.serial, build.deployment, build.manifest.report)
+
+
+def summarize_programs(
+    serial: Program, deployment: Deployment, report: Sequence[ReportEntry]
+) -> Summary:
+    """Returns the summary of a compiled program.
+
+    Args:
+        serial: The completed serial program.
+        deployment: The programs of the ranks.
+        report: The remarks of the compilation.
+    """
     program = deployment.programs[0]
     axes = _axis_sizes(deployment)
     first = summarize_rank(program, dict.fromkeys(axes, 0))
     ports = program.signature.inputs
     return Summary(
-        model=build.manifest.model,
+        model=serial.name,
         world_size=deployment.world_size,
         axes=axes,
-        serial_ops=len(build.serial.main.ops),
+        serial_ops=len(serial.main.ops),
         rank_ops=max(len(each.main.ops) for each in deployment.programs),
         collectives=first.collectives,
         weight_bytes=_whole_bytes(ports, WEIGHT_ROLES),
@@ -100,9 +112,9 @@ def summarize(path: Path) -> Summary:
         weight_bytes_min=weight_bytes(ports, {axis: size - 1 for axis, size in axes.items()}),
         state_bytes=_whole_bytes(ports, STATE_ROLES),
         state_bytes_max=weight_bytes(ports, dict.fromkeys(axes, 0), STATE_ROLES),
-        flops_serial=summarize_rank(build.serial, {}).flops,
+        flops_serial=summarize_rank(serial, {}).flops,
         flops_max=first.flops,
-        report=build.manifest.report,
+        report=tuple(report),
     )
 
 
@@ -240,13 +252,30 @@ def render_verification(result: Verification, ranks: int) -> str:
     """
     wrong = sum(not value.ok for value in result.values)
     lines = [f"{len(result.values)} values on {ranks} ranks compared with the serial program"]
-    lines.append(render_outputs_compared(result.outputs, "the serial program"))
+    lines.append(render_outputs_compared(_summed_up(result), "the serial program"))
     if result.uncompared:
         lines.append(f"not compared: {', '.join(result.uncompared)}")
     if result.first is not None and not result.ok:
         lines.append(f"first difference: {result.first}")
         lines.append(f"values that differ by more than {result.tolerance:g}: {wrong}")
     return "\n".join(lines)
+
+
+def _summed_up(result: Verification) -> dict[str, Difference]:
+    """Returns the rows of a comparison: gradients and state by kind, and what of them is off."""
+    kinds = {**dict.fromkeys(result.gradients, "gradients"), **result.state}
+    plain = {label: each for label, each in result.outputs.items() if label not in kinds}
+    judged = {**plain, **result.outputs, **result.gradients}
+    groups: dict[str, list[Difference]] = {}
+    for label in (*plain, *result.gradients, *result.state):
+        groups.setdefault(kinds.get(label, label), []).append(judged[label])
+    rows: dict[str, Difference] = {}
+    for title, members in groups.items():
+        worst = max(members, key=lambda each: each.relative)
+        title = title if title in plain else f"{title} ({len(members)})"
+        rows[title] = replace(worst, ok=all(each.ok for each in members))
+    rows.update({label: each for label, each in judged.items() if label in kinds and not each.ok})
+    return rows
 
 
 def render_outputs_compared(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import autopar
 from autopar.ir.errors import InvalidInputError
+from autopar.report import render_summary, summarize
 
 
 def make_model() -> nn.Module:
@@ -53,3 +54,13 @@ def test_a_short_last_batch_trains_the_same_state(strategy: str, tmp_path: Path)
 def test_more_batches_are_for_training() -> None:
     with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
         autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])
+
+
+def test_the_summary_is_what_inspect_shows(tmp_path: Path) -> None:
+    model = make_model()
+    adam = torch.optim.Adam(model.parameters())
+    step = autopar.compile(model, batch(0, 6), mesh="dp=2", loss=F.mse_loss, optimizer=adam)
+    step.save(tmp_path / "build")
+    shown = step.summary()
+    assert shown == render_summary(summarize(tmp_path / "build"))
+    assert shown.startswith("Sequential: 2 ranks (dp=2)\n")

@@ -71,8 +71,9 @@ def _preset(name: str, text: str) -> str:
     name = SAME.get(name, name)
     if name in PRESETS:
         return name
-    hint = near_misses(name, (*PRESETS, *SAME))
-    raise AnnotationError(f"strategy {text!r}: no preset {name!r}, only {list(PRESETS)}{hint}")
+    known = (*PRESETS, *SAME)
+    hint = near_misses(name, known)
+    raise AnnotationError(f"strategy {text!r}: no preset {name!r}, only {', '.join(known)}{hint}")
 
 
 def _axis(axis: str, text: str, mesh: ProcessMesh) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from autopar.ir.build import read_build
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.files import read_arrays, save_arrays
@@ -41,11 +41,16 @@ def load(build: str | Path, **options: Any) -> Any:
         A `Trainer` of a build that trains, else a `Session`.
 
     Raises:
-        InvalidInputError: If the build is damaged.
+        InvalidInputError: If the build is damaged, or is to run in one process and doesn't train.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
-    opened = open_trainer if trains(read_build(build).serial) else Session
-    return opened(build, **options)
+    if trains(read_build(build).serial):
+        return open_trainer(build, **options)
+    if options.pop("virtual", False):
+        raise InvalidInputError(
+            f"{build} doesn't train; runtime.run_virtual(build, inputs) runs all its ranks here"
+        )
+    return Session(build, **options)
 
 
 def read_program(build: str | Path, rank: int | None = None) -> Program:

@@ -7,13 +7,17 @@ the serial value; values that are pending a reduction are compared after it.
 In *forced* mode the ranks go on with the serial program's pieces after each comparison. Every op
 is then judged on inputs that are exactly the serial program's, which matters where rounding
 amplifies harmless differences, as dynamic quantization does.
+
+In a training step that is so from the gradients on: an optimizer that divides a gradient by its
+size, as Adam does, makes a full step of one that is zero but for rounding. So gradients are judged
+as they come, and the update on the serial program's gradients.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +39,13 @@ Key = tuple[Scope, str]
 FORCED_TOLERANCE = 1e-5
 FREE_TOLERANCE = 1e-4
 QUANTIZED = (torch.uint8, torch.int8)
+
+GRADIENT = "gradient"
+"""Role of a parameter's whole gradient."""
+
+SMALL_GRADIENT = 1e-2
+"""A gradient whose elements are this small beside the largest one of the step is judged as if it
+had one of this size: it may be zero, as that of a bias of keys is, but for rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,9 @@ class Verification:
         tolerance: The largest relative error that passes.
         forced: Whether every op was judged on the serial program's inputs.
         uncompared: Values of the serial program that the ranks don't have under their name.
+        gradients: The error of each parameter's gradient in a training step, by name.
+        state: What the outputs that are new content of state are, by label: `parameters`,
+            `buffers`, or a name of the optimizer's.
     """
 
     values: tuple[Difference, ...]
@@ -85,16 +99,18 @@ class Verification:
     tolerance: float
     uncompared: tuple[str, ...] = ()
     forced: bool = False
+    gradients: Mapping[str, Difference] = field(default_factory=dict)
+    state: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether the outputs, and if every op was judged by itself all values, are right.
+        """Whether outputs and gradients, and if each op was judged alone all values, are right.
 
         Otherwise a value whose terms cancel may be mere rounding, far off relative to itself and
         harmless: values then say where an output that is off went wrong.
         """
-        outputs = all(output.ok for output in self.outputs.values())
-        return outputs and not (self.forced and self.first)
+        judged = (*self.outputs.values(), *self.gradients.values())
+        return all(each.ok for each in judged) and not (self.forced and self.first)
 
     @property
     def first(self) -> Difference | None:
@@ -123,6 +139,10 @@ def compare(found: Tensor, expected: Tensor, tolerance: float) -> tuple[float, f
         return error, relative, error <= (found.dtype in QUANTIZED)
     allowed = max(tolerance, ALLOWED_ROUNDINGS * rounding_of(found.dtype))
     return error, relative, error <= allowed * largest
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
 def _is_inexact(tensor: Tensor) -> bool:
@@ -174,7 +194,26 @@ def verify_mesh(
     comparison = _Comparison(reference, mesh.deployment, forced, allowed)
     found = mesh.run(inputs, comparison.see)
     outputs = compare_outputs(found, expected, allowed, serial)
-    return Verification(comparison.results(), outputs, allowed, forced=forced)
+    return Verification(
+        comparison.results(),
+        outputs,
+        allowed,
+        forced=forced,
+        gradients=comparison.gradients(),
+        state=_kinds_of_state(serial),
+    )
+
+
+def _kinds_of_state(program: Program) -> dict[str, str]:
+    """Returns what the outputs that are new content of state are, by label."""
+    signature = program.signature
+    stored = {port.name: port for port in signature.inputs}
+    labels = {port.name: port.label for port in signature.outputs}
+    plurals = {"parameter": "parameters", "buffer": "buffers"}
+    return {
+        labels[new]: plurals.get(stored[old].role, stored[old].label.partition("/")[0])
+        for new, old in program.main.aliases
+    }
 
 
 def compare_outputs(
@@ -261,7 +300,8 @@ class _Comparison:
             piece = self._share(piece, layout, rank)
         else:
             self._judge(key, tensor, piece, (rank,))
-        return piece if self.forced else tensor
+        gradient = self.reference.values[key].role == GRADIENT
+        return piece if self.forced or gradient else tensor
 
     def results(self) -> tuple[Difference, ...]:
         """Returns the judgement of every value, in the order of the serial program."""
@@ -271,22 +311,39 @@ class _Comparison:
             if key in self.judged
         )
 
+    def gradients(self) -> dict[str, Difference]:
+        """Returns the judgement of gradients by name, small ones beside the largest."""
+        known = self.reference
+        keys = [key for key in self.judged if known.values[key].role == GRADIENT]
+        sizes = {key: _largest(known.tensors[key]) for key in keys}
+        floor = SMALL_GRADIENT * max(sizes.values(), default=0.0)
+        found: dict[str, Difference] = {}
+        for key in keys:
+            each = self._difference(key, self.judged[key])
+            size = max(sizes[key], floor)
+            relative = each.error / size if each.error else 0.0
+            ok = each.ok or relative <= self._allowed(key)
+            found[key[1]] = replace(each, relative=relative, ok=ok)
+        return found
+
     def _difference(self, key: Key, judged: _Judged) -> Difference:
         kind, loc = self.reference.ops[key[1]]
         ranks = tuple(sorted(judged.wrong))
         return Difference(_path(key), kind, loc, ranks, judged.error, judged.relative, not ranks)
 
     def _judge(self, key: Key, found: Tensor, expected: Tensor, ranks: tuple[int, ...]) -> None:
-        scope, name = key
-        # In forced mode an op is judged on the serial program's operands, rounded alike.
-        coarse = 0.0 if self.forced or scope else self.reference.roundings.get(name, 0.0)
-        allowed = max(self.tolerance, ALLOWED_ROUNDINGS * coarse)
         judged = self.judged[key]
-        error, relative, ok = compare(found, expected, allowed)
+        error, relative, ok = compare(found, expected, self._allowed(key))
         judged.error = max(judged.error, error)
         judged.relative = max(judged.relative, relative)
         if not ok:
             judged.wrong.update((rank, (error, relative)) for rank in ranks)
+
+    def _allowed(self, key: Key) -> float:
+        scope, name = key
+        # In forced mode an op is judged on the serial program's operands, rounded alike.
+        coarse = 0.0 if self.forced or scope else self.reference.roundings.get(name, 0.0)
+        return max(self.tolerance, ALLOWED_ROUNDINGS * coarse)
 
     def _judge_pending(self, key: Key, layout: Layout, expected: Tensor, rank: int) -> None:
         """Compares a pending value once all ranks that hold a share of it have computed theirs."""

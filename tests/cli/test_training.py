@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
-from autopar.ir.build import read_build
-from tests.cli.command import autopar
+from autopar.ir.program import Op
+from autopar.modules import compile as autopar_compile
+from tests.cli.command import autopar, rebuilt
 from tests.runtime.training import LAYOUTS, Reference, batches, training_build
 
 
@@ -38,13 +44,52 @@ def test_run_shows_new_state_if_asked(build: Path, tmp_path: Path) -> None:
         assert outputs["exp_avg/down.weight"].shape == (5, 8)
 
 
-def test_verify_compares_new_state_too(build: Path) -> None:
+def test_verify_sums_up_gradients_and_new_state(build: Path) -> None:
     done = autopar("verify", build)
     assert done.exit_code == 0, done.output
-    compared = [line.split()[0] for line in done.output.splitlines() if line.endswith(" ok")]
-    ports = read_build(build).serial.signature.outputs
-    assert compared == [port.label for port in ports]
-    assert {"loss", "up.weight", "mean", "exp_avg/up.weight"} <= set(compared)
+    rows = [line.split("  ")[1] for line in done.output.splitlines() if line.endswith(" ok")]
+    counts = ("gradients (3)", "parameters (3)", "buffers (1)", "exp_avg (3)", "exp_avg_sq (3)")
+    assert {row.strip() for row in rows} == {"loss", *counts, "step (3)"}
+
+
+def test_verify_allows_gradients_that_are_nothing_but_rounding(tmp_path: Path) -> None:
+    """A softmax takes no notice of a number added to all its inputs, but Adam moves the number."""
+
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.shift = nn.Linear(8, 6), nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(self.up(x) + self.shift, 1)
+
+    model = Shifted()
+    adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    example = (torch.ones(8, 8), torch.ones(8, 6))
+    step = autopar_compile(model, example, mesh="4", loss=nn.MSELoss(), optimizer=adam)
+    step.save(tmp_path / "build")
+    done = autopar("verify", tmp_path / "build")
+    assert done.exit_code == 0, done.output
+
+
+def test_verify_names_a_wrong_gradient(
+    build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(build, tmp_path / "build")
+    monkeypatch.chdir(tmp_path)
+
+    def halved(op: Op) -> Op:
+        if op.kind != "aten.threshold_backward.default":
+            return op
+        args = (("self", op.arg("grad_output")), ("other", 0.5))
+        return replace(op, kind="aten.mul.Tensor", args=args)
+
+    rebuilt("wrong", halved)
+    done = autopar("verify", "wrong")
+    assert done.exit_code == 1
+    assert re.search(r"^  gradients \(3\) .* DIFFERENT$", done.output, re.MULTILINE)
+    assert re.search(r"^  grad/up.weight .* DIFFERENT$", done.output, re.MULTILINE)
+    assert not re.search(r"^  parameters .* DIFFERENT$", done.output, re.MULTILINE)
 
 
 def test_inspect_says_what_the_optimizer_takes(build: Path) -> None:

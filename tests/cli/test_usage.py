@@ -47,7 +47,7 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--strategy", "data:2"], "strategy 'data:2': mesh axis 2 is out of range for the 2-d"),
         (["--strategy", "data:tp"], "strategy 'data:tp': mesh has no axis 'tp'"),
         (["--strategy", "data:0,fsdp:0"], "strategy 'data:0,fsdp:0' gives axis d0 to two presets"),
-        (["--strategy", ","], "strategy ',' is empty; write replicate, data, tensor, fsdp"),
+        (["--strategy", ","], "strategy ',' is empty; write replicate, data, tensor, expert, "),
         (["--cluster", "h10"], "no built-in cluster 'h10'; did you mean h100"),
         (["--cluster", "mine"], f"no built-in cluster 'mine'; there are {BUILTIN}"),
         (["--cluster", "no.yaml"], "cluster file no.yaml: No such file or directory"),

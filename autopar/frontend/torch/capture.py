@@ -127,6 +127,8 @@ class _Capture:
         self.recipe = recipe
         self.trains = recipe.optimizer is not None
         self._check_recipe()
+        if self.recipe.loss is not None:
+            _check_pair(example_inputs)
         self.structure, self.tensors = flatten(example_inputs, self._label())
         self.fake: FakeModel = fake_model(model)
         self.mode = self.fake.mode
@@ -362,6 +364,16 @@ def _loss_of(outputs: Any) -> Tensor:
             " training_step="
         )
     return loss.reshape(())
+
+
+def _check_pair(batch: Any) -> None:
+    """Refuses a batch that `loss=` can't be used with."""
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        found = f"{len(batch)} entries" if isinstance(batch, (tuple, list)) else "no pair"
+        raise InvalidInputError(
+            f"with loss= the example is a pair (inputs, target), this one is a"
+            f" {type(batch).__name__}, {found}; for batches of another form give training_step="
+        )
 
 
 def _with_roles(program: Program) -> Program:

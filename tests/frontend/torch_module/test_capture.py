@@ -293,3 +293,16 @@ def test_an_optimizer_must_be_a_function_of_gradients_and_state() -> None:
     ]:
         with pytest.raises(InvalidInputError, match=message):
             capture(model, batch(0), Recipe(F.mse_loss, None, optimizer))
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (torch.zeros(2, 4), "this one is a Tensor, no pair; for batches of another form give"),
+        ((torch.zeros(2, 4),), "this one is a tuple, 1 entries"),
+    ],
+)
+def test_a_loss_function_takes_inputs_and_target(example: object, message: str) -> None:
+    model = nn.Linear(4, 4)
+    with pytest.raises(InvalidInputError, match=message):
+        capture(model, example, Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1)))
