@@ -56,7 +56,8 @@ class Recipe:
         training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
             With neither, the model returns the loss, or something that has it as `.loss`.
         optimizer: The optimizer, over parameters of the model.
-        clip_grad_norm: The largest norm of all gradients together; None for no clipping.
+        clip_grad_norm: The largest norm of the gradients of all parameters of the optimizer
+            together; None for no clipping.
         accumulate: Number of microbatches that a batch is cut into, along its first dimension.
         autocast: The dtype of matrix products, as `torch.autocast` has it; None for none.
         master_dtype: What trained parameters of fewer bits are stored and updated in. The model
@@ -126,7 +127,7 @@ class _Capture:
         self.mesh = mesh
         self.recipe = recipe
         self.trains = recipe.optimizer is not None
-        self._check_recipe()
+        self._check_recipe(example_inputs)
         if self.recipe.loss is not None:
             _check_pair(example_inputs)
         self.structure, self.tensors = flatten(example_inputs, self._label())
@@ -150,8 +151,14 @@ class _Capture:
         weights = self._weights(joint, inputs, states, program)
         return Captured(program, weights, self.structure)
 
-    def _check_recipe(self) -> None:
+    def _check_recipe(self, batch: Any) -> None:
         recipe = self.recipe
+        pair = isinstance(batch, (tuple, list)) and len(batch) > 1
+        if recipe.loss is not None and not pair:
+            raise InvalidInputError(
+                f"with loss= a batch is a pair (inputs, target), this one is a {type(batch).__name__};"
+                " give such a pair, or training_step= in place of loss="
+            )
         if recipe.loss is not None and recipe.training_step is not None:
             raise InvalidInputError("both loss= and training_step= are given; give one")
         if not self.trains:
