@@ -153,12 +153,6 @@ class _Capture:
 
     def _check_recipe(self, batch: Any) -> None:
         recipe = self.recipe
-        pair = isinstance(batch, (tuple, list)) and len(batch) > 1
-        if recipe.loss is not None and not pair:
-            raise InvalidInputError(
-                f"with loss= a batch is a pair (inputs, target), this one is a {type(batch).__name__};"
-                " give such a pair, or training_step= in place of loss="
-            )
         if recipe.loss is not None and recipe.training_step is not None:
             raise InvalidInputError("both loss= and training_step= are given; give one")
         if not self.trains:
@@ -167,6 +161,12 @@ class _Capture:
                     raise InvalidInputError(f"{name}= is given without optimizer=; give both")
         if recipe.accumulate < 1:
             raise InvalidInputError(f"accumulate={recipe.accumulate}; give at least 1")
+        pair = isinstance(batch, (tuple, list)) and len(batch) > 1
+        if recipe.loss is not None and not pair:
+            raise InvalidInputError(
+                f"with loss= a batch is a pair (inputs, target), not a {type(batch).__name__}; give"
+                " such a pair, or training_step= in place of loss="
+            )
 
     def _label(self) -> Callable[[Path], str]:
         if self.recipe.training_step is not None:

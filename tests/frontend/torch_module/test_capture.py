@@ -287,7 +287,9 @@ def test_what_has_no_static_program_is_refused(recipe: dict[str, object], messag
 def test_a_batch_must_have_what_the_loss_takes() -> None:
     model = Net()
     recipe = Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1))
-    with pytest.raises(InvalidInputError, match=r"a batch is a pair \(inputs, target\), .* dict"):
+    with pytest.raises(
+        InvalidInputError, match=r"a batch is a pair \(inputs, target\), not a dict"
+    ):
         capture(model, {"x": torch.zeros(6, 4)}, recipe)
 
 
