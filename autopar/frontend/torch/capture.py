@@ -199,7 +199,8 @@ class _Capture:
             if not self.trains:
                 return outputs
             loss = outputs if self.recipe.loss is None else self.recipe.loss(outputs, *targets)
-            fetched = pytree.tree_map_only(Tensor, Tensor.detach, outputs)
+            # A copy, as what shares memory with others of the graph would be returned with them.
+            fetched = pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), outputs)
             return {LOSS: _loss_of(loss), OUTPUT: fetched}
 
     def _autocast(self) -> AbstractContextManager[object]:
