@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ def load(build: str | Path, **options: Any) -> Any:
         InvalidInputError: If the build is damaged, or is to run in one process and doesn't train.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
+    found = _opened(build, options)
+    # A script that ends without closing it leaves the job in order.
+    atexit.register(found.close)
+    return found
+
+
+def _opened(build: str | Path, options: dict[str, Any]) -> Trainer | Session:
     if trains(read_build(build).serial):
         return open_trainer(build, **options)
     if options.pop("virtual", False):

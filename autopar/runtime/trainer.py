@@ -236,7 +236,15 @@ class Trainer:
             InvalidInputError: If the folder can't be written, or is something else.
             RuntimeFailure: If a rank can't write its part.
         """
-        self._state.write(Path(path), {"steps": self.steps, "seed": self.seed})
+        refused: InvalidInputError | None = None
+        with self.ranks.reported():
+            try:
+                self._state.write(Path(path), {"steps": self.steps, "seed": self.seed})
+            except InvalidInputError as error:
+                # All ranks know of it, and can go on.
+                refused = error
+        if refused is not None:
+            raise refused
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
@@ -245,7 +253,8 @@ class Trainer:
             InvalidInputError: If there is none, or names or shapes are wrong. Names all.
             RuntimeFailure: If a rank can't read its part.
         """
-        progress = self._state.read(Path(path))
+        with self.ranks.reported():
+            progress = self._state.read(Path(path))
         self.steps = progress.get("steps", self.steps)
         self.seed = progress.get("seed", self.seed)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from autopar.ir.errors import AutoparError, InvalidInputError
 from autopar.ir.program import Op
+from autopar.runtime import checkpoint_plan
 from autopar.runtime import emit as emitter
 from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.distributed import Session
@@ -152,6 +153,21 @@ def refuse(processes: Processes, build: Path, batch: Batch) -> Any:
             except InvalidInputError as error:
                 found.append(str(error))
         return found
+
+
+def die_in_checkpoint(processes: Processes, build: Path, batch: Batch, folder: Path) -> str:
+    """Writes a checkpoint, and another one in which rank 1 is killed."""
+
+    def die(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        trainer.save_checkpoint(folder)
+        trainer.step(batch)
+        if processes.rank == 1:
+            checkpoint_plan.PieceSaver.lookup_object = die  # type: ignore[method-assign]
+        trainer.save_checkpoint(folder)
+    return "no error"
 
 
 def train_compiled(processes: Processes, build: Path, batches: Sequence[Batch]) -> list[float]:

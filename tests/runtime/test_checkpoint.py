@@ -15,9 +15,11 @@ from autopar.runtime.boxes import Extent, take
 from autopar.runtime.checkpoint import read_checkpoint, write_checkpoint
 from autopar.runtime.state import Content, Piece
 from autopar.runtime.trainer import Trainer, open_trainer
+from tests.runtime.real import run_ranks
+from tests.runtime.targets import die_in_checkpoint
 from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build
 
-MIXED, COLUMNS = LAYOUTS[7], LAYOUTS[4]
+MIXED, COLUMNS, COLUMNS_OF_TWO = LAYOUTS[7], LAYOUTS[4], LAYOUTS[2]
 
 # torch's own functions say that there are no other processes.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -144,6 +146,21 @@ def test_an_interrupted_checkpoint_leaves_the_old_one(
     trainer.load_checkpoint(tmp_path / "c")
     assert_same(trainer.state_dict(), before)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_leaves_the_old_one(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", COLUMNS_OF_TWO)
+    before = Reference.of_seed().model.state_dict()
+    folder = tmp_path / "c"
+    first, second = run_ranks(2, die_in_checkpoint, build, batches(1)[0], folder, seconds=40.0)
+    assert second == -9
+    assert first.startswith("! rank 0 failed: ")
+    with open_trainer(build, virtual=True) as trainer:
+        trainer.step(batches(1)[0])
+        trainer.load_checkpoint(folder)
+        assert (trainer.steps, sorted(path.name for path in tmp_path.iterdir())) == (0, ["b", "c"])
+        assert_same(trainer.state_dict(), before)
 
 
 def test_only_a_checkpoint_is_replaced(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_two_processes_train_as_one_device(tmp_path: Path) -> None:
         assert [other.step(batch).item() for batch in batches(4)[2:]] == pytest.approx(expected[2:])
 
 
+@pytest.mark.slow
 def test_training_goes_through_torch_compile(tmp_path: Path) -> None:
     build = training_build(tmp_path / "b", DATA)
     one = Reference.of_seed()
