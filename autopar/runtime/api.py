@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,15 @@ def load(build: str | Path, **options: Any) -> Any:
     """
     found = _opened(build, options)
     # A script that ends without closing it leaves the job in order.
-    atexit.register(found.close)
+    atexit.register(_close, weakref.ref(found))
     return found
+
+
+def _close(opened: Callable[[], Trainer | Session | None]) -> None:
+    """Closes what a weak reference refers to, if that is still there."""
+    found = opened()
+    if found is not None:
+        found.close()
 
 
 def _opened(build: str | Path, options: dict[str, Any]) -> Trainer | Session:
