@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autopar.modules import compile
 from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.trainer import Trainer, open_trainer
 
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[Batch], Tensor]
@@ -262,7 +262,6 @@ def write_builds(size: Size, world: int, folder: Path) -> None:
         ).save(folder / name)
 
 
-def ours(build: Path, processes: Processes, torch_compile: bool) -> Step:
+def ours(build: Path, processes: Processes, torch_compile: bool) -> Trainer:
     """The compiled program of a build."""
-    trainer = open_trainer(build, processes=processes, torch_compile=torch_compile)
-    return trainer.step
+    return open_trainer(build, processes=processes, torch_compile=torch_compile)

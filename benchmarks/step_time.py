@@ -21,7 +21,8 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -49,12 +50,21 @@ Times = dict[str, list[tuple[float, float]]]
 """Per contender, for each round (seconds of the slower rank, CPU seconds of all ranks)."""
 
 
-def contender(name: str, size: Size, folder: Path, rank: int, port: int) -> Step:
-    """Returns the step of a contender, in a process that has the process group."""
-    if name in BY_OTHERS:
-        return BY_OTHERS[name](size)
-    processes = Processes(rank, WORLD, rank, WORLD, "127.0.0.1", port, prefix=name)
-    return ours(folder / name.split()[-1], processes, name.startswith("compiled"))
+@contextmanager
+def contenders(
+    names: Sequence[str], size: Size, folder: Path, rank: int, port: int
+) -> Iterator[dict[str, Step]]:
+    """Yields the steps by name, in a process that has the process group."""
+    with ExitStack() as stack:
+        steps: dict[str, Step] = {}
+        for name in names:
+            if name in BY_OTHERS:
+                steps[name] = BY_OTHERS[name](size)
+                continue
+            processes = Processes(rank, WORLD, rank, WORLD, "127.0.0.1", port, prefix=name)
+            trainer = ours(folder / name.split()[-1], processes, name.startswith("compiled"))
+            steps[name] = stack.enter_context(trainer).step
+        yield steps
 
 
 def measured(steps: Mapping[str, Step], batches: Sequence[Batch], warmup: int) -> Times:
@@ -98,11 +108,13 @@ def rank_main(rank: int, port: int, folder: Path, options: argparse.Namespace) -
     size = size_of(options)
     pairs = pairs_of(options)
     names = list(dict.fromkeys(name for pair in reversed(pairs) for name in reversed(pair)))
-    steps = {name: contender(name, size, folder, rank, port) for name in names}
-    times = measured(steps, size.batches(options.warmup + options.rounds), options.warmup)
+    batches = size.batches(options.warmup + options.rounds)
+    with contenders(names, size, folder, rank, port) as steps:
+        times = measured(steps, batches, options.warmup)
+        dist.barrier()
     if rank == 0:
-        print(table(times, pairs))
-    dist.barrier()
+        print(table(times, pairs), flush=True)
+    dist.destroy_process_group()
 
 
 def table(times: Times, pairs: Sequence[tuple[str, str]]) -> str:
