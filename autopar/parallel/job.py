@@ -112,10 +112,8 @@ def choose_device(mesh: MeshLike, tensors: Sequence[Tensor]) -> torch.device:
         mesh: The mesh as the user gave it.
         tensors: The model's.
     """
+    if isinstance(mesh, DeviceMesh) and mesh.device_type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
     if isinstance(mesh, DeviceMesh):
-        kind = mesh.device_type
-    else:
-        kind = next((each.device.type for each in tensors if not each.is_meta), "cpu")
-    return (
-        torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-    )
+        return torch.device(mesh.device_type)
+    return next((each.device for each in tensors if not each.is_meta), torch.device("cpu"))

@@ -32,7 +32,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping import Placement
 from autopar.parallel.job import choose_device, connect
-from autopar.parallel.runner import Layouts, Runner
+from autopar.parallel.runner import Layouts, Modes, Runner
 from autopar.parallel.shards import (
     Shard,
     clip_grad_norm,
@@ -71,7 +71,7 @@ class ParallelModule(nn.Module):
         Raises:
             AutoparError: If the arguments don't fit the module.
         """
-        return self._parallel.call(self, args, kwargs)
+        return self._parallel.call(args, kwargs)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scales gradients so that their norm, over all ranks, is at most `max_norm`.
@@ -131,7 +131,8 @@ class _State:
         self.seed = seed
         self.calls = 0
         self._homes: dict[str, dict[str, Any]] = {}
-        self._tied: tuple[list[str], ...] = ()
+        self._aliases: tuple[list[str], ...] = ()
+        self._modules = tuple(module.modules())
         self._find(module)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _State:
@@ -139,6 +140,7 @@ class _State:
         copied = copy.copy(self)
         memo[id(self)] = copied
         copied._homes = copy.deepcopy(self._homes, memo)
+        copied._modules = copy.deepcopy(self._modules, memo)
         return copied
 
     def _find(self, module: nn.Module) -> None:
@@ -150,21 +152,25 @@ class _State:
         names: dict[int, list[str]] = {}
         for name, tensor in module.named_parameters(remove_duplicate=False):
             names.setdefault(id(tensor), []).append(name)
-        self._tied = tuple(names.values())
+        self._aliases = tuple(names.values())
 
     def stored(self, name: str) -> Tensor:
         """Returns a parameter or buffer as it is now."""
         found: Tensor = self._homes[name][name.rpartition(".")[2]]
         return found
 
+    def _modes(self) -> Modes:
+        trained = tuple(self.stored(names[0]).requires_grad for names in self._aliases)
+        return Modes(tuple(module.training for module in self._modules), trained)
+
     def tie(self) -> None:
         """Makes tied parameters one again, which torch takes apart when it makes new ones."""
-        for names in self._tied:
+        for names in self._aliases:
             for name in names[1:]:
                 self._homes[name][name.rpartition(".")[2]] = self.stored(names[0])
 
-    def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        variant, tensors = self.runner.variant(module, args, kwargs)
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        variant, tensors = self.runner.variant(self._modes(), args, kwargs)
         wiring = variant.wiring
         parameters = [self.stored(name) for name in wiring.parameters]
         buffers = {name: self.stored(name) for name in wiring.buffers}
@@ -274,7 +280,9 @@ def parallelize(
     placed = parameters == "dtensor" and job.size > 1
     options = replace(options, phases_apart=True)
     runner = Runner(_skeleton(model), options, job, placed=placed, whole=outputs == "global")
-    runner.variant(model, *call_arguments(example_inputs))
+    modules, own = model.modules(), model.parameters()
+    modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))
+    runner.variant(modes, *call_arguments(example_inputs))
     if job.rank == 0 and runner.layouts.moved:
         warnings.warn(_moved_text(runner.layouts), stacklevel=2)
     return _instance(model, runner, seed)

@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,18 @@ class Layouts:
         ]
 
 
+class Modes(NamedTuple):
+    """What of a module's state decides what it computes.
+
+    Attributes:
+        training: Of each of its modules, whether it is in training mode.
+        trained: Of each of its parameters, whether it requires gradients.
+    """
+
+    training: tuple[bool, ...]
+    trained: tuple[bool, ...]
+
+
 class Runner:
     """Compiles variants of a module.
 
@@ -93,19 +105,19 @@ class Runner:
         self._label = input_label(skeleton)
 
     def variant(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, modes: Modes, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Variant, list[Tensor]]:
         """Returns the variant for a call, and the tensors of the call.
 
         Args:
-            module: The module, whose modes and frozen parameters count.
+            modes: Those that the module is in.
             args, kwargs: The arguments of the call.
 
         Raises:
             AutoparError: If the model doesn't take them, or has no static program for them.
         """
         call, tensors = flatten((args, dict(kwargs)), self._named)
-        key = self._key(module, call, tensors)
+        key = self._key(modes, call, tensors)
         if key not in self.variants:
             self._check_call(args, kwargs)
             if len(self.variants) == MANY:
@@ -114,20 +126,20 @@ class Runner:
                     " of a batch and each plain argument needs its own; pad batches to few shapes",
                     stacklevel=4,
                 )
-            self.variants[key] = self._compile(module, call, tensors)
+            self.variants[key] = self._compile(modes, call, tensors)
         return self.variants[key], tensors
 
     def _named(self, path: Path) -> str:
         return self._label(path[1:])
 
-    def _key(self, module: nn.Module, call: Structure, tensors: Sequence[Tensor]) -> Any:
+    def _key(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Any:
         differentiate = torch.is_grad_enabled()
         return (
             call.spec,
             call.plain,
             tuple((t.shape, t.dtype, differentiate and t.requires_grad) for t in tensors),
-            tuple(each.training for each in module.modules()),
-            differentiate and tuple(p.requires_grad for p in module.parameters()),
+            modes.training,
+            differentiate and modes.trained,
             self._autocast(),
         )
 
@@ -145,11 +157,11 @@ class Runner:
                 f"{name} can't be called like this: {error}; it takes {signature}"
             ) from error
 
-    def _compile(self, module: nn.Module, call: Structure, tensors: Sequence[Tensor]) -> Variant:
-        for mine, theirs in zip(self.skeleton.modules(), module.modules(), strict=True):
-            mine.training = theirs.training
-        for own, given in zip(self.skeleton.parameters(), module.parameters(), strict=True):
-            own.requires_grad_(given.requires_grad)
+    def _compile(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Variant:
+        for module, training in zip(self.skeleton.modules(), modes.training, strict=True):
+            module.training = training
+        for parameter, trained in zip(self.skeleton.parameters(), modes.trained, strict=True):
+            parameter.requires_grad_(trained)
         captured = capture_differentiable(
             self.skeleton,
             call,
