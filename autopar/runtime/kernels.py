@@ -281,6 +281,16 @@ _FUSED = frozenset(
 )
 """Steps of optimizers, which go over the memory of a parameter and its gradient side by side."""
 
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor that begins where its memory does."""
+    return (
+        tensor.contiguous()
+        if not tensor.storage_offset()
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
+
+
 # These ignore strides on the CPU: they refuse tensors that aren't contiguous, or read them wrong
 # without a word.
 _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -312,6 +322,10 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _dense_rows,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _dense_rows,
     **dict.fromkeys(sorted(_FUSED), _dense),
+    # These read memory and not elements; a result may be a slice of a larger tensor's.
+    "aten.as_strided.default": _alone,
+    "aten.as_strided_copy.default": _alone,
+    "aten.as_strided_scatter.default": _alone,
 }
 
 

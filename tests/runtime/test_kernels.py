@@ -34,6 +34,13 @@ def test_views_take_results_of_any_strides(kind: str) -> None:
     assert kernel(kind)(self=x, size=[6]).tolist() == [0, 3, 1, 4, 2, 5]
 
 
+@pytest.mark.parametrize("piece", [slice(2, 8), slice(0, 12, 2)])
+def test_strides_are_those_of_a_tensor_with_memory_of_its_own(piece: slice) -> None:
+    x = torch.arange(12)[piece]
+    found = kernel("aten.as_strided.default")(self=x, size=[3], stride=[2], storage_offset=0)
+    assert found.tolist() == x[::2].tolist()
+
+
 def test_ops_of_other_libraries() -> None:
     with torch.library._scoped_library("kernel_test", "FRAGMENT") as library:
         library.define("double(Tensor x) -> Tensor")
