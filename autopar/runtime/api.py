@@ -15,6 +15,7 @@ from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.files import read_arrays, save_arrays
+from autopar.runtime.initialize import MakeModel
 from autopar.runtime.launcher import launch
 from autopar.runtime.ports import Arrays, complete_inputs, read_weights
 from autopar.runtime.rates import trains
@@ -26,7 +27,7 @@ from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile
 
 
-def load(build: str | Path, **options: Any) -> Any:
+def load(build: str | Path, *, init: MakeModel | None = None, **options: Any) -> Any:
     """Opens this process's rank of a build, in a job that torchrun started.
 
         trainer = autopar.load("build/")
@@ -37,18 +38,30 @@ def load(build: str | Path, **options: Any) -> Any:
 
     Args:
         build: The build folder.
+        init: The model's constructor, as `lambda: GPT(config)`. Parameters and buffers start with
+            the values that it gives them, but for those that a file in `weights=` has; by
+            default with those that the model had when it was compiled. See
+            `Trainer.initialize`.
         options: Those of `open_trainer` for a build that trains, else those of `Session`.
 
     Returns:
         A `Trainer` of a build that trains, else a `Session`.
 
     Raises:
-        InvalidInputError: If the build is damaged, or is to run in one process and doesn't train.
+        InvalidInputError: If the build is damaged, or is to run in one process and doesn't train,
+            or `init` makes another model.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
     found = _opened(build, options)
     # A script that ends without closing it leaves the job in order.
     atexit.register(_close, weakref.ref(found))
+    if init is not None:
+        try:
+            # Weights that are given count before those that are drawn.
+            found.initialize(init, absent=bool(options.get("weights")))
+        except BaseException:
+            found.close()
+            raise
     return found
 
 

@@ -99,6 +99,12 @@ def place(tensor: Tensor, piece: Tensor, box: Box) -> None:
     target.copy_(piece.reshape(target.shape))
 
 
+def fill(piece: Tensor, tensor: Tensor, box: Box) -> None:
+    """Writes a rank's piece of a global tensor into contiguous memory, without a copy between."""
+    source = _exposed(tensor, box)
+    piece.view(source.shape).copy_(source)
+
+
 def _exposed(tensor: Tensor, box: Box) -> Tensor:
     extents = [extent for dim in box for extent in dim]
     view = tensor.reshape([extent.size for extent in extents])

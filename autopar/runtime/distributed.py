@@ -30,11 +30,13 @@ from autopar.runtime.emit import GUARD, emit
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
+from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.kernels import is_fused_step
 from autopar.runtime.outputs import Gathering, Side
 from autopar.runtime.ports import (
     Arrays,
     check_inputs,
+    check_present,
     default_of,
     label_of,
     labelled,
@@ -88,6 +90,8 @@ class Session:
         self.rank = self.processes.rank
         self.timeout = timedelta(seconds=timeout)
         self.supervisor = Supervisor(self.processes, self.timeout, self._members, on_failure)
+        self.absent: set[str] = set()
+        self._agreements = 0
         self._owns_group = False
         with self.supervisor.reported():
             found = read_build(build)
@@ -98,7 +102,8 @@ class Session:
             self._in_place = in_place
             self._specialize()
             with WeightFile(*weight_paths(weights), found.weights_path) as file:
-                self.weights = read_weights(self.program, file, str(self.device))
+                device = str(self.device)
+                self.weights = read_weights(self.program, file, device, absent=self.absent)
             self._connect()
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
@@ -116,6 +121,7 @@ class Session:
             RuntimeFailure: If this or another rank fails.
         """
         with self.supervisor.reported(), torch.no_grad():
+            check_present(self.absent)
             tensors = check_inputs(self.program, inputs)
             self.supervisor.raise_failure_of_others()
             results = self._forward(
@@ -155,6 +161,15 @@ class Session:
         whole = labelled(self.program.signature.outputs, found)
         return whole if len(whole) > 1 else next(iter(whole.values()))
 
+    def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
+        """Initializes the rank's weights as the model's constructor does. See `Trainer`.
+
+        Raises:
+            InvalidInputError: If it makes another model than the one that was compiled.
+        """
+        with self.reported():
+            initialize(self, make_model, absent)
+
     @property
     def programs(self) -> Mapping[int, Program]:
         """See `Ranks`."""
@@ -173,6 +188,14 @@ class Session:
     def reported(self) -> AbstractContextManager[None]:
         """See `Ranks`."""
         return self.supervisor.reported()
+
+    def from_first(self, value: bytes) -> bytes:
+        """See `Ranks`."""
+        key, self._agreements = f"from_first/{self._agreements}", self._agreements + 1
+        with self.supervisor.reported():
+            if self.rank == 0:
+                self.supervisor.store.set(key, value.hex())
+            return bytes.fromhex(self.supervisor.store.get(key).decode())
 
     def execute(
         self, arguments: Mapping[int, tuple[Tensor, ...]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,12 @@ from autopar.ir.program import SEED, STORED_ROLES, Port, Program
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.weights import WeightFile
+
+GIVEN_LATER = ("parameter", "buffer", "constant")
+"""Roles of stored inputs whose values may be absent from a build."""
+
+SHOWN = 5
+"""Names that an error lists."""
 
 Arrays = Mapping[str, Any]
 """Global tensors by name: torch tensors, or anything that `torch.as_tensor` takes."""
@@ -125,6 +131,7 @@ def read_weights(
     file: WeightFile,
     device: str,
     cache: dict[tuple[str, Box], Tensor] | None = None,
+    absent: set[str] | None = None,
 ) -> dict[str, Tensor]:
     """Returns a rank's pieces of the weights by value name.
 
@@ -133,6 +140,8 @@ def read_weights(
         file: The weights of all ranks.
         device: Where the pieces go.
         cache: Pieces read before, which ranks in one process share.
+        absent: Gets the labels of parameters and buffers that the file lacks; their pieces have
+            no values yet. Without it, such a file is refused.
 
     Raises:
         InvalidInputError: If a weight is absent or of the wrong dtype or shape.
@@ -143,18 +152,23 @@ def read_weights(
         if is_weight(port):
             box = port_box(port, {})
             if (port.name, box) not in cache:
-                cache[port.name, box] = _read_weight(port, file, box, device)
+                cache[port.name, box] = _read_weight(port, file, box, device, absent)
             pieces[port.name] = cache[port.name, box]
     return pieces
 
 
-def _read_weight(port: Port, file: WeightFile, box: Box, device: str) -> Tensor:
+def _read_weight(
+    port: Port, file: WeightFile, box: Box, device: str, absent: set[str] | None
+) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
     own, shape = (port.part.of, port.part.shape) if port.part else (port.name, port.shape)
     names = (own, port.label, *port.aliases)
     name = next((each for each in names if each in file.entries), None)
     if port.fill is not None and name is None:
         return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
+    if absent is not None and name is None and port.role in GIVEN_LATER:
+        absent.add(label_of(port))
+        return torch.empty(box_shape(box), dtype=dtype, device=device)
     return file.read(name or own, dtype, shape, box, device, region_of(port))
 
 
@@ -163,6 +177,27 @@ def region_of(port: Port) -> Region | None:
     if port.part is None:
         return None
     return tuple(zip(port.part.start, port.shape, strict=True))
+
+
+def check_present(absent: Collection[str]) -> None:
+    """Refuses to go on while parameters or buffers have no values.
+
+    Args:
+        absent: Their labels.
+
+    Raises:
+        InvalidInputError: If there are any. Names some.
+    """
+    if not absent:
+        return
+    some = sorted(absent)[:SHOWN]
+    more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+    raise InvalidInputError(
+        f"the build has no values of {', '.join(map(repr, some))}{more}: the model was on the meta"
+        " device when it was compiled; give autopar.load a safetensors file with weights=, or"
+        " init=lambda: Model(...), which draws them as the model's constructor does, or load a"
+        " state dict or a checkpoint"
+    )
 
 
 def label_of(port: Port) -> str:

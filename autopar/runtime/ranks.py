@@ -44,11 +44,18 @@ class Ranks(Protocol):
         """Each rank's pieces of the stored inputs by value name; those of the next run."""
 
     @property
+    def absent(self) -> set[str]:
+        """Labels of stored inputs that have no values yet."""
+
+    @property
     def has_processes(self) -> bool:
         """Whether there are other processes."""
 
     def reported(self) -> AbstractContextManager[None]:
         """Makes an error within known to all ranks."""
+
+    def from_first(self, value: bytes) -> bytes:
+        """Returns what rank 0 has given."""
 
     def execute(self, arguments: Mapping[int, tuple[Tensor, ...]]) -> Results:
         """Runs each rank's program with its pieces of all inputs.

@@ -19,7 +19,9 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.distributed import Session
+from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.ports import (
+    check_present,
     seed_input,
 )
 from autopar.runtime.ranks import Ranks, Results
@@ -156,6 +158,7 @@ class Trainer:
             RuntimeFailure: If this or another rank fails.
         """
         with self.ranks.reported():
+            check_present(self.ranks.absent)
             plain = self._plain_inputs(lr)
             if local:
                 batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
@@ -174,6 +177,27 @@ class Trainer:
         self.steps += 1
         self.optimizer.step()
         return results[self._first][0]
+
+    def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
+        """Gives parameters and buffers the values that the model's constructor gives them.
+
+            torch.manual_seed(0)
+            trainer.initialize(lambda: GPT(config))
+
+        Each rank draws what one device would draw, whose state of torch's generator is that of
+        rank 0, and keeps its pieces. In memory are these and one tensor of the model at a time,
+        with what its initialization needs.
+
+        Args:
+            make_model: Makes the model that was compiled, on the CPU.
+            absent: Whether only what has no values yet is given any.
+
+        Raises:
+            InvalidInputError: If it makes another model, or what it does depends on numbers that
+                it drew.
+        """
+        with self.ranks.reported():
+            initialize(self.ranks, make_model, absent)
 
     def state_dict(self, *, rank0_only: bool = False) -> dict[str, Tensor]:
         """Returns parameters and buffers, whole and in main memory, by the model's names.

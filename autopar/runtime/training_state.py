@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import LearningRates
 from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
@@ -44,6 +45,7 @@ class TrainingState:
 
         What has several names is there under each of them, as one tensor.
         """
+        check_present(self.ranks.absent)
         found = _whole(self.model, everywhere)
         return {
             name: tensor
@@ -59,6 +61,7 @@ class TrainingState:
         """
         self.model.check(given, "state dict")
         _put(self.model, given)
+        self._given()
 
     def optimizer_state(self, everywhere: bool) -> dict[str, Any]:
         """Returns the optimizer's state, by names, as `get_optimizer_state_dict` of torch does."""
@@ -111,6 +114,7 @@ class TrainingState:
             path: The folder.
             progress: The values of `PROGRESS`.
         """
+        check_present(self.ranks.absent)
         # Here, since it takes torch.distributed.checkpoint a second to load.
         from autopar.runtime.checkpoint import write_checkpoint
 
@@ -144,6 +148,7 @@ class TrainingState:
             if key[0] == "optimizer":
                 groups[int(key[2])][str(key[3])] = value
         self.rates.put_groups(groups)
+        self._given()
         return {name: found["trainer", name] for name in PROGRESS if ("trainer", name) in found}
 
     def write_weights(self, path: Path) -> None:
@@ -152,6 +157,7 @@ class TrainingState:
         Raises:
             InvalidInputError: If the file can't be written.
         """
+        check_present(self.ranks.absent)
         entries = {
             label: Entry(TORCH_DTYPES[entry.dtype], entry.shape)
             for label, entry in self.model.entries.items()
@@ -182,6 +188,11 @@ class TrainingState:
                 for piece in self.model.all_pieces(label):
                     read = file.read(name, dtype, entry.shape, piece.box, region=piece.part)
                     piece.tensor.copy_(read)
+        self._given()
+
+    def _given(self) -> None:
+        """Notes that all of the model has values."""
+        self.ranks.absent.difference_update(self.model.entries)
 
     def _gathered(self, label: str) -> Tensor:
         whole = self.model.whole(label, everywhere=False)

@@ -26,6 +26,7 @@ from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports import (
     Arrays,
     check_inputs,
+    check_present,
     labelled,
     plain_outputs,
     port_box,
@@ -86,8 +87,9 @@ class VirtualMesh:
         cache: dict[tuple[str, Box], Tensor] = {}
 
         def read(rank: int, program: Program) -> dict[str, Tensor]:
-            return read_weights(program, weights, "cpu", {} if in_place else cache)
+            return read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
 
+        self.absent: set[str] = set()
         self._in_place = in_place
         self._load(deployment, read)
 
@@ -116,6 +118,10 @@ class VirtualMesh:
         """See `Ranks`."""
         return nullcontext()
 
+    def from_first(self, value: bytes) -> bytes:
+        """See `Ranks`."""
+        return value
+
     def run(
         self, inputs: Arrays, trace: RankTrace | None = None, updates: bool = True
     ) -> dict[str, Tensor]:
@@ -130,6 +136,7 @@ class VirtualMesh:
             InvalidInputError: If the inputs don't fit the program.
             RuntimeFailure: If an op fails, or the ranks' collectives don't match.
         """
+        check_present(self.absent)
         tensors = check_inputs(self.deployment.programs[0], inputs)
         arguments = {
             at: rank_arguments(rank.program, tensors, rank.weights, "cpu")

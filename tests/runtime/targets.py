@@ -7,7 +7,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from autopar.ir.errors import AutoparError, InvalidInputError
 from autopar.ir.program import Op
 from autopar.runtime import checkpoint_plan
 from autopar.runtime import emit as emitter
+from autopar.runtime.api import load
 from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.distributed import Session
 from autopar.runtime.failure import RankFailure
@@ -103,6 +104,32 @@ def run_compiled(processes: Processes, *args: Any) -> Any:
     """As `run_program`, through `torch.compile` without its slow C++ compiler."""
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
     return run_program(processes, *args, torch_compile=True)
+
+
+def initialized(
+    processes: Processes, build: Path, make_model: Callable[[], nn.Module], batch: Batch
+) -> float:
+    """Returns the first loss of a trainer that a constructor initialized.
+
+    Only the generator of rank 0 has the seed that counts.
+    """
+    torch.manual_seed(processes.rank)
+    with load(build, init=make_model, timeout=20.0, processes=processes) as trainer:
+        return float(trainer.step(batch))
+
+
+def called(
+    processes: Processes, build: Path, make_model: Callable[[], nn.Module], x: Tensor
+) -> Any:
+    """Returns what a forward pass makes of an input, by a rank that a constructor initialized."""
+    try:
+        with load(build, timeout=20.0, processes=processes) as session:
+            session(x)
+    except InvalidInputError as error:
+        reason = str(error)
+    torch.manual_seed(0)
+    with load(build, init=make_model, timeout=20.0, processes=processes) as session:
+        return reason, session(x).numpy()
 
 
 def train(

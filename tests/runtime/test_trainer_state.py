@@ -157,8 +157,8 @@ def test_weights_may_come_from_files(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loss = nn.functional.cross_entropy
     compile(model, (ids, ids), mesh="2", loss=loss, optimizer=optimizer).save(tmp_path / "b")
-    with pytest.raises(InvalidInputError, match="a build without weights has no weight"):
-        open_trainer(tmp_path / "b", virtual=True)
+    with pytest.raises(InvalidInputError, match="the build has no values of 'places'"):
+        open_trainer(tmp_path / "b", virtual=True).state_dict()
     expected = Tied().state_dict()
     save_file({"unread": expected["unread"]}, tmp_path / "1.safetensors")
     rest = {name: expected[name] for name in ("head.weight", "places")}

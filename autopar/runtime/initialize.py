@@ -1,0 +1,114 @@
+"""Initializes what ranks hold of a model as its constructor does, one tensor in memory at a time.
+
+Every rank draws all random numbers, as one device does, and keeps its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.program import Port
+from autopar.runtime.boxes import Box, fill, narrowed
+from autopar.runtime.construction import View
+from autopar.runtime.ports import is_weight, label_of, port_box, region_of
+from autopar.runtime.ranks import Ranks
+from autopar.runtime.rates import trains
+from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES
+
+MakeModel = Callable[[], nn.Module]
+"""A model's constructor, as `lambda: GPT(config)`."""
+
+
+class _Held(NamedTuple):
+    """What a rank of this process holds of a tensor."""
+
+    port: Port
+    box: Box
+    piece: Tensor
+
+
+def initialize(ranks: Ranks, make_model: MakeModel, absent: bool = False) -> None:
+    """Gives the ranks' parameters and buffers the values that the constructor gives them.
+
+    They are drawn from torch's generator, whose state all ranks take from rank 0. It is left as
+    the constructor leaves it.
+
+    Args:
+        ranks: Who holds the pieces.
+        make_model: The constructor.
+        absent: Whether only what has no values yet is given any.
+
+    Raises:
+        InvalidInputError: If it isn't the model that was compiled, or can't be carried out so.
+    """
+    # Fake tensors take long to import, and a training that goes on from a checkpoint needs none.
+    from autopar.runtime.construction_record import record
+    from autopar.runtime.construction_replay import replay
+
+    start = ranks.from_first(torch.get_rng_state().numpy().tobytes())
+    torch.set_rng_state(torch.frombuffer(bytearray(start), dtype=torch.uint8))
+    construction = record(make_model)
+    held = _held_by_name(ranks)
+    # A forward pass needs not store all of the model.
+    whole = any(map(trains, ranks.programs.values()))
+    _check(held, construction.tensors, construction.saved if whole else frozenset())
+
+    wanted = held.keys() & construction.tensors.keys()
+    if absent:
+        wanted = {name for name in wanted if label_of(held[name][0].port) in ranks.absent}
+
+    def keep(name: str, whole: Tensor) -> None:
+        for port, box, piece in held[name]:
+            fill(piece, narrowed(whole, region_of(port)), box)
+            ranks.absent.discard(label_of(port))
+
+    replay(construction, wanted, keep)
+
+
+def _held_by_name(ranks: Ranks) -> dict[str, list[_Held]]:
+    """Returns what the ranks hold, by all names of each tensor of the model."""
+    held: dict[str, list[_Held]] = {}
+    for rank, program in ranks.programs.items():
+        for port in program.signature.inputs:
+            if is_weight(port) and port.role not in OPTIMIZER_ROLES:
+                each = _Held(port, port_box(port, {}), ranks.stored[rank][port.name])
+                for name in (label_of(port), *port.aliases):
+                    held.setdefault(name, []).append(each)
+    return held
+
+
+def _check(
+    held: Mapping[str, list[_Held]], tensors: Mapping[str, View], saved: frozenset[str]
+) -> None:
+    """Refuses a model that isn't the one that was compiled.
+
+    Args:
+        held: What the program holds by name.
+        tensors: The model's tensors by name.
+        saved: Names of tensors of the model that the program must have.
+    """
+    problems = [*_differences(held, tensors)]
+    for name in sorted(saved - held.keys()):
+        problems.append(f"{name!r} is surplus{near_misses(name, held)}")
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise InvalidInputError(f"init makes another model than the one compiled:\n{lines}")
+
+
+def _differences(held: Mapping[str, list[_Held]], tensors: Mapping[str, View]) -> Iterator[str]:
+    for name, pieces in held.items():
+        port = pieces[0].port
+        shape = port.part.shape if port.part else port.shape
+        first = tensors.get(label_of(port))
+        if name not in tensors:
+            if port.role in MODEL_ROLES:
+                yield f"{name!r} is missing{near_misses(name, tensors)}"
+        elif tensors[name].size != shape:
+            yield f"{name!r} is {list(tensors[name].size)}, it must be {list(shape)}"
+        elif first is not None and tensors[name].content != first.content:
+            yield f"{name!r} is another tensor than {label_of(port)!r}; they were one"
