@@ -96,6 +96,8 @@ class _Emitter:
         else:
             for at, op in enumerate(function.ops):
                 body.add(at, op)
+        for name in tuple(body.started):  # a sum that nobody reads ends before its memory is freed
+            body.node(name)
         body.graph.output(tuple(map(body.node, function.outputs)))
         return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
 
