@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from autopar.annotate import apply_pins
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label
 from autopar.ir.errors import InvalidInputError
@@ -183,13 +184,13 @@ class Runner:
 
     def _compiled(self, captured: Differentiable) -> Compiled:
         """Compiles a captured module; later ones with the layouts of the first."""
-        program = captured.program
-        options = self.options
+        program, options = captured.program, self.options
         if self.first is not None:
-            options = replace(
-                options, pins=tuple(p for p in options.pins if _matches(program, p.pattern))
-            )
+            pins = [pin for pin in options.pins if _matches(program, pin.pattern)]
+            program = apply_pins(program, options.mesh, pins)
+            # After the pins: the first program may have placed them within a dimension.
             program = _changed(program, self._decided(program))
+            options = replace(options, pins=())
         return compile_program(
             program, options, store=lambda completed: self._stored(completed, captured)
         )
