@@ -23,7 +23,7 @@ LAYOUTS: Sequence[Layout] = (
     ("1", "none", {}),
     ("dp=2", "data:dp", {}),
     ("tp=2", "none", MEGATRON),
-    ("dp=3", "data:dp", {}),
+    ("dp=3", "zero2:dp", {}),
     ("tp=3", "none", MEGATRON),
     ("dp=2,tp=2", "none", {**DATA, **MEGATRON}),
     ("dp=2,tp=3", "none", {**DATA, **MEGATRON}),
