@@ -16,6 +16,7 @@ from autopar.completion.join import Joins
 from autopar.completion.space import Form, Space
 from autopar.completion.splits import Splits
 from autopar.ir.errors import AnnotationError
+from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, Value
 
 
@@ -134,6 +135,19 @@ class Graph:
         for axis in axes:
             splits = self.space.table.without(splits, axis)
         return self.space.of_splits(splits, self.values[value].global_shape)
+
+    def pieced(self, node: Node) -> frozenset[str]:
+        """Returns the axes along which an op computes on the pieces in which its operands are kept.
+
+        A cast of a parameter that is gathered for another op had better not be made of that: it
+        would be kept whole until the backward pass. A view is no matter (`lifetimes`).
+        """
+        rule = node.call.rule
+        if not node.steady or node.op.phase == "update":
+            return frozenset()
+        if not rule.work and rule.linear == MOVED:
+            return frozenset()
+        return frozenset().union(*(self.kept.get(v, frozenset()) for v in node.operands))
 
     def _node(self, at: int, op: Op) -> Node:
         operands = tuple(self.position[name] for name in op.operands)

@@ -28,13 +28,14 @@ def _lifetime(op: Op) -> Lifetime:
 
 @dataclass
 class _Renewal:
-    """The views of stored values, and where they were taken again."""
+    """The views of stored values and of what follows from them, and where they were taken again."""
 
     function: Function
 
     def __post_init__(self) -> None:
         self.values: dict[str, Value] = dict(self.function.values)
         self.views: dict[str, Op] = {}
+        self.owned = {n for n, v in self.values.items() if v.role in STORED_ROLES}
         self.renewed: dict[tuple[str, Lifetime], str] = {}
         self.ops: list[Op] = []
 
@@ -42,12 +43,11 @@ class _Renewal:
         for op in self.function.ops:
             names = [self._at(name, _lifetime(op)) for name in op.operands]
             self.ops.append(op.with_operands(names))
-            if is_move(op, self.function) and self._is_owned(op.operands[0]):
-                self.views[op.results[0]] = op
+            if op.operands and self.owned.issuperset(op.operands):
+                self.owned.update(op.results)
+                if is_move(op, self.function):
+                    self.views[op.results[0]] = op
         return replace(self.function, values=self.values, ops=tuple(self.ops))
-
-    def _is_owned(self, name: str) -> bool:
-        return name in self.views or self.values[name].role in STORED_ROLES
 
     def _at(self, name: str, lifetime: Lifetime) -> str:
         """Returns the name of a value in a lifetime; takes the view again if it must."""

@@ -243,7 +243,8 @@ class Refine:
     ) -> list[str]:
         """Axes along which it is settled, or a weight decides, where the op is computed."""
         settled = self.graph.settled.get(node.index)
-        fixed = [axis for axis in settled.places if axis in splits.places] if settled else []
+        always = {*self.graph.pieced(node), *(settled.places if settled else ())}
+        fixed = [axis for axis in splits.places if axis in always]
         for axis, place in splits.places.items():
             if axis in fixed:
                 continue
