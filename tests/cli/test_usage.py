@@ -56,7 +56,7 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--placement", "0,1,2,3,4,5,6,6"], "process 6 appears more than once; process 7 is"),
         (["--placement", "0,1,2,3,4,5,6,9"], "the mesh has no process 9; process 7 is missing"),
         (["--print-after", "complet"], "no such pass, only annotate, complete, legalize"),
-        (["--print-after", "complet"], "did you mean complete?"),
+        (["--print-after", "complet"], "did you mean complete"),
         (["--annotations", "no.yaml"], "File 'no.yaml' does not exist"),
         (["--allow-external", "no"], "Directory 'no' does not exist"),
         (["--no-such-option"], "No such option"),

@@ -39,6 +39,9 @@ NOT_RUN = {
     "aten.empty.memory_format",
     "aten.empty_like.default",
     "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty_strided.default",
 }
 """Ops whose content is anything."""
 
