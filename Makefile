@@ -77,9 +77,10 @@ format: $(INSTALLED_DEV) ## Put the code into the project's format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED) ## Measure compile time and build size, small mesh against large; random ops.
+bench: $(INSTALLED) ## Measure compile time and build size, small mesh against large; random ops; bytes moved.
 	$(ONE_THREAD) $(BIN)/python benchmarks/compile_time.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/random_ops.py
+	$(ONE_THREAD) $(BIN)/python benchmarks/communication.py
 
 bench-ops: $(INSTALLED) ## Count what DTensor and autopar make of PyTorch's operator database (long).
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.op_coverage --jobs 2 --wrong
