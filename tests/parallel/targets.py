@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -82,21 +83,41 @@ def differences(
 
 
 def checkpointed(folder: Path) -> str:
-    """Saves with torch.distributed.checkpoint, goes on elsewhere; returns what differs."""
+    """Goes on from a checkpoint of torch's in another layout; returns what differs."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("x",))
     first = quietly(tiny(), mesh=mesh, strategy="tensor:x")
     optimizer = adamw(first)
     train(first, optimizer, steps=range(2))
-    dcp.save({"model": first.state_dict()}, checkpoint_id=folder)
+    dcp.save(_state(first, optimizer), checkpoint_id=folder)
     other = quietly(tiny(), mesh=mesh, strategy="fsdp:x")
-    state = {"model": other.state_dict()}
+    optimizer = adamw(other)
+    state = _state(other, optimizer)
     dcp.load(state, checkpoint_id=folder)
-    other.load_state_dict(state["model"])
-    again = quietly(tiny(), mesh="x=2", strategy="tensor:x", parameters="local")
-    again.load_state_dict(first.full_state_dict())
+    set_state_dict(
+        other, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
+    found = train(other, optimizer, steps=range(2, 4))
     alone = tiny()
-    alone.load_state_dict(first.full_state_dict())
-    losses = [loss_of(m, tokens(7)).item() for m in (first, other, again, alone)]
+    wanted = train(alone, adamw(alone), steps=range(4))[2:]
+    return "\n".join(differences(found, wanted, other, alone))
+
+
+def _state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    model, state = get_state_dict(module, optimizer)
+    return {"model": model, "optimizer": state}
+
+
+def whole(folder: Path) -> str:
+    """Takes whole states out of a module and into others; returns what differs."""
+    del folder
+    first = quietly(tiny(), mesh="x=2", strategy="tensor:x")
+    train(first, adamw(first), steps=range(1))
+    again = quietly(tiny(), mesh="x=2", strategy="tensor:x", parameters="local")
+    other = quietly(tiny(), mesh="x=2", strategy="fsdp:x")
+    alone = tiny()
+    for module in (again, other, alone):
+        module.load_state_dict(first.full_state_dict())
+    losses = [loss_of(m, tokens(7)).item() for m in (first, again, other, alone)]
     only_first = first.full_state_dict(everywhere=False)
     problems = [] if bool(only_first) == (dist.get_rank() == 0) else ["the state isn't on rank 0"]
     if max(losses) - min(losses) > 1e-5:
@@ -181,6 +202,7 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "fsdp": lambda _: trained("dp=2", "fsdp:dp", ("dtensor",)),
     "2x2": lambda _: trained("dp=2,tp=2", "fsdp:dp,tensor:tp", ("dtensor", "local")),
     "checkpointed": checkpointed,
+    "whole": whole,
     "accumulated": accumulated,
     "dropped": dropped,
     "handed": handed,

@@ -17,7 +17,7 @@ SECONDS = 300.0
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     """One job for all: training, states in and out, accumulation, dropout, and what is refused."""
-    same = ("tensor", "checkpointed", "accumulated", "handed")
+    same = ("tensor", "checkpointed", "whole", "accumulated", "handed")
     names = (*same, "dropped", "mismatched", "diverged")
     first, second = run_ranks(2, targets.several, tmp_path, names, seconds=SECONDS)
     assert first == second
