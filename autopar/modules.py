@@ -93,6 +93,7 @@ def compile(
         training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
             With neither, the model returns the loss, or something that has it as `.loss`.
         optimizer: The optimizer of a training step; without one, the forward pass is compiled.
+            Where torch has a fused kernel for it, that is used, unless it says `fused=False`.
         clip_grad_norm: The largest norm of all gradients together.
         accumulate: Number of microbatches that a batch is cut into.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
