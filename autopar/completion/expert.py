@@ -2,7 +2,8 @@
 
 A stack of experts is a weight with a dimension that an op doesn't sum over but keeps apart, in the
 activation and in the result as well: a batched product of (expert, token, feature) with (expert,
-feature, feature). No other weight has one.
+feature, feature). Or one whose matrices an operand chooses, each for a group of rows. No other
+weight has such a dimension.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def expert(graph: Graph, axis: str) -> None:
     if not found:
         raise AnnotationError(
             f"strategy {preset}: no weight is a stack of experts, that is, has a dimension which"
-            " its op keeps apart in the activation and the result too"
+            " its op keeps apart in the activation and the result too, or chooses along by row"
         )
     for value, form in sorted(found.items()):
         extend(graph, value, form, preset)
@@ -44,8 +45,10 @@ def _stacks(graph: Graph, node: Node, at: int, axis: str) -> dict[int, Form]:
     pairs = zip(rule.operands, node.operands, strict=True)
     others = [dims for dims, value in pairs if not graph.steady[value]]
     for factors in rule.operands[at]:
-        kept = [f for f in factors if f in node.call.splittable and _is_in(f, *rule.results)]
-        stacks = [f for f in kept if any(_is_in(f, dims) for dims in others)]
+        splittable = [f for f in factors if f in node.call.splittable]
+        kept = [f for f in splittable if _is_in(f, *rule.results)]
+        apart = [f for f in kept if any(_is_in(f, dims) for dims in others)]
+        stacks = apart or [f for f in splittable if f in rule.indexed]
         if stacks:
             splits = graph.space.table.of({stacks[0]: (SubDim(rule.sizes[stacks[0]], (axis,)),)})
             choice = node.call.choice(splits)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from autopar.runtime.bags import BAGS
+from autopar.runtime.experts import EXPERTS
 from autopar.runtime.lookups import LOOKUPS
 from autopar.runtime.reduction import identity
 from autopar.runtime.windows import max_pool_backward, max_pool_with_indices, resize, window
@@ -33,6 +34,7 @@ OWN_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.max_pool_with_indices": max_pool_with_indices,
     "autopar.max_pool_backward": max_pool_backward,
     **BAGS,
+    **EXPERTS,
     **LOOKUPS,
     **WRITES,
 }

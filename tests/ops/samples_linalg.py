@@ -15,6 +15,7 @@ def samples() -> Iterator[Sample]:
     """Yields the samples."""
     yield from products()
     yield from packed()
+    yield from experts()
     yield from decompositions()
     yield from solutions()
 
@@ -86,6 +87,17 @@ def packed() -> Iterator[Sample]:
     yield s("_grouped_mm", f(8, 32, **groups), f(2, 32, 48, **groups), ends)
     yield s("_grouped_mm", f(2, 3, 32, **groups), f(32, 8, **groups), ends)
     yield s("_grouped_mm", f(3, 8, **groups), f(8, 32, **groups), ends)
+
+
+def experts() -> Iterator[Sample]:
+    """Yields samples of products of groups of rows with the matrices of their experts."""
+    import transformers.integrations.moe  # noqa: F401  (it registers the ops)
+
+    for ends in ([2, 2, 5, 8], [0, 8, 8, 8]):
+        offs = torch.tensor(ends, dtype=torch.int32)
+        operands = (f(8, 6), f(4, 6, 4), offs)
+        yield s("transformers.grouped_mm_fallback", *operands)
+        yield s("transformers.grouped_mm_fallback_backward", *operands, f(8, 4))
 
 
 def regular(*batch: int) -> Tensor:

@@ -1,0 +1,50 @@
+"""Products of experts: rows sorted by their expert, each group times its expert's matrix.
+
+`offs` has the end of each group of rows, so rows can't be split. Experts can: a rank computes the
+rows of its own experts and leaves zeros in the others'. The ops are those of `transformers`.
+"""
+
+from __future__ import annotations
+
+from autopar.ir.ops.table import BILINEAR, Table, operand_dims, pending
+from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+
+INPUT: Dims = (("m",), ("k",))
+WEIGHT: Dims = (("g",), ("k",), ("n",))
+RESULT: Dims = (("m",), ("n",))
+ENDS: Dims = (("o",),)
+
+
+def products(call: OpCall) -> Rule | None:
+    """transformers.grouped_mm_fallback: [m, k] x [g, k, n], of which each row has one expert."""
+    return build_rule(
+        call,
+        operand_dims(call, {"input": INPUT, "weight": WEIGHT, "offs": ENDS}),
+        [RESULT],
+        reduce={"k": "sum", "g": "sum"},
+        indexed={"g": "autopar.grouped_mm"},
+        whole=("m", "o"),
+        linear=BILINEAR,
+        work=2 / max(1, call.operands[1].shape[0]),
+    )
+
+
+def gradients(call: OpCall) -> Rule | None:
+    """transformers.grouped_mm_fallback_backward: the gradients of the rows and of the experts."""
+    by_name = {"input": INPUT, "weight": WEIGHT, "offs": ENDS, "grad_output": RESULT}
+    return build_rule(
+        call,
+        operand_dims(call, by_name),
+        [INPUT, WEIGHT],
+        reduce={("n", 0): "sum", ("g", 0): "sum"},
+        indexed={"g": "autopar.grouped_mm_backward"},
+        whole=("m", "o"),
+        linear=(pending(3),),
+        work=4 / max(1, call.operands[1].shape[0]),
+    )
+
+
+RULES: Table = {
+    "transformers.grouped_mm_fallback.default": products,
+    "transformers.grouped_mm_fallback_backward.default": gradients,
+}
