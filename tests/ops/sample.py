@@ -104,7 +104,11 @@ class Sample:
 
 def s(kind: str, *positional: Any, **named: Any) -> Sample:
     """Returns a sample of an op of `aten`, its arguments by position or name as in its schema."""
-    full = kind if kind.startswith(("quantized_decomposed.", "prims.", "transformers.")) else f"aten.{kind}"
+    full = (
+        kind
+        if kind.startswith(("quantized_decomposed.", "prims.", "transformers."))
+        else f"aten.{kind}"
+    )
     if full.count(".") == 1:
         full = f"{full}.default"
     namespace, name, overload = full.split(".")

@@ -91,11 +91,11 @@ def qwen2() -> Example:
     return _causal("Qwen2ForCausalLM", "Qwen2Config", **_LLAMA)
 
 
-def mixtral() -> Example:
+def mixtral(**sizes: Any) -> Example:
     """Mixtral: experts."""
-    return _causal(
-        "MixtralForCausalLM", "MixtralConfig", num_local_experts=4, num_experts_per_tok=2, **_LLAMA
-    )
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    options = {**_LLAMA, **experts, **sizes}
+    return _causal("MixtralForCausalLM", "MixtralConfig", **options)
 
 
 def bert() -> Example:

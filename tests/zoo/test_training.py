@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import autopar
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.mesh import ProcessMesh
 from tests.random_pins import random_pins
-from tests.zoo.models import ZOO
+from tests.zoo.models import ZOO, mixtral
 from tests.zoo.training import (
     check,
     compare,
@@ -32,6 +33,9 @@ MESHES = {
 ONE_AXIS = ("ddp", "zero1", "zero2", "fsdp", "tensor", "tensor+sequence", "context")
 TWO_AXES = ("ddp:a,tensor:b", "fsdp:a,tensor:b", "zero1:a,context:b", "ddp:a,tensor:b,sequence:b")
 PIN_SETS = 10
+
+EXPERTS = [("2", "expert:a"), ("3", "expert:a"), ("2x2", "ddp:a,expert:b")]
+"""Meshes and strategies of the model that has experts."""
 
 FAST_PRESETS = [
     ("gpt2", "2x3", "fsdp:a,tensor:b"),
@@ -65,6 +69,7 @@ def strategies(mesh: str) -> list[str]:
 
 def _preset_cases() -> list[object]:
     every = [(model, mesh, each) for model in ZOO for mesh in MESHES for each in strategies(mesh)]
+    every += [("mixtral", mesh, each) for mesh, each in EXPERTS]
     rest = [case for case in every if case not in FAST_PRESETS]
     return [*FAST_PRESETS, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
 
@@ -78,6 +83,22 @@ def _pin_cases() -> list[object]:
 @pytest.mark.parametrize(("model", "mesh", "strategy"), _preset_cases())
 def test_presets_train_as_one_device(model: str, mesh: str, strategy: str) -> None:
     check(ZOO[model](), mesh_of(mesh), strategy)
+
+
+def test_wide_experts_are_computed_where_they_are() -> None:
+    """Where experts are larger than what they compute, none is gathered."""
+    example = mixtral(num_hidden_layers=1, intermediate_size=512, num_local_experts=8)
+    found = autopar.compile(
+        example.model,
+        example.batch(0),
+        mesh=mesh_of("3"),
+        optimizer=example_optimizer(example.model),
+        strategy="expert:a",
+    )
+    kinds = {op.kind for op in found.compiled.partitioned.main.ops}
+    assert {"autopar.grouped_mm", "autopar.grouped_mm_backward"} <= kinds
+    assert not any(kind.startswith("transformers.") for kind in kinds)
+    check(example, mesh_of("3"), "expert:a")
 
 
 @pytest.mark.parametrize(("model", "mesh", "seed"), _pin_cases())
