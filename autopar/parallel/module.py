@@ -62,6 +62,18 @@ class ParallelModule(nn.Module):
 
     _parallel: _State
 
+    @property
+    def random_calls(self) -> int:
+        """Number of calls so far that drew random numbers, on which the next ones depend.
+
+        Who goes on from a checkpoint sets it to what it was.
+        """
+        return self._parallel.calls
+
+    @random_calls.setter
+    def random_calls(self, count: int) -> None:
+        self._parallel.calls = count
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the compiled program of this mode and of batches of this shape.
 
@@ -263,14 +275,7 @@ def parallelize(
         AutoparError: If the model, an option or a pin can't be used as given, or the job has
             another number of processes than the mesh.
     """
-    for name, value, known in (
-        ("parameters", parameters, get_args(Parameters)),
-        ("outputs", outputs, get_args(Outputs)),
-    ):
-        if value not in known:
-            raise InvalidInputError(f"{name}={value!r}; give {' or '.join(map(repr, known))}")
-    if isinstance(mesh, DeviceMesh) and placement != "identity":
-        raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
+    _check_options(mesh, parameters, outputs, placement)
     options = CompileOptions.of(
         mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
     )
@@ -286,6 +291,19 @@ def parallelize(
     if job.rank == 0 and runner.layouts.moved:
         warnings.warn(_moved_text(runner.layouts), stacklevel=2)
     return _instance(model, runner, seed)
+
+
+def _check_options(
+    mesh: MeshLike, parameters: Parameters, outputs: Outputs, placement: Placement
+) -> None:
+    for name, value, known in (
+        ("parameters", parameters, get_args(Parameters)),
+        ("outputs", outputs, get_args(Outputs)),
+    ):
+        if value not in known:
+            raise InvalidInputError(f"{name}={value!r}; give {' or '.join(map(repr, known))}")
+    if isinstance(mesh, DeviceMesh) and placement != "identity":
+        raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
 
 
 def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:

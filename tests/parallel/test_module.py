@@ -158,6 +158,9 @@ def test_dropout_draws_anew_in_every_call_and_alike_for_a_seed() -> None:
     assert not torch.equal(*calls)
     assert all(torch.equal(each, second(tokens(0))) for each in calls)
     assert not torch.equal(calls[0], other(tokens(0)))
+    assert second.random_calls == 2
+    second.random_calls = 0
+    assert torch.equal(calls[0], second(tokens(0)))
     first.eval()
     assert torch.equal(first(tokens(0)), first(tokens(0)))
 
