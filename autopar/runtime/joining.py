@@ -38,7 +38,9 @@ def runs(ops: Sequence[Op], writes: Writes) -> Iterator[range]:
 
 def _joins(ops: Sequence[Op], writes: Writes, start: int, at: int) -> bool:
     one, other = ops[start], ops[at]
-    if at not in writes.mutations or start not in writes.mutations or _fixed(one) != _fixed(other):
+    if at not in writes.mutations or start not in writes.mutations:
+        return False
+    if (fixed := _fixed(one)) is None or fixed != _fixed(other):
         return False
     if writes.after.get(at - 1) or writes.mutations[at].copied or writes.mutations[start].copied:
         return False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.modules import compile
@@ -55,6 +58,30 @@ def test_two_processes_train_as_one_device(tmp_path: Path) -> None:
     with opened(tmp_path / "other", MIXED) as other:
         other.load_checkpoint(tmp_path / "checkpoint")
         assert [other.step(batch).item() for batch in batches(4)[2:]] == pytest.approx(expected[2:])
+
+
+@pytest.mark.parametrize(
+    "optimizer", [partial(torch.optim.Adam, fused=False), torch.optim.RMSprop, torch.optim.NAdam]
+)
+def test_steps_op_by_op_are_those_of_one_device(
+    tmp_path: Path, optimizer: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """Each op writes its own part of the state in place."""
+    model = Reference.of_seed().model
+    steps = optimizer(model.parameters(), lr=0.01)
+    compiled = compile(model, batches(1)[0], mesh="2x2", loss=mse_loss, optimizer=steps)
+    compiled.save(tmp_path / "b")
+    with open_trainer(tmp_path / "b", virtual=True) as trainer:
+        for batch in batches(3):
+            steps.zero_grad()
+            loss = mse_loss(model(batch[0]), batch[1])
+            loss.backward()  # type: ignore[no-untyped-call]
+            steps.step()
+            assert trainer.step(batch).item() == pytest.approx(loss.item(), rel=1e-5)
+        assert_same(trainer.state_dict(), model.state_dict())
+        state = trainer.optimizer_state_dict()["state"]
+        for name, parameter in model.named_parameters():
+            assert_same(state[name], steps.state[parameter])
 
 
 @pytest.mark.slow

@@ -77,6 +77,14 @@ CASES = {
         alias %n -> %w
         alias %o -> %m
         return %loss, %n, %o""",
+    "neighbours of other kinds": f"""{HEAD}buffer %b: f32[3]
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %n: f32[3] = aten.add.Tensor(self=%b, other=1) phase=update
+        %m: f32[3] = aten.lerp.Scalar(self=%w, end=%x, weight=0.5) phase=update
+        alias %n -> %b
+        alias %m -> %w
+        return %loss, %n, %m""",
 }
 
 
@@ -102,6 +110,7 @@ def test_writing_in_place_changes_no_result(case: str) -> None:
         ("swapped", 0, 0),
         ("known before the loss", 0, 1),
         ("a fused step", 1, 0),
+        ("neighbours of other kinds", 2, 0),
     ],
 )
 def test_memory_is_written_as_directly_as_it_may(case: str, mutations: int, copies: int) -> None:
