@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 128, 64, 64, 4, 2
-BATCH, STEPS = 16, 20
+BATCH, STEPS = 64, 20
 
 
 class Block(nn.Module):

@@ -54,9 +54,13 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
+_PROMPTS = ("<stdin", "<python-input", "<ipython-input")
+"""How names of files begin that stand for what is typed at a prompt."""
+
+
 def is_user_code(path: str) -> bool:
     """Whether a file is neither torch's nor the compiler's."""
-    return not path.startswith((_TORCH, _OWN, "<"))
+    return path.startswith(_PROMPTS) or not path.startswith((_TORCH, _OWN, "<"))
 
 
 @contextmanager
