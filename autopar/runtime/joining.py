@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from autopar.ir.program import Arg, Op, Ref
+from autopar.ir.program import Arg, Function, Op, Ref
 from autopar.runtime.kernels import in_place_kernel
 from autopar.runtime.updates import Writes
 
@@ -22,30 +22,38 @@ _ON_LISTS: dict[str, Callable[..., Any]] = {
 """The form on lists, with positional arguments, of ops on single tensors; the first one is it."""
 
 
-def runs(ops: Sequence[Op], writes: Writes) -> Iterator[range]:
+def runs(function: Function, writes: Writes) -> Iterator[range]:
     """Yields the ops that one call can carry out: neighbours that differ in their tensors only.
 
     Args:
-        ops: The ops of a function.
-        writes: Which of them write in place.
+        function: The function.
+        writes: Which of its ops write in place.
     """
     start = 0
-    for at in range(1, len(ops) + 1):
-        if at == len(ops) or not _joins(ops, writes, start, at):
+    for at in range(1, len(function.ops) + 1):
+        if at == len(function.ops) or not _joins(function, writes, start, at):
             yield range(start, at)
             start = at
 
 
-def _joins(ops: Sequence[Op], writes: Writes, start: int, at: int) -> bool:
+def _joins(function: Function, writes: Writes, start: int, at: int) -> bool:
+    ops = function.ops
     one, other = ops[start], ops[at]
     if at not in writes.mutations or start not in writes.mutations:
         return False
     if (fixed := _fixed(one)) is None or fixed != _fixed(other):
         return False
+    if _dtypes(function, one) != _dtypes(function, other):
+        return False
     if writes.after.get(at - 1) or writes.mutations[at].copied or writes.mutations[start].copied:
         return False
     computed = {name for each in ops[start:at] for name in each.results}
     return computed.isdisjoint(other.operands)
+
+
+def _dtypes(function: Function, op: Op) -> list[str]:
+    """Returns the dtypes of what an op writes, which accelerators want to be those of all."""
+    return [function.values[name].dtype for name in op.results]
 
 
 def _fixed(op: Op) -> tuple[object, ...] | None:

@@ -155,6 +155,23 @@ def test_steps_of_several_parameters_are_one_call() -> None:
     assert sum("stepped" in str(node.target) for node in module.graph.nodes) == 2
 
 
+def test_steps_of_several_dtypes_stay_apart() -> None:
+    """Accelerators have no kernel for lists of them."""
+    lines = ["parameter %a: f32[3]", "parameter %b: bf16[3]", "parameter %c: bf16[3]"]
+    lines += ["input %x: f32[3]", "input %y: bf16[3]", "%loss: f32[] = aten.sum.default(self=%x)"]
+    lines += ["%lr: f32[] = aten.full.default(size=[], fill_value=0.5)"]
+    for name, dtype, gradient in (("a", "f32", "x"), ("b", "bf16", "y"), ("c", "bf16", "y")):
+        lines.append(
+            f"%{name}.new: {dtype}[3], %{name}.g: {dtype}[3] = aten._fused_sgd.tensor_lr("
+            f"self=[%{name}], grads=[%{gradient}], momentum_buffer_list=[], weight_decay=0.0,"
+            " momentum=0.0, lr=%lr, dampening=0.0, nesterov=false, maximize=false,"
+            f" is_first_step=false) phase=update\nalias %{name}.new -> %{name}"
+        )
+    program = parse_program("\n".join([*lines, "return %loss, %a.new, %b.new, %c.new"]))
+    module = emit(program, {}, in_place=KEEP)
+    assert sum("stepped" in str(node.target) for node in module.graph.nodes) == 2
+
+
 def test_a_guard_stops_before_anything_is_written() -> None:
     def refuse(loss: torch.Tensor) -> None:
         raise Abandoned(loss.item())
