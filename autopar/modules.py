@@ -136,5 +136,5 @@ def compile(
     for batch in more_batches:
         program = capture(model, batch, recipe, known).program
         alike = stored_alike(apply_pins(program, known, options.pins), compiled)
-        variants.append(compile_program(alike, replace(options, pins=())))
+        variants.append(compile_program(alike, replace(options, pins=(), settled=True)))
     return CompiledModule(captured, compiled, tuple(variants))

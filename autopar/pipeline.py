@@ -65,6 +65,7 @@ class CompileOptions:
         placement: Which logical process each rank carries out.
         verify: Whether to verify the program between passes.
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
+        settled: Whether pins of what is stored are final (see `Complete`).
     """
 
     mesh: ProcessMesh
@@ -74,6 +75,7 @@ class CompileOptions:
     placement: Placement = "identity"
     verify: bool = True
     phases_apart: bool = False
+    settled: bool = False
 
     @classmethod
     def of(
@@ -235,7 +237,7 @@ def compile_program(
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     passes: tuple[Pass, ...] = (
-        Complete(options.cluster, options.strategy, planner),
+        Complete(options.cluster, options.strategy, planner, options.settled),
         Legalize(options.cluster, planner),
     )
     for each in passes:

@@ -51,6 +51,43 @@ def test_a_short_last_batch_trains_the_same_state(strategy: str, tmp_path: Path)
             trainer.step(batch(0, 5))
 
 
+class Attention(nn.Module):
+    """Has a fused weight, between whose parts a user's pin would be placed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.attend(x, x, x, need_weights=False)[0]
+        return found
+
+
+def test_a_fused_weight_lies_alike_for_all_batches(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Attention()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, target = torch.randn(4, 3, 6), torch.randn(4, 3, 6)
+    parts = [(x, target), (x[:2], target[:2])]
+    autopar.compile(
+        model,
+        parts[0],
+        mesh="2",
+        loss=F.mse_loss,
+        optimizer=optimizer,
+        more_batches=parts[1:],
+        strategy="fsdp:d0",
+    ).save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        for given, wanted in parts:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(given), wanted)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            torch.testing.assert_close(trainer.step((given, wanted)), loss.detach())
+        torch.testing.assert_close(trainer.state_dict(), dict(model.state_dict()))
+
+
 def test_more_batches_are_for_training() -> None:
     with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
         autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])

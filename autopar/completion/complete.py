@@ -30,6 +30,8 @@ class Complete:
         strategy: Presets that pin before: None for no presets, "" for the default of the mesh,
             or text as `data:0,tensor:1`.
         planner: Knows reshards of earlier passes; None if there are none.
+        settled: Whether pins of what is stored are final, not to be placed between the parts of a
+            fused dimension.
     """
 
     name: ClassVar[str] = "complete"
@@ -37,6 +39,7 @@ class Complete:
     cluster: Cluster
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
+    settled: bool = False
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -70,7 +73,8 @@ class Complete:
         """Returns a program as it was completed, and what was decided about it."""
         main = share_moves(renew_views(program.main))
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)
-        place_pins(graph)
+        if not self.settled:
+            place_pins(graph)
         if self.strategy is not None:
             pin_strategy(graph, self.strategy)
         return program.with_main(main), solve(graph)
