@@ -88,6 +88,26 @@ def test_a_fused_weight_lies_alike_for_all_batches(tmp_path: Path) -> None:
         torch.testing.assert_close(trainer.state_dict(), dict(model.state_dict()))
 
 
+def test_a_layer_norm_under_autocast_runs_on_meshes(tmp_path: Path) -> None:
+    """Of halves, with weights in float32, it saves statistics in float32."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    autopar.compile(
+        model,
+        batch(0, 6),
+        mesh="2",
+        loss=F.mse_loss,
+        optimizer=optimizer,
+        autocast=torch.bfloat16,
+    ).save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        found = trainer.step(batch(0, 6))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted = F.mse_loss(model(batch(0, 6)[0]), batch(0, 6)[1])
+    torch.testing.assert_close(found, wanted.detach(), rtol=1e-2, atol=0)
+
+
 def test_more_batches_are_for_training() -> None:
     with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
         autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])

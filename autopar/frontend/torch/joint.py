@@ -112,15 +112,25 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
     return _described(module, fake, step.structure)
 
 
+_STATISTICS = frozenset(
+    (
+        torch.ops.aten._native_batch_norm_legit_functional.default,
+        torch.ops.aten.native_layer_norm.default,
+        torch.ops.aten.native_group_norm.default,
+    )
+)
+"""Normalizations that return a mean and the inverse of a deviation behind their output."""
+
+
 def _correct_statistics(graph: fx.Graph) -> None:
-    """Corrects the dtype of what batch norms of halves save: their kernels keep it in float32.
+    """Corrects the dtype of what normalizations of halves save: their kernels keep it in float32.
 
     That is so where running statistics or weights are float32; fake tensors say otherwise.
     """
     for node in graph.nodes:
-        if node.target is not torch.ops.aten._native_batch_norm_legit_functional.default:
+        if node.target not in _STATISTICS:
             continue
-        given = [each.meta["val"].dtype for each in node.args[:5] if isinstance(each, fx.Node)]
+        given = [each.meta["val"].dtype for each in node.args if isinstance(each, fx.Node)]
         if given[0] not in (torch.float16, torch.bfloat16) or torch.float32 not in given[1:]:
             continue
         output, *saved = node.meta["val"]
