@@ -88,8 +88,10 @@ class _Zero:
             graph.keep(gradient, self.axis)
 
     def _keep(self, values: Iterable[int], split: Form) -> None:
+        # What the user pinned also says where its new content lies.
+        renewed = {out for out, into in self.graph.aliases if into in self.graph.annotated}
         for value in values:
-            if value not in self.graph.annotated:
+            if value not in self.graph.annotated and value not in renewed:
                 pin(self.graph, value, split, self.preset)
                 self.graph.keep(value, self.axis)
 

@@ -8,15 +8,20 @@ import time
 from collections import Counter
 
 import pytest
+import torch
+from torch import nn
 
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh, parse_pin
 from autopar.completion import Complete, apply_strategy
 from autopar.completion.strategy import AxisPreset, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.frontend.torch import capture_differentiable
+from autopar.frontend.torch.batch import flatten, input_label
 from autopar.ir.distribution import consumed
 from autopar.ir.errors import AnnotationError
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Program, Ref
+from autopar.pipeline import CompileOptions, compile_program
 from tests.completion.networks import Network, encoder, mlp
 
 CPU = Cluster.load("cpu")
@@ -249,3 +254,13 @@ def test_what_is_summed_beside_others_is_no_batch() -> None:
     x, bias = net.input("x", 8, 6), net.input("bias", 6)
     net_sum = net.op("aten.sum.default", (), self=Ref(net.add(x, bias)))
     assert preset(net.program(net_sum), "dp=2", "data:0") == {"x": "[8@dp, 6]"}
+
+
+def test_fsdp_leaves_the_gradient_of_a_pinned_parameter_where_that_lies() -> None:
+    """Where gradients are the new contents of parameters, which differentiable modules return."""
+    model = nn.Linear(8, 8, bias=False)
+    call, tensors = flatten(((torch.randn(4, 8),), {}), lambda path: input_label(model)(path[1:]))
+    captured = capture_differentiable(model, call, tensors)
+    options = CompileOptions.of(mesh="2x2", strategy="fsdp:d1", shard={"weight": ["d0", None]})
+    values = compile_program(captured.program, options).serial.main.values
+    assert str(values["weight"].dist) == str(values["grad/weight"].dist) == "[8@d0, 8]"
