@@ -108,6 +108,27 @@ def test_a_layer_norm_under_autocast_runs_on_meshes(tmp_path: Path) -> None:
     torch.testing.assert_close(found, wanted.detach(), rtol=1e-2, atol=0)
 
 
+def test_a_batch_norm_with_frozen_parts_trains(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+    model[0].requires_grad_(False)
+    model[1].weight.requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, 0.1)
+    compiled = autopar.compile(
+        model, batch(0, 6), mesh="2", loss=F.mse_loss, optimizer=optimizer, strategy="ddp"
+    )
+    compiled.save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        for number in range(2):
+            x, target = batch(number, 6)
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            torch.testing.assert_close(trainer.step((x, target)), loss.detach())
+
+
 def test_more_batches_are_for_training() -> None:
     with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
         autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])

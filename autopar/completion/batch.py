@@ -85,7 +85,7 @@ def _stretches(graph: Graph, value: int) -> list[Stretch]:
     size = graph.values[value].global_shape[0]
     whole = Stretch(0, 1, size)
     sizes = graph.cuts.sizes(value, 0, size)
-    return [whole] if len(sizes) == 1 else [whole, Stretch(0, 1, size // sizes[0])]
+    return [whole] if len(sizes) == 1 or not sizes[0] else [whole, Stretch(0, 1, size // sizes[0])]
 
 
 def _losses(graph: Graph) -> frozenset[int]:

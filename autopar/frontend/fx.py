@@ -315,10 +315,12 @@ class _Lowerer:
         self, node: fx.Node, parts: Sequence[object], picks: Mapping[_Path, fx.Node]
     ) -> None:
         names = []
+        mask = _output_mask(node)
         for path, part in _leaves(parts):
             pick = picks.get(path)
             position = ".".join(map(str, path))
-            if part is None:
+            # Fake tensors may have results that kernels leave out.
+            if part is None or (mask and not mask[path[0]]):
                 # The kernel leaves out what its caller didn't ask for.
                 if pick is not None:
                     self.absent.add(pick)
@@ -471,6 +473,17 @@ def _same_type(node: fx.Node, source: fx.Node) -> bool:
     if not isinstance(mine, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     return mine.shape == other.shape and mine.dtype == other.dtype
+
+
+def _output_mask(node: fx.Node) -> Sequence[bool]:
+    """Returns which results of a gradient op are asked for; empty if all are."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    for position, argument in enumerate(arguments):
+        if argument.name == "output_mask":
+            given = node.args[position] if position < len(node.args) else None
+            mask = node.kwargs.get("output_mask", given)
+            return mask if isinstance(mask, (list, tuple)) else ()
+    return ()
 
 
 def _given(node: fx.Node, target: torch._ops.OpOverload) -> Iterable[tuple[str, object]]:

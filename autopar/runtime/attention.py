@@ -82,7 +82,8 @@ ELSEWHERE: Mapping[str, Callable[..., Any]] = {FORWARD: attention, BACKWARD: att
 def by_device(on_cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that goes by the device of its first operand."""
 
-    def computed(first: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return (on_cpu if first.is_cpu else elsewhere)(first, *args, **kwargs)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        first = next(iter((*args, *kwargs.values())))
+        return (on_cpu if first.is_cpu else elsewhere)(*args, **kwargs)
 
     return computed

@@ -317,6 +317,8 @@ _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "aten._embedding_bag_backward.default": _dense,
     "aten._embedding_bag_dense_backward.default": _dense,
     "aten._embedding_bag_per_sample_weights_backward.default": _dense,
+    "aten.fractional_max_pool2d_backward.default": _dense,
+    "aten.fractional_max_pool3d_backward.default": _dense,
     "aten.view_as_complex.default": _dense,
     "aten.view_as_complex_copy.default": _dense,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _dense_rows,

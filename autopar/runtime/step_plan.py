@@ -51,6 +51,19 @@ class StepPlan:
         self._updates = dict(self.program.main.aliases)
         self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
 
+    def check_stored_alike(self, program: Program) -> None:
+        """Refuses another program that stores something elsewhere: they share the tensors.
+
+        Raises:
+            InvalidInputError: If a piece isn't the same in both.
+        """
+        boxes = {port.name: port.box for port in self.program.signature.inputs if is_weight(port)}
+        for port in program.signature.inputs:
+            if port.name in boxes and boxes[port.name] != port.box:
+                raise InvalidInputError(
+                    f"{port.name} lies elsewhere for batches of other shapes; compile again"
+                )
+
     def label(self, batch: Any) -> dict[str, Any]:
         """Returns the tensors of a batch by label.
 

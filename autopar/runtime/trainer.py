@@ -136,6 +136,8 @@ class Trainer:
         self.optimizer = LearningRates(program, ranks.stored[self._first])
         self._state = TrainingState(ranks, self.optimizer)
         self._plans = [StepPlan(each) for each in (ranks, *map(ranks.variant, variants))]
+        for plan in self._plans:
+            plan.check_stored_alike(program)
         self._plan = self._plans[0]
         self._results: Results = {}
 

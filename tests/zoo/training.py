@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -25,9 +25,15 @@ LEARNING_RATE = 3e-4
 TOLERANCE = 1e-5
 """Of losses and parameters, relative to the largest element."""
 
-NOISE = 1e-5
-"""An element whose gradient is this small beside the largest of its parameter has none but rounding
-errors, which Adam blows up to steps of the learning rate."""
+ROUNDING = 2.0**-22
+"""Of gradients, relative to the model's largest: what sums in another order differ by.
+
+Adam divides by the size of a gradient, so it moves an element by the learning rate times the
+relative error of its gradient: much of a step, where the gradient is zero but for rounding.
+"""
+
+FREE = 2.5
+"""Of a learning rate: how far a step may take an element whose gradient is nothing but rounding."""
 
 Pins = Mapping[str, Sequence[Entry]]
 
@@ -39,12 +45,12 @@ class Trained:
     Attributes:
         losses: Of each step.
         state: Parameters and buffers by name.
-        noisy: Where elements of parameters had no gradient but rounding errors.
+        slack: How far rounding may take elements of parameters.
     """
 
     losses: list[float]
     state: dict[str, Tensor]
-    noisy: dict[str, Tensor]
+    slack: dict[str, Tensor]
 
 
 def train_eagerly(example: Example) -> Trained:
@@ -52,7 +58,7 @@ def train_eagerly(example: Example) -> Trained:
     model = copy.deepcopy(example.model)
     optimizer = AdamW(model.parameters(), LEARNING_RATE)
     losses = []
-    noisy: dict[str, Tensor] = {}
+    slack: dict[str, Tensor] = {}
     for number in range(STEPS):
         optimizer.zero_grad()
         loss = loss_of(example, model, number)
@@ -60,12 +66,12 @@ def train_eagerly(example: Example) -> Trained:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for name, parameter in model.named_parameters(remove_duplicate=False):
             if parameter.grad is not None:
-                size = parameter.grad.abs()
-                small = size <= NOISE * _largest_gradient(model)
-                noisy[name] = noisy.get(name, torch.zeros_like(small)) | small
+                error = ROUNDING * _largest_gradient(model) / parameter.grad.double().abs()
+                step = LEARNING_RATE * error.nan_to_num(FREE).clamp(max=FREE)
+                slack[name] = slack.get(name, torch.zeros_like(step)) + step
         optimizer.step()
         losses.append(loss.item())
-    return Trained(losses, dict(model.state_dict()), noisy)
+    return Trained(losses, dict(model.state_dict()), slack)
 
 
 def train_on_mesh(build: Path, example: Example) -> Trained:
@@ -78,19 +84,23 @@ def train_on_mesh(build: Path, example: Example) -> Trained:
 def train_in_processes(build: Path, model: str, count: int) -> list[Trained]:
     """Trains a build of a model of the zoo in processes, and returns what each of them saw."""
     found = run_ranks(count, train_rank, str(build), model, seconds=240)
-    return [
-        Trained(losses, {name: torch.as_tensor(array) for name, array in state.items()}, {})
-        for losses, state in found
-    ]
+    states = [safetensors.torch.load_file(_state_file(build, rank)) for rank in range(count)]
+    return [Trained(losses, state, {}) for losses, state in zip(found, states, strict=True)]
 
 
-def train_rank(processes: Processes, build: str, model: str) -> tuple[list[float], dict[str, Any]]:
+def train_rank(processes: Processes, build: str, model: str) -> list[float]:
     """What each process does."""
     example = ZOO[model]()
     with autopar.load(build, backend="gloo", processes=processes) as trainer:
         losses = [trainer.step(example.batch(number)).item() for number in range(STEPS)]
-        # A tensor in a pipe needs its sender alive.
-        return losses, {name: tensor.numpy() for name, tensor in trainer.state_dict().items()}
+        # A pipe doesn't hold this much. Tied parameters are one tensor, which the format refuses.
+        state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
+        safetensors.torch.save_file(state, _state_file(Path(build), processes.rank))
+        return losses
+
+
+def _state_file(build: Path, rank: int) -> Path:
+    return build.with_name(f"{build.name}-{rank}.safetensors")
 
 
 def compile_step(
@@ -131,10 +141,8 @@ def compare(found: Trained, expected: Trained) -> None:
     for name, whole in expected.state.items():
         bound = TOLERANCE * float(whole.abs().max())
         error = (found.state[name].double() - whole.double()).abs()
-        noisy = expected.noisy.get(name, torch.zeros_like(whole, dtype=torch.bool))
-        assert not (error[~noisy] > bound).any(), f"{name}: {error[~noisy].max()} > {bound}"
-        # Each step moves an element by the learning rate at most.
-        assert not (error[noisy] > 2.5 * STEPS * LEARNING_RATE).any(), name
+        excess = error - expected.slack.get(name, torch.zeros(())) - bound
+        assert not (excess > 0).any(), f"{name}: {error.max()}, {excess.max()} beyond {bound}"
 
 
 def loss_of(example: Example, model: nn.Module, number: int) -> Tensor:

@@ -127,7 +127,7 @@ class _Capture:
         self.mesh = mesh
         self.recipe = recipe
         self.trains = recipe.optimizer is not None
-        self._check_recipe(example_inputs)
+        self._check_recipe()
         if self.recipe.loss is not None:
             _check_pair(example_inputs)
         self.structure, self.tensors = flatten(example_inputs, self._label())
@@ -151,7 +151,7 @@ class _Capture:
         weights = self._weights(joint, inputs, states, program)
         return Captured(program, weights, self.structure)
 
-    def _check_recipe(self, batch: Any) -> None:
+    def _check_recipe(self) -> None:
         recipe = self.recipe
         if recipe.loss is not None and recipe.training_step is not None:
             raise InvalidInputError("both loss= and training_step= are given; give one")
@@ -161,12 +161,6 @@ class _Capture:
                     raise InvalidInputError(f"{name}= is given without optimizer=; give both")
         if recipe.accumulate < 1:
             raise InvalidInputError(f"accumulate={recipe.accumulate}; give at least 1")
-        pair = isinstance(batch, (tuple, list)) and len(batch) > 1
-        if recipe.loss is not None and not pair:
-            raise InvalidInputError(
-                f"with loss= a batch is a pair (inputs, target), not a {type(batch).__name__}; give"
-                " such a pair, or training_step= in place of loss="
-            )
 
     def _label(self) -> Callable[[Path], str]:
         if self.recipe.training_step is not None:

@@ -284,15 +284,6 @@ def test_what_has_no_static_program_is_refused(recipe: dict[str, object], messag
         capture(Branching(), torch.zeros(2, 4), Recipe(**recipe))  # type: ignore[arg-type]
 
 
-def test_a_batch_must_have_what_the_loss_takes() -> None:
-    model = Net()
-    recipe = Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1))
-    with pytest.raises(
-        InvalidInputError, match=r"a batch is a pair \(inputs, target\), not a dict"
-    ):
-        capture(model, {"x": torch.zeros(6, 4)}, recipe)
-
-
 def test_an_optimizer_must_be_a_function_of_gradients_and_state() -> None:
     model = Net()
     for optimizer, message in [
