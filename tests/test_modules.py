@@ -129,6 +129,31 @@ def test_a_batch_norm_with_frozen_parts_trains(tmp_path: Path) -> None:
             torch.testing.assert_close(trainer.step((x, target)), loss.detach())
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.BatchNorm1d(8)])
+def test_norms_of_halves_train_under_autocast(norm: nn.Module, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), norm, nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    build = tmp_path / "build"
+    autopar.compile(
+        model,
+        batch(0, 6),
+        mesh="1",
+        loss=F.mse_loss,
+        optimizer=optimizer,
+        autocast=torch.bfloat16,
+    ).save(build)
+    with autopar.load(build, virtual=True) as trainer:
+        for number in range(2):
+            x, target = batch(number, 6)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.mse_loss(model(x), target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            torch.testing.assert_close(trainer.step((x, target)), loss.detach(), rtol=1e-5, atol=0)
+
+
 def test_more_batches_are_for_training() -> None:
     with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
         autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])

@@ -106,6 +106,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = joint.graph_module
         _correct_statistics(module.graph)
+        _correct_gradients(module.graph)
     simplify(module.graph)
     spread_origins(module.graph)
     assert step.structure is not None
@@ -135,10 +136,24 @@ def _correct_statistics(graph: fx.Graph) -> None:
             continue
         output, *saved = node.meta["val"]
         saved[:2] = [each.float() for each in saved[:2]]
-        node.meta["val"] = (output, *saved)
-        for pick in node.users:
-            if pick.target is operator.getitem:
-                pick.meta["val"] = node.meta["val"][pick.args[1]]
+        _retype(node, (output, *saved))
+
+
+def _correct_gradients(graph: fx.Graph) -> None:
+    """Corrects the dtype of the gradient of a group norm's input: it is the input's."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.native_group_norm_backward.default:
+            gradient, *others = node.meta["val"]
+            source = node.args[1]
+            if gradient is not None and isinstance(source, fx.Node):
+                _retype(node, (gradient.to(source.meta["val"].dtype), *others))
+
+
+def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:
+    node.meta["val"] = results
+    for pick in node.users:
+        if pick.target is operator.getitem:
+            pick.meta["val"] = results[pick.args[1]]  # type: ignore[index]
 
 
 def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) -> Joint:
