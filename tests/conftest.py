@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 
@@ -12,3 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same examples on every run, and no time limit: machines differ, results must not.
 hypothesis.settings.register_profile("autopar", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("autopar")
+
+# A suite that is started in the background ignores these, and all that it starts does too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
