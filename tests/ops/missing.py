@@ -152,6 +152,12 @@ MISSING: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "dim 2, dim 2 -> dim 2",
         ),
     },
+    "rows are counted from the first one, which doesn't matter where all are of one group": {
+        "transformers.grouped_mm_fallback.default": ("dim 0, whole, whole -> dim 0",),
+        "transformers.grouped_mm_fallback_backward.default": (
+            "dim 0, whole, whole, dim 0 -> dim 0, sum",
+        ),
+    },
     "writes true, which any of the parts may do": {
         "aten.scatter.value": ("whole, dim 1 -> any",),
     },
