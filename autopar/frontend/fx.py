@@ -9,13 +9,14 @@ come from.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from autopar.frontend.arguments import given_arguments, output_mask
 from autopar.frontend.dropout import is_resting
 from autopar.frontend.explicit_writes import make_writes_explicit
 from autopar.frontend.functionalized import (
@@ -55,12 +56,6 @@ IR_DTYPES: Mapping[torch.dtype, str] = {
     torch.complex128: "c128",
 }
 """The IR's name of each torch dtype."""
-
-_TORCH = ("aten", "prims", "quantized_decomposed")
-"""The namespaces of torch's own ops."""
-
-_LEFT_OUT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
-"""Arguments that say where and in which strides a result is stored."""
 
 _RENAMED: Mapping[str, str] = {
     "aten._unsafe_view.default": "aten.view.default",
@@ -315,7 +310,7 @@ class _Lowerer:
         self, node: fx.Node, parts: Sequence[object], picks: Mapping[_Path, fx.Node]
     ) -> None:
         names = []
-        mask = _output_mask(node)
+        mask = output_mask(node)
         for path, part in _leaves(parts):
             pick = picks.get(path)
             position = ".".join(map(str, path))
@@ -411,7 +406,7 @@ class _Lowerer:
             self._refuse_write(node)
         renamed = _RENAMED.get(kind, kind)
         args: list[tuple[str, Arg]] = []
-        for key, value in _given(node, node.target):
+        for key, value in given_arguments(node, node.target):
             name = _RENAMED_ARGUMENTS.get(f"{kind}.{key}", key)
             if name is None:
                 continue
@@ -473,35 +468,3 @@ def _same_type(node: fx.Node, source: fx.Node) -> bool:
     if not isinstance(mine, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     return mine.shape == other.shape and mine.dtype == other.dtype
-
-
-def _output_mask(node: fx.Node) -> Sequence[bool]:
-    """Returns which results of a gradient op are asked for; empty if all are."""
-    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    for position, argument in enumerate(arguments):
-        if argument.name == "output_mask":
-            given = node.args[position] if position < len(node.args) else None
-            mask = node.kwargs.get("output_mask", given)
-            return mask if isinstance(mask, (list, tuple)) else ()
-    return ()
-
-
-def _given(node: fx.Node, target: torch._ops.OpOverload) -> Iterable[tuple[str, object]]:
-    """Yields the arguments by schema name, those left out that equal their default."""
-    for position, argument in enumerate(target._schema.arguments):
-        if argument.name in _LEFT_OUT and target.namespace in _TORCH:
-            continue
-        if position < len(node.args) and not argument.kwarg_only:
-            value = node.args[position]
-        elif argument.name in node.kwargs:
-            value = node.kwargs[argument.name]
-        else:
-            continue
-        if not (argument.has_default_value() and _equal(value, argument.default_value)):
-            yield argument.name, value
-
-
-def _equal(value: object, default: object) -> bool:
-    if isinstance(value, (list, tuple)) and isinstance(default, (list, tuple)):
-        return list(value) == list(default)
-    return type(value) is type(default) and value == default
