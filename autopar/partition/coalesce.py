@@ -20,28 +20,13 @@ from typing import ClassVar
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
+from autopar.ir.ops.view import VIEWS
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 
 BUCKET_BYTES = 25 * 2**20
 """Bytes of a bucket at most: DistributedDataParallel's default."""
 
 ALL_REDUCE, REDUCE_SCATTER = "comm.all_reduce", "comm.reduce_scatter"
-
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "view.default",
-        "_unsafe_view.default",
-        "t.default",
-        "transpose.int",
-        "permute.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "unsqueeze.default",
-        "expand.default",
-    )
-)
-"""Ops of one operand that compute nothing."""
 
 
 @dataclass(frozen=True)

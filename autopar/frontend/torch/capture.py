@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -130,6 +131,8 @@ class _Capture:
         self._check_recipe()
         if self.recipe.loss is not None:
             _check_pair(example_inputs)
+        elif self.recipe.training_step is None:
+            _check_call(model, example_inputs)
         self.structure, self.tensors = flatten(example_inputs, self._label())
         self.fake: FakeModel = fake_model(model)
         self.mode = self.fake.mode
@@ -376,6 +379,18 @@ def _check_pair(batch: Any) -> None:
             f"with loss= the example is a pair (inputs, target), this one is a"
             f" {type(batch).__name__}, {found}; for batches of another form give training_step="
         )
+
+
+def _check_call(model: nn.Module, inputs: Any) -> None:
+    """Refuses inputs that the model's `forward` doesn't take."""
+    args, kwargs = call_arguments(inputs)
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{type(model).__name__}.forward doesn't take the example inputs: {error}; if they are"
+            " a pair (inputs, target), give loss= too, for other batches training_step="
+        ) from error
 
 
 def _with_roles(program: Program) -> Program:

@@ -159,3 +159,19 @@ RULES: Table = {
     "aten.reshape.default": view("shape"),
     **same(["aten.flatten.using_ints", "aten.ravel.default"], view()),
 }
+
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default",
+        "_unsafe_view.default",
+        "t.default",
+        "transpose.int",
+        "permute.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "unsqueeze.default",
+        "expand.default",
+    )
+)
+"""Ops of one operand that compute nothing."""
