@@ -1,15 +1,9 @@
 """CommunicationModel: the seconds of a collective over mesh axes, in closed form.
 
-The alpha-beta model (Hockney, 1994): a message of N bytes takes alpha + N * beta seconds. Formulas
-for the collectives over p devices are those of Thakur, Rabenseifner and Gropp, *Optimization of
-Collective Communication Operations in MPICH* (2005), and of Chan, Heimlich, Purkayastha and van de
-Geijn, *Collective communication: theory, practice, and experience* (2007). A group that spans
-several levels of links works level by level, as NCCL and MPI do: what each level moves, and over
-how many members, is derived from the sizes and strides of the group's axes. Ranks are never
-enumerated: 4,096 of them cost as much as 8.
-
-In the formulas below p is the number of members on one level, alpha and beta are the level's, and
-lg is the logarithm to base 2, rounded up.
+A group that spans several levels of links works level by level, as NCCL and MPI do: what each level
+moves, and over how many members, is derived from the sizes and strides of the group's axes. On each
+level the cheapest algorithm is taken (`algorithms`). Ranks are never enumerated: 4,096 of them cost
+as much as 8.
 """
 
 from __future__ import annotations
@@ -18,7 +12,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.cost.cluster import Cluster
+from autopar.cost.algorithms import KINDS
+from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 
@@ -40,6 +35,21 @@ class Border:
     def members(self, axes: Iterable[str]) -> int:
         """Returns how many members of a group differ in these axes only."""
         return math.prod(self.inner[axis] for axis in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a collective is carried out on one level of links.
+
+    Attributes:
+        level: The name of the links.
+        algorithm: A name of the table above.
+        seconds: Predicted time.
+    """
+
+    level: str
+    algorithm: str
+    seconds: float
 
 
 class CommunicationModel:
@@ -77,7 +87,8 @@ class CommunicationModel:
         self._strides = _strides(root, order)
         self._extent = max(root.ids) + 1 if order is None else root.size
         self._spans: dict[tuple[str, ...], tuple[int, ...]] = {}
-        self._used: dict[tuple[str, ...], tuple[tuple[float, float, int], ...]] = {}
+        self._used: dict[tuple[str, ...], tuple[tuple[LinkLevel, int], ...]] = {}
+        self._known: dict[tuple[str, float, tuple[str, ...]], float] = {}
 
     def span(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Returns how many members a group over these axes has per level of links.
@@ -110,80 +121,78 @@ class CommunicationModel:
         yield rest
 
     def all_gather(self, nbytes: float, axes: Sequence[str]) -> float:
-        """Returns the seconds of an all_gather.
-
-        Recursive doubling (Bruck's algorithm where p is no power of 2), outer levels first, on
-        the smaller pieces: lg(p) alpha + N (p - 1) / p beta per level, with N the bytes that the
-        level's members hold together afterwards.
+        """Returns the seconds of an all_gather; outer levels first, on the smaller pieces.
 
         Args:
             nbytes: Bytes of the full result on a device.
             axes: The mesh axes of the group.
         """
-        seconds = 0.0
-        for alpha, beta, count, size in self._pieces(nbytes, axes):
-            seconds += _lg(count) * alpha + size * (count - 1) / count * beta
-        return seconds
+        return self._seconds("all_gather", nbytes, axes)
 
     def reduce_scatter(self, nbytes: float, axes: Sequence[str]) -> float:
-        """Returns the seconds of a reduce_scatter: an all_gather backwards, recursive halving.
+        """Returns the seconds of a reduce_scatter: an all_gather backwards.
 
         Args:
             nbytes: Bytes of the full input on a device.
             axes: The mesh axes of the group.
         """
-        return self.all_gather(nbytes, axes)
+        return self._seconds("reduce_scatter", nbytes, axes)
 
     def all_reduce(self, nbytes: float, axes: Sequence[str]) -> float:
         """Returns the seconds of an all_reduce.
 
         Inner levels reduce-scatter, so that outer ones move smaller pieces, and gather at the end.
-        Per level the better of recursive doubling, lg(p) (alpha + N beta), and Rabenseifner's
-        reduce_scatter and all_gather (a ring in bandwidth), 2 lg(p) alpha + 2 N (p - 1) / p beta.
 
         Args:
             nbytes: Bytes of the tensor on a device.
             axes: The mesh axes of the group.
         """
-        seconds = 0.0
-        for alpha, beta, count, size in self._pieces(nbytes, axes):
-            tree = _lg(count) * (alpha + size * beta)
-            ring = 2 * (_lg(count) * alpha + size * (count - 1) / count * beta)
-            seconds += min(tree, ring)
-        return seconds
+        return self._seconds("all_reduce", nbytes, axes)
 
     def all_to_all(self, nbytes: float, axes: Sequence[str]) -> float:
-        """Returns the seconds of an all_to_all.
-
-        The better of pairwise exchange, (p - 1) alpha + N (p - 1) / p beta, and Bruck's
-        algorithm, lg(p) (alpha + N / 2 beta), on each level; all bytes take part in every level.
+        """Returns the seconds of an all_to_all; all bytes take part in every level.
 
         Args:
             nbytes: Bytes of the input on a device, which are those of the result.
             axes: The mesh axes of the group.
         """
-        seconds = 0.0
-        for alpha, beta, count in self._levels(axes):
-            pairwise = (count - 1) * alpha + nbytes * (count - 1) / count * beta
-            bruck = _lg(count) * (alpha + nbytes / 2 * beta)
-            seconds += min(pairwise, bruck)
-        return seconds
+        return self._seconds("all_to_all", nbytes, axes)
 
     def broadcast(self, nbytes: float, axes: Sequence[str]) -> float:
         """Returns the seconds of a broadcast.
-
-        The better of a binomial tree, lg(p) (alpha + N beta), and van de Geijn's scatter and
-        all_gather, 2 lg(p) alpha + 2 N (p - 1) / p beta, on each level.
 
         Args:
             nbytes: Bytes of the tensor.
             axes: The mesh axes of the group.
         """
-        seconds = 0.0
-        for alpha, beta, count in self._levels(axes):
-            tree = _lg(count) * (alpha + nbytes * beta)
-            split = 2 * (_lg(count) * alpha + nbytes * (count - 1) / count * beta)
-            seconds += min(tree, split)
+        return self._seconds("broadcast", nbytes, axes)
+
+    def algorithms(self, kind: str, nbytes: float, axes: Sequence[str]) -> tuple[Way, ...]:
+        """Returns the algorithm that is cheapest on each level of links that a group spans.
+
+        Args:
+            kind: A name of `KINDS`.
+            nbytes: As for the method of this name.
+            axes: The mesh axes of the group.
+        """
+        ways, shrinks = KINDS[kind]
+        found = []
+        for link, count in self._levels(axes):
+            cheapest = min(ways(link, count, nbytes), key=lambda way: way[0])
+            found.append(Way(link.name, cheapest[1], cheapest[0]))
+            nbytes = nbytes / count if shrinks else nbytes
+        return tuple(found)
+
+    def _seconds(self, kind: str, nbytes: float, axes: Sequence[str]) -> float:
+        key = (kind, nbytes, tuple(axes))
+        seconds = self._known.get(key)
+        if seconds is None:
+            ways, shrinks = KINDS[kind]
+            seconds, size = 0.0, nbytes
+            for link, count in self._levels(axes):
+                seconds += min(ways(link, count, size))[0]
+                size = size / count if shrinks else size
+            self._known[key] = seconds
         return seconds
 
     def point_to_point(self, nbytes: float, axes: Sequence[str], messages: int = 1) -> float:
@@ -196,13 +205,16 @@ class CommunicationModel:
             messages: How many messages these are.
         """
         return max(
-            (messages * alpha + nbytes * beta for alpha, beta, _ in self._levels(axes)),
+            (
+                messages * link.alpha_seconds + nbytes * link.beta_seconds_per_byte
+                for link, _ in self._levels(axes)
+            ),
             default=0.0,
         )
 
     def local_copy(self, nbytes: float) -> float:
         """Returns the seconds to read and write this many bytes of a device's own memory."""
-        return 2 * nbytes / self.cluster.memory_bytes_per_second
+        return 2 * nbytes / self.cluster.bytes_per_second
 
     def borders(self, axes: Sequence[str]) -> list[Border]:
         """Returns the borders that messages over these axes cross, innermost first.
@@ -221,28 +233,16 @@ class CommunicationModel:
             for at, inside in enumerate(crossed)
         ]
 
-    def _levels(self, axes: Sequence[str]) -> tuple[tuple[float, float, int], ...]:
-        """The levels that a group spans: alpha, beta, members."""
+    def _levels(self, axes: Sequence[str]) -> tuple[tuple[LinkLevel, int], ...]:
+        """The levels that a group spans, with its members on each."""
         key = tuple(axes)
         if key not in self._used:
             self._used[key] = tuple(
-                (level.alpha_seconds, level.beta_seconds_per_byte, count)
-                for level, count in zip(self.cluster.links, self.span(axes), strict=True)
+                (link, count)
+                for link, count in zip(self.cluster.links, self.span(axes), strict=True)
                 if count > 1
             )
         return self._used[key]
-
-    def _pieces(self, nbytes: float, axes: Sequence[str]) -> list[tuple[float, float, int, float]]:
-        """The levels with the bytes that each one's members hold together: less on outer ones."""
-        pieces = []
-        for alpha, beta, count in self._levels(axes):
-            pieces.append((alpha, beta, count, nbytes))
-            nbytes /= count
-        return pieces
-
-
-def _lg(count: int) -> int:
-    return (count - 1).bit_length()
 
 
 def _strides(mesh: ProcessMesh, order: Sequence[str] | None) -> dict[str, int]:

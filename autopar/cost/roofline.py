@@ -68,14 +68,18 @@ def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) ->
 def op_seconds(
     rule: Rule | None, dist: OpDist, types: Sequence[TensorType], cluster: Cluster
 ) -> float:
-    """Returns the seconds of an op on one device: max(flops / peak, bytes / bandwidth).
+    """Returns the seconds of an op on one device: its start, and the slower of work and traffic.
+
+    launch + max(flops / peak, bytes / bandwidth), with the parts of peak and bandwidth that are
+    reached.
 
     Args:
         rule: The op's rule, None if it has none.
         dist: The choice.
         types: Global types of the operands and then the results.
-        cluster: Gives peak and bandwidth. The peak is that of the first tensor's dtype.
+        cluster: Gives these figures. The peak is that of the first tensor's dtype.
     """
     peak = cluster.flops(types[0].dtype) if types else cluster.flops("f32")
     compute = local_flops(rule, dist, types) / peak
-    return max(compute, local_bytes(rule, dist, types) / cluster.memory_bytes_per_second)
+    memory = local_bytes(rule, dist, types) / cluster.bytes_per_second
+    return cluster.launch_seconds + max(compute, memory)

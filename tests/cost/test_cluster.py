@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autopar.cost import Cluster, LinkLevel
+from autopar.cost.cluster_file import cluster_text
 from autopar.ir.errors import InvalidInputError
 
 GOOD = """
@@ -45,6 +47,29 @@ def test_a_file_is_read_as_written(tmp_path: Path) -> None:
         (("bf16", 8e13), ("f32", 1e13)),
         (LinkLevel("bus", 2, 1e-6, 1e-11),),
     )
+
+
+@pytest.mark.parametrize("name", Cluster.profiles())
+def test_a_cluster_is_written_as_it_is_read(tmp_path: Path, name: str) -> None:
+    cluster = replace(Cluster.load(name), name='a "b": c', launch_seconds=2e-6)
+    assert load(tmp_path, cluster_text(cluster)) == cluster
+
+
+def test_a_built_in_cluster_with_a_number_of_hosts() -> None:
+    hosts = Cluster.load("h100x4")
+    assert (hosts.name, hosts.devices) == ("h100x4", 32)
+    assert hosts.links[0] == Cluster.load("h100").links[0]
+    assert len(Cluster.load("h100x1").links) == 1
+    with pytest.raises(InvalidInputError, match="no built-in cluster 'h10x4'; did you mean h100"):
+        Cluster.load("h10x4")
+    with pytest.raises(InvalidInputError, match="has one level of links, nvlink"):
+        Cluster.load("h100x1").with_groups(2)
+
+
+def test_efficiency_is_part_of_what_is_reached(tmp_path: Path) -> None:
+    text = GOOD + "compute_efficiency: 0.5\nmemory_efficiency: 0.25\n"
+    cluster = load(tmp_path, text)
+    assert (cluster.flops("f32"), cluster.bytes_per_second) == (5e12, 2.5e11)
 
 
 def test_a_dtype_that_is_not_listed_runs_like_f32(tmp_path: Path) -> None:

@@ -71,6 +71,37 @@ def test_small_tensors_take_the_tree_and_large_ones_the_ring() -> None:
     assert one.broadcast(4000, ["x"]) == pytest.approx(2 * (2 * 1.0 + 3000 * 0.01))
 
 
+def test_around_a_ring_messages_go_from_neighbour_to_neighbour() -> None:
+    link = LinkLevel("ring", 8, 1.0, 0.01, "ring")
+    cluster = Cluster("torus", "", 1, 1000.0, (("f32", 1.0),), (link,))
+    ring = CommunicationModel(cluster, ProcessMesh.of_shape((8,), ("x",)))
+    assert ring.all_gather(800, ["x"]) == pytest.approx(7 + 7.0)
+    assert ring.all_reduce(800, ["x"]) == pytest.approx(2 * (7 + 7.0))
+    assert ring.all_to_all(800, ["x"]) == pytest.approx(7 * (1 + 200 * 0.01))
+    assert ring.broadcast(800, ["x"]) == pytest.approx(7 + 8.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nbytes", "names"),
+    [
+        ("all_reduce", 100, ["tree", "tree"]),
+        ("all_reduce", 40000, ["halving and doubling", "tree"]),
+        ("all_gather", 400, ["doubling", "doubling"]),
+        ("all_to_all", 40, ["bruck", "direct"]),
+        ("all_to_all", 4000, ["direct", "direct"]),
+        ("broadcast", 4000, ["scatter and gather", "tree"]),
+    ],
+)
+def test_the_cheapest_algorithm_of_each_level_is_named(
+    kind: str, nbytes: int, names: list[str]
+) -> None:
+    both = model(8)
+    found = both.algorithms(kind, nbytes, ["x"])
+    assert [way.algorithm for way in found] == names
+    assert [way.level for way in found] == ["fast", "slow"]
+    assert sum(way.seconds for way in found) == getattr(both, kind)(nbytes, ["x"])
+
+
 def test_two_levels_move_the_small_pieces_over_the_slow_links() -> None:
     both = model(8)
     outer = 10 + 100 * (1 / 2) * 0.1

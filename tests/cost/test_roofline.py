@@ -55,6 +55,6 @@ def test_the_slower_of_both_counts(size: int, bound: str) -> None:
     types = [TensorType((size, size), "bf16")] * 3
     mm = rule("aten.mm.default", types)
     compute = 2 * size**3 / cluster.flops("bf16")
-    memory = 3 * 2 * size**2 / cluster.memory_bytes_per_second
+    memory = 3 * 2 * size**2 / cluster.bytes_per_second
     assert op_seconds(mm, WHOLE, types, cluster) == pytest.approx(max(compute, memory))
     assert (compute > memory) == (bound == "compute")

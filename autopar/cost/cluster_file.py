@@ -1,0 +1,180 @@
+"""Cluster files: the YAML that describes a cluster, read and written (see `cluster`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autopar.cost.cluster import TOPOLOGIES, Cluster, LinkLevel
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.program import DTYPE_BYTES
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Returns the cluster that a YAML file describes.
+
+    Raises:
+        InvalidInputError: If the file can't be read or isn't a valid description.
+    """
+    import yaml  # only those who load a cluster pay for it
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInputError(f"cluster file {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"cluster file {path} is not valid YAML: {error}") from error
+    return parse_cluster(content, str(path))
+
+
+_KEYS = (
+    "name",
+    "device",
+    "memory_bytes",
+    "memory_bytes_per_second",
+    "flops_per_second",
+    "compute_efficiency",
+    "memory_efficiency",
+    "launch_seconds",
+    "links",
+)
+_LINK_KEYS = ("name", "size", "alpha_seconds", "beta_seconds_per_byte", "topology")
+
+
+def parse_cluster(content: Any, where: str) -> Cluster:
+    """Returns the cluster that the content of a YAML file describes.
+
+    Args:
+        content: Nested dicts, lists and scalars.
+        where: What to call the file in messages.
+
+    Raises:
+        InvalidInputError: With every problem found.
+    """
+    reader = _Reader()
+    top = reader.mapping(content, "the file", _KEYS)
+    links = top.get("links")
+    if not isinstance(links, list) or not links:
+        reader.problems.append("links must be a list with at least one level")
+        links = []
+    levels = tuple(_level(reader, entry, f"links[{i}]") for i, entry in enumerate(links))
+    rates = reader.mapping(top.get("flops_per_second"), "flops_per_second", tuple(DTYPE_BYTES))
+    if isinstance(top.get("flops_per_second"), dict) and "f32" not in rates:
+        reader.problems.append("flops_per_second lacks f32, which stands in for other dtypes")
+    cluster = Cluster(
+        name=reader.text(top, "name"),
+        device=reader.text(top, "device"),
+        memory_bytes=int(reader.number(top, "memory_bytes")),
+        memory_bytes_per_second=reader.number(top, "memory_bytes_per_second"),
+        flops_per_second=tuple(
+            (dtype, reader.number(rates, dtype, "flops_per_second.")) for dtype in sorted(rates)
+        ),
+        links=levels,
+        compute_efficiency=reader.share(top, "compute_efficiency"),
+        memory_efficiency=reader.share(top, "memory_efficiency"),
+        launch_seconds=reader.number(top, "launch_seconds") if "launch_seconds" in top else 0.0,
+    )
+    if reader.problems:
+        lines = "\n".join(f"  - {problem}" for problem in reader.problems)
+        raise InvalidInputError(f"cluster file {where}:\n{lines}")
+    return cluster
+
+
+def _level(reader: _Reader, entry: Any, where: str) -> LinkLevel:
+    fields = reader.mapping(entry, where, _LINK_KEYS)
+    prefix = f"{where}."
+    size = reader.number(fields, "size", prefix)
+    if size != int(size):
+        reader.problems.append(f"{prefix}size must be a whole number, not {size}")
+    return LinkLevel(
+        name=reader.text(fields, "name", prefix),
+        size=int(size),
+        alpha_seconds=reader.number(fields, "alpha_seconds", prefix),
+        beta_seconds_per_byte=reader.number(fields, "beta_seconds_per_byte", prefix),
+        topology=reader.one_of(fields, "topology", TOPOLOGIES, prefix),
+    )
+
+
+class _Reader:
+    """Takes typed fields out of YAML and collects what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def mapping(self, content: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(content, dict):
+            self.problems.append(f"{where} must be a mapping, not {type(content).__name__}")
+            return {}
+        for key in content:
+            if key not in known:
+                hint = near_misses(str(key), known)
+                self.problems.append(f"unknown key {key!r} in {where}{hint}")
+        return {key: value for key, value in content.items() if key in known}
+
+    def text(self, fields: Mapping[str, Any], key: str, prefix: str = "") -> str:
+        value = fields.get(key)
+        if isinstance(value, str) and value:
+            return value
+        self.problems.append(f"{prefix}{key} must be a text, not {value!r}")
+        return ""
+
+    def one_of(
+        self, fields: Mapping[str, Any], key: str, known: tuple[str, ...], prefix: str
+    ) -> str:
+        """Returns one of some words; the first if there is none."""
+        value = fields.get(key, known[0])
+        if value not in known:
+            self.problems.append(f"{prefix}{key} must be {' or '.join(known)}, not {value!r}")
+        return str(value)
+
+    def share(self, fields: Mapping[str, Any], key: str) -> float:
+        """Returns a number above 0 and at most 1; 1 if there is none."""
+        value = self.number(fields, key) if key in fields else 1.0
+        if value > 1:
+            self.problems.append(f"{key} must be at most 1, not {fields[key]!r}")
+        return value
+
+    def number(self, fields: Mapping[str, Any], key: str, prefix: str = "") -> float:
+        """YAML reads `80e9` as a text (it wants `80.0e+9`), so texts are converted here."""
+        value = fields.get(key)
+        try:
+            number = float(value) if not isinstance(value, bool) else math.nan  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if math.isfinite(number) and number > 0:
+            return number
+        self.problems.append(f"{prefix}{key} must be a number above 0, not {value!r}")
+        return 1.0
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """Returns a cluster as the YAML that describes it; `read_cluster` reads an equal one."""
+    lines = [
+        f"name: {_scalar(cluster.name)}",
+        f"device: {_scalar(cluster.device)}",
+        f"memory_bytes: {cluster.memory_bytes}",
+        f"memory_bytes_per_second: {cluster.memory_bytes_per_second!r}",
+        "flops_per_second:",
+        *(f"  {dtype}: {flops!r}" for dtype, flops in cluster.flops_per_second),
+        f"compute_efficiency: {cluster.compute_efficiency!r}",
+        f"memory_efficiency: {cluster.memory_efficiency!r}",
+    ]
+    if cluster.launch_seconds:
+        lines.append(f"launch_seconds: {cluster.launch_seconds!r}")
+    lines.append("links:")
+    for level in cluster.links:
+        topology = f", topology: {level.topology}" if level.topology != TOPOLOGIES[0] else ""
+        lines.append(
+            f"  - {{name: {_scalar(level.name)}, size: {level.size},"
+            f" alpha_seconds: {level.alpha_seconds!r},"
+            f" beta_seconds_per_byte: {level.beta_seconds_per_byte!r}{topology}}}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _scalar(text: str) -> str:
+    """Returns a text as YAML: every JSON text is one."""
+    return json.dumps(text, ensure_ascii=False)
