@@ -40,6 +40,7 @@ from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
 from autopar.partition import Coalesce, Partition
+from autopar.recorded import Recorded
 
 if TYPE_CHECKING:
     import torch
@@ -151,12 +152,16 @@ class Compiled:
 
     Attributes:
         serial: The completed program, with all attributes, that the ranks' programs realize.
+        completed: The same before ops were replaced by bodies.
+        options: What the user decided.
         partitioned: What a rank runs, before mapping and strip.
         deployment: The executable programs and which rank runs which.
         report: What the user should know: fallbacks, ignored features, decided conflicts.
     """
 
     serial: Program
+    completed: Program
+    options: CompileOptions
     partitioned: Program
     deployment: Deployment
     report: tuple[ReportEntry, ...] = ()
@@ -236,23 +241,23 @@ def compile_program(
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
-    passes: tuple[Pass, ...] = (
-        Complete(options.cluster, options.strategy, planner, options.settled),
-        Legalize(options.cluster, planner),
-    )
-    for each in passes:
-        program = each(program)
-        seen(each.name, program)
+    complete = Complete(options.cluster, options.strategy, planner, options.settled)
+    completed = complete(program)
+    seen(complete.name, completed)
+    legalize = Legalize(options.cluster, planner)
+    program = legalize(completed)
+    seen(legalize.name, program)
     if store is not None:
         program = store(program)
     partitioned = program
     coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
-    for each in (Partition(options.cluster, planner), coalesce):
+    passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce)
+    for each in passes:
         partitioned = each(partitioned)
         seen(each.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
     entries = (*report, *explain(program, planner))
-    return Compiled(program, partitioned, deployment, entries)
+    return Compiled(program, completed, options, partitioned, deployment, entries)
 
 
 def stored_alike(program: Program, compiled: Compiled) -> Program:
@@ -291,6 +296,7 @@ def write(
     from autopar.ir.build import write_build
     from autopar.runtime.weights import write_weights
 
+    chosen = compiled.options
     write_build(
         path,
         serial=compiled.serial,
@@ -299,7 +305,13 @@ def write(
         report=compiled.report,
         write_weights=lambda file: write_weights(file, weights),
         variants=[(each.serial, each.deployment) for each in variants],
+        completed=compiled.completed if _has_bodies(compiled.completed) else None,
+        options=Recorded(chosen.cluster, chosen.strategy, chosen.settled).text(),
     )
+
+
+def _has_bodies(program: Program) -> bool:
+    return any(op.dist is not None and op.dist.body for op in program.main.ops)
 
 
 def compile_onnx(

@@ -37,6 +37,7 @@ SEE_ALL = {
     "oracle",
     "parallel",
     "pipeline",
+    "recorded",
     "report",
 }
 

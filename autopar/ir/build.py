@@ -2,6 +2,8 @@
 
     build/manifest.pb           table of contents with checksums, and the compilation's report
     build/serial.pb             the completed one-device program with all attributes
+    build/completed.pb          the same before ops were replaced by bodies, if any were
+    build/options.yaml          what the user decided, and the cluster whose costs decided the rest
     build/programs/0.pb, ...    the executable programs, one per class of ranks
     build/ranks.pb              which rank runs which program, and the process groups
     build/weights.safetensors   if the model has weights
@@ -37,6 +39,8 @@ from autopar.ir.serde import (
 
 MANIFEST = "manifest.pb"
 SERIAL = "serial.pb"
+COMPLETED = "completed.pb"
+OPTIONS = "options.yaml"
 RANKS = "ranks.pb"
 WEIGHTS = "weights.safetensors"
 
@@ -53,6 +57,8 @@ def write_build(
     report: Sequence[ReportEntry] = (),
     write_weights: Callable[[Path], None] | None = None,
     variants: Sequence[tuple[Program, Deployment]] = (),
+    completed: Program | None = None,
+    options: str = "",
 ) -> Manifest:
     """Writes a build folder.
 
@@ -66,6 +72,8 @@ def write_build(
         write_weights: Writes the weights to the safetensors file whose path it is given; None if
             there are no weights.
         variants: Serial programs and deployments for inputs of other shapes, over the same weights.
+        completed: The completed program before ops were replaced by bodies, if any were.
+        options: What the user decided, as text.
 
     Returns:
         The manifest that was written.
@@ -81,6 +89,11 @@ def write_build(
         contents[prefix + RANKS] = deployment_to_bytes(several)
         for at, program in enumerate(several.programs):
             contents[prefix + program_path(at)] = program_to_bytes(program)
+
+    if completed is not None:
+        contents[COMPLETED] = program_to_bytes(completed)
+    if options:
+        contents[OPTIONS] = options.encode()
 
     def fill(folder: Path) -> Manifest:
         entries = [_write_file(folder, name, data) for name, data in contents.items()]
@@ -170,6 +183,26 @@ class Build:
             InvalidInputError: If the file is damaged.
         """
         return program_from_bytes(self._checked(SERIAL), self._place(SERIAL))
+
+    @cached_property
+    def completed(self) -> Program:
+        """The completed program before ops were replaced by bodies.
+
+        Raises:
+            InvalidInputError: If the file is damaged.
+        """
+        if self._find(self.prefix, COMPLETED) is None:
+            return self.serial
+        return program_from_bytes(self._checked(COMPLETED), self._place(COMPLETED))
+
+    @cached_property
+    def options(self) -> str:
+        """What the user decided, as text; empty if it isn't known.
+
+        Raises:
+            InvalidInputError: If the file is damaged.
+        """
+        return self._checked(OPTIONS).decode() if self._find(self.prefix, OPTIONS) else ""
 
     @cached_property
     def rank_table(self) -> Deployment:
