@@ -16,6 +16,7 @@ from autopar.completion.share import share_moves
 from autopar.completion.solve import Solution, solve
 from autopar.completion.space import Space
 from autopar.completion.write import write_replicated, write_solution
+from autopar.completion.zero import keep_states
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
@@ -77,4 +78,5 @@ class Complete:
             place_pins(graph)
         if self.strategy is not None:
             pin_strategy(graph, self.strategy)
+        keep_states(graph)
         return program.with_main(main), solve(graph)

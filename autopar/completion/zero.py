@@ -1,4 +1,4 @@
-"""The presets that keep split what data-parallel processes would hold alike.
+"""What is kept split although data-parallel processes would hold it alike: by presets, by pins.
 
 Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models* (2020):
 stage 1 splits the optimizer's state, stage 2 the gradients too, stage 3 (FSDP) the parameters too.
@@ -8,6 +8,8 @@ a parameter that is whole is gathered behind the update. A parameter that is spl
 it is used, in the forward and again in the backward pass. Nothing is split for being kept split:
 the ops in between compute as data-parallel processes do (`Graph.keep`). The batch is split before
 other presets work (`presets.pin_strategy`).
+
+State that the user pinned does what stage 1 does, for its parameter alone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from autopar.completion.space import Form, bytes_of
 from autopar.completion.spread import Spread
 from autopar.completion.strategy import AxisPreset
 from autopar.completion.update import Update, updates
-from autopar.ir.layout import dim_axes
+from autopar.ir.layout import Origin, dim_axes
 from autopar.ir.program import STORED_ROLES, Value
 
 SMALL_BYTES = 64 * 1024
@@ -47,6 +49,39 @@ def fsdp(graph: Graph, axis: str) -> None:
     Dimensions that another preset splits already are taken only where there is no other.
     """
     _Zero(graph, AxisPreset("fsdp", axis)).run(gradients=True, parameters=True)
+
+
+def keep_states(graph: Graph) -> None:
+    """Lets parameters lie as they would if none of the optimizer's state was pinned.
+
+    The user's pin of a state says how that is stored. Its parameter stays as it is, unless pinned
+    itself: the update works on pieces, and its new value is gathered.
+    """
+    every = [(each, [s for s in each.states if s in graph.annotated]) for each in updates(graph)]
+    pinned = [(update, states) for update, states in every if states]
+    if not pinned:
+        return
+    forms = _forms_without(graph, [state for _, states in pinned for state in states])
+    for update, states in pinned:
+        parameter = update.parameter
+        if graph.pins[parameter] is None:
+            graph.pins[parameter] = forms[parameter]
+            graph.origins[parameter] = Origin("preset", "as if its state wasn't pinned")
+        for state in states:
+            pin_of_state = graph.pins[state] or forms[parameter]
+            for axis in pin_of_state.splits.places.keys() - forms[parameter].splits.places.keys():
+                for gradient in update.gradients:
+                    graph.keep(gradient, axis)
+
+
+def _forms_without(graph: Graph, values: Iterable[int]) -> list[Form]:
+    """Returns the forms of a graph's values if some of the pins weren't there."""
+    pins = list(graph.pins)
+    for value in values:
+        graph.pins[value] = None
+    forms = Spread(graph).forms
+    graph.pins = pins
+    return forms
 
 
 class _Zero:

@@ -229,6 +229,39 @@ def test_what_is_kept_split_is_scattered_once_and_gathered(preset: str, gathers:
     assert moved("adamw", "a=2", preset, "all_gather") == gathers * split - positions
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "none"])
+def test_a_pin_of_state_alone_splits_nothing_else(strategy: str) -> None:
+    """It is what zero1 does, for one parameter."""
+    pins = ["exp_avg*/blocks.0.up.weight=[a,-1]"]
+    pins += ["tokens=[a,-1]", "labels=[a,-1]"] if strategy == "none" else []
+    captured = language("adamw")
+    done = compiled(captured, "a=2", strategy, *pins)
+    values = done.serial.main.values
+    for name, value in values.items():
+        if value.role in ("parameter", "optimizer_state"):
+            assert value.dist is not None
+            split = any(mapping != -1 for mapping in value.dist.dims_mapping)
+            assert split == (name.startswith("exp_avg") and name.endswith("up.weight"))
+    check(captured, done, 1e-5)
+    weight = 4 * captured.weights["blocks.0.up.weight"].numel()
+    by_kind: dict[str, int] = {}
+    for one in collectives(done):
+        by_kind[one.kind] = by_kind.get(one.kind, 0) + one.bytes
+    # Besides the gradients, the loss and the square of the norm's split part are summed.
+    whole = parameter_bytes("adamw") - weight + 2 * 4
+    assert by_kind == {"all_reduce": whole, "reduce_scatter": weight // 2, "all_gather": weight}
+
+
+def test_a_pin_of_state_leaves_the_parameter_to_the_other_pins() -> None:
+    captured = language("adamw")
+    pin = "exp_avg*/blocks.0.[qkvud]*.weight=[a,-1]"
+    free, done = (compiled(captured, "a=2,b=2", "ddp:a,tensor:b", *pins) for pins in ((), (pin,)))
+    for name, value in done.serial.main.values.items():
+        if value.role == "parameter":
+            assert value.dist == free.serial.main.values[name].dist, name
+    check(captured, done, 1e-5)
+
+
 @pytest.mark.parametrize("preset", ["ddp", "zero1", "zero2", "fsdp"])
 def test_gradients_stay_pending_while_they_are_accumulated(preset: str) -> None:
     """The scalar losses of the microbatches don't."""
