@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -34,6 +34,7 @@ class Job:
         device: Where it computes.
         given: The mesh as the user gave it.
         tags: The process groups made so far, by their ranks.
+        talk: The group in which ranks compare what they are about to do, on the CPU.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class Job:
     device: torch.device
     given: MeshLike
     tags: dict[tuple[int, ...], str] = field(default_factory=dict)
+    talk: dist.ProcessGroup | None = None
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once.
@@ -68,6 +70,33 @@ class Job:
         ranks = torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
         return DeviceMesh(self.device.type, ranks, mesh_dim_names=mesh.dim_names)
 
+    def compare_calls(self, digest: int, describe: Callable[[], str]) -> None:
+        """Makes sure that all ranks make the same call; otherwise they would wait for one another.
+
+        Args:
+            digest: Of all that decides which program is run, 63 bits.
+            describe: Says what the call is, for the error.
+
+        Raises:
+            RuntimeFailure: On all ranks, if one of them makes another call.
+        """
+        if self.size == 1:
+            return
+        least = torch.tensor([digest, -digest])
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=self.talk)
+        if least[0] == -least[1]:
+            return
+        calls: list[str] = [""] * self.size
+        dist.all_gather_object(calls, describe(), group=self.talk)
+        ranks: dict[str, list[int]] = {}
+        for rank, call in enumerate(calls):
+            ranks.setdefault(call, []).append(rank)
+        listed = "; ".join(f"rank {_listed(found)}: {call}" for call, found in ranks.items())
+        raise RuntimeFailure(
+            f"the ranks call the module differently: {listed}; every rank has to call it with the"
+            " global batch, in the same mode"
+        )
+
     def _agree(self, deployment: Deployment) -> None:
         if self.size == 1:
             return
@@ -77,8 +106,8 @@ class Job:
         others = [rank for rank, digest in enumerate(found) if digest != found[0]]
         if others:
             raise RuntimeFailure(
-                f"ranks {others} compiled another program than rank 0: every rank must call with"
-                " batches of the same shapes, on the same model in the same mode"
+                f"ranks {others} compiled another program than rank 0: every rank must have the"
+                " same model, options and version of autopar"
             )
 
 
@@ -102,7 +131,13 @@ def connect(given: MeshLike, device: torch.device) -> Job:
     if size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
-    return Job(rank, size, device, given)
+    talk = dist.new_group(backend="gloo") if size > 1 and device.type != "cpu" else None
+    return Job(rank, size, device, given, talk=talk)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+    return ", ".join(map(str, ranks[:4])) + more
 
 
 def choose_device(mesh: MeshLike, tensors: Sequence[Tensor]) -> torch.device:

@@ -50,7 +50,7 @@ Parameters = Literal["dtensor", "local"]
 """What the parameters of a parallel module are."""
 
 Outputs = Literal["global", "dtensor"]
-"""What a parallel module returns."""
+"""What a parallel module returns, unless it is asked for single outputs."""
 
 
 class ParallelModule(nn.Module):
@@ -236,8 +236,9 @@ def parallelize(
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
     parameters: Parameters = "dtensor",
-    outputs: Outputs = "global",
+    outputs: Outputs | Sequence[str] = "global",
     seed: int = 0,
+    torch_compile: bool = False,
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
 ) -> ParallelModule:
@@ -266,8 +267,13 @@ def parallelize(
             however is best; clip with the module's own `clip_grad_norm_`.
             In a job of one process, parameters are plain and whole.
         outputs: `global`: whole tensors, on every rank. `dtensor`: outputs that are split come as
-            DTensors, so that nothing is gathered; others as whole tensors.
+            DTensors, so that nothing is gathered; others as whole tensors. A list of names, as
+            `["loss"]`: these are whole, and the others None; they are neither gathered nor kept,
+            nor computed where the rest doesn't need them. An output is called by its key or
+            field, else `output`, or `output.0` in a tuple. A call that returns none of them, as
+            one without labels, returns all.
         seed: What dropout depends on: each call draws anew, the same on any mesh.
+        torch_compile: Whether the programs run through `torch.compile`.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
 
@@ -282,26 +288,35 @@ def parallelize(
     _check_strategy(strategy, options.mesh)
     device = choose_device(mesh, [*model.parameters(), *model.buffers()])
     job = connect(mesh, device)
-    placed = parameters == "dtensor" and job.size > 1
     options = replace(options, phases_apart=True)
-    runner = Runner(_skeleton(model), options, job, placed=placed, whole=outputs == "global")
+    runner = Runner(
+        _skeleton(model),
+        options,
+        job,
+        placed=parameters == "dtensor" and job.size > 1,
+        whole=outputs != "dtensor",
+        outputs=() if isinstance(outputs, str) else outputs,
+        torch_compile=torch_compile,
+    )
     modules, own = model.modules(), model.parameters()
     modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))
     runner.variant(modes, *call_arguments(example_inputs))
     if job.rank == 0 and runner.layouts.moved:
         warnings.warn(_moved_text(runner.layouts), stacklevel=2)
+    if job.rank == 0 and runner.gathered and runner.has_loss:
+        warnings.warn(_gathered_text(runner.gathered), stacklevel=2)
     return _instance(model, runner, seed)
 
 
 def _check_options(
-    mesh: MeshLike, parameters: Parameters, outputs: Outputs, placement: Placement
+    mesh: MeshLike, parameters: Parameters, outputs: Outputs | Sequence[str], placement: Placement
 ) -> None:
-    for name, value, known in (
-        ("parameters", parameters, get_args(Parameters)),
-        ("outputs", outputs, get_args(Outputs)),
-    ):
-        if value not in known:
-            raise InvalidInputError(f"{name}={value!r}; give {' or '.join(map(repr, known))}")
+    if parameters not in get_args(Parameters):
+        raise InvalidInputError(f"parameters={parameters!r}; give 'dtensor' or 'local'")
+    if isinstance(outputs, str) and outputs not in get_args(Outputs):
+        raise InvalidInputError(
+            f"outputs={outputs!r}; give 'global', 'dtensor', or a list of outputs, as [{outputs!r}]"
+        )
     if isinstance(mesh, DeviceMesh) and placement != "identity":
         raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
 
@@ -313,9 +328,17 @@ def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
         if each.preset in ("zero1", "zero2"):
             raise InvalidInputError(
                 f"strategy {strategy!r}: {each.preset} splits the optimizer's state, which is the"
-                " user's here and lies as parameters do; use fsdp, or autopar.compile() with the"
-                " optimizer"
+                f" user's here and lies as parameters do; use {_with_fsdp(strategy, mesh)!r}, which"
+                " splits parameters, gradients and state, or autopar.compile() with the optimizer"
             )
+
+
+def _with_fsdp(strategy: str, mesh: ProcessMesh) -> str:
+    zero = ("zero1", "zero2")
+    return ",".join(
+        str(replace(each, preset="fsdp") if each.preset in zero else each)
+        for each in parse_strategy(strategy, mesh)
+    )
 
 
 def _instance(model: nn.Module, runner: Runner, seed: int) -> ParallelModule:
@@ -389,6 +412,15 @@ def _refusing(name: str) -> Callable[..., Any]:
         )
 
     return refuse
+
+
+def _gathered_text(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return (
+        f"the model returns a loss and {listed}, which is gathered on every rank in each call; if"
+        " the loss is all that you need of it, name it in outputs=, as outputs=['loss'], and with"
+        " outputs='dtensor' the others are left split"
+    )
 
 
 def _moved_text(layouts: Layouts) -> str:

@@ -7,6 +7,7 @@ batches, take that as given.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import apply_pins
 from autopar.frontend.torch import Differentiable, capture_differentiable
-from autopar.frontend.torch.batch import Path, Structure, flatten, input_label
-from autopar.ir.errors import InvalidInputError
+from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
+from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Program, Value
 from autopar.parallel.job import Job
-from autopar.parallel.layouts import placeable
+from autopar.parallel.layouts import is_split, placeable
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 
@@ -77,9 +78,12 @@ class Runner:
         job: The ranks.
         placed: Whether parameters have to have placements.
         whole: Whether outputs are whole on every rank; otherwise they are left split.
+        outputs: Names of the outputs that are asked for; with none, all of them.
+        torch_compile: Whether the programs run through `torch.compile`.
 
     Attributes:
         layouts: How parameters are laid out.
+        gathered: Names of the first variant's outputs that are split before they are returned.
         mesh: The mesh of DTensors; None in a job of one process.
         variants: By what they were compiled for.
         first: The first variant.
@@ -93,17 +97,32 @@ class Runner:
         *,
         placed: bool,
         whole: bool,
+        outputs: Sequence[str] = (),
+        torch_compile: bool = False,
     ) -> None:
         self.skeleton = skeleton
         self.options = options
         self.job = job
         self.placed = placed
         self.whole = whole
+        self.outputs = tuple(outputs)
+        self.torch_compile = torch_compile
         self.layouts = Layouts()
+        self.gathered: tuple[str, ...] = ()
         self.variants: dict[Any, Variant] = {}
         self.first: Variant | None = None
         self.mesh: DeviceMesh | None = None
         self._label = input_label(skeleton)
+        self._digests: dict[Any, int] = {}
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the first variant returns a number that has gradients."""
+        if self.first is None:
+            return False
+        captured = self.first.captured
+        values = captured.program.main.values
+        return any(not values[captured.outputs[at]].global_shape for at in captured.tangents)
 
     def variant(
         self, modes: Modes, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -115,10 +134,12 @@ class Runner:
             args, kwargs: The arguments of the call.
 
         Raises:
-            AutoparError: If the model doesn't take them, or has no static program for them.
+            AutoparError: If the model doesn't take them, or has no static program for them, or
+                another rank makes another call.
         """
         call, tensors = flatten((args, dict(kwargs)), self._named)
         key = self._key(modes, call, tensors)
+        self._compare(key, modes, call, tensors)
         if key not in self.variants:
             self._check_call(args, kwargs)
             if len(self.variants) == MANY:
@@ -144,6 +165,17 @@ class Runner:
             self._autocast(),
         )
 
+    def _compare(self, key: Any, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> None:
+        """Makes sure that the other ranks make this call too."""
+
+        def describe() -> str:
+            return _described(modes, call, tensors)
+
+        if key not in self._digests:
+            text = f"{describe()} {key[2:]}"
+            self._digests[key] = int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
+        self.job.compare_calls(self._digests[key], describe)
+
     def _autocast(self) -> torch.dtype | None:
         kind = self.job.device.type
         return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
@@ -158,6 +190,15 @@ class Runner:
                 f"{name} can't be called like this: {error}; it takes {signature}"
             ) from error
 
+    def _check_outputs(self, labels: Sequence[str]) -> None:
+        """Refuses names of outputs that the first call doesn't return."""
+        for name in self.outputs:
+            if not any(is_among(label, (name,)) for label in labels):
+                raise InvalidInputError(
+                    f"outputs={list(self.outputs)}: the model returns no tensor {name!r}, only"
+                    f" {', '.join(labels)}{near_misses(name, labels)}"
+                )
+
     def _compile(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Variant:
         for module, training in zip(self.skeleton.modules(), modes.training, strict=True):
             module.training = training
@@ -170,12 +211,23 @@ class Runner:
             mesh=self.options.mesh,
             differentiate=torch.is_grad_enabled(),
             autocast=self._autocast(),
+            outputs=self.outputs,
         )
+        if self.first is None:
+            self._check_outputs(captured.structure.labels)
         compiled = self._compiled(captured)
         groups = self.job.groups(compiled.deployment)
         if self.first is None:
             self.mesh = self.job.device_mesh(compiled.deployment, self.options.mesh)
-        variant = Variant(captured, compiled, self.job.rank, groups, self.job.device, self.mesh)
+        variant = Variant(
+            captured,
+            compiled,
+            self.job.rank,
+            groups,
+            self.job.device,
+            self.mesh,
+            torch_compile=self.torch_compile,
+        )
         if self.first is None:
             self.first = variant
             placement = tuple(entry.process_id for entry in compiled.deployment.ranks)
@@ -215,6 +267,12 @@ class Runner:
             if value.role == "parameter" and value.dist is not None and self.first is None:
                 self.layouts.wanted[name] = value.dist
                 self.layouts.stored[name] = placeable(value.dist) if self.placed else value.dist
+        if self.first is None and self.whole:
+            self.gathered = tuple(
+                label
+                for label, name in zip(captured.structure.labels, captured.outputs, strict=True)
+                if (dist := values[name].dist) is not None and is_split(dist)
+            )
         for at, name in enumerate(captured.outputs):
             found = values[name].dist
             if not self.whole and found is not None:
@@ -235,6 +293,19 @@ class Runner:
         return _changed(
             completed, {name: replace(values[name], dist=dist) for name, dist in changed.items()}
         )
+
+
+def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> str:
+    """Returns what a call is, in words."""
+    parts = [
+        f"{label} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}"
+        for label, each in zip(call.labels, tensors, strict=True)
+    ]
+    plain = (bool, int, float, str)
+    parts.extend(repr(leaf) for leaf in call.rest() if isinstance(leaf, plain))
+    mode = "train" if modes.training[0] else "eval"
+    gradients = "with" if torch.is_grad_enabled() else "without"
+    return f"{', '.join(parts)}, in {mode} mode, {gradients} gradients"
 
 
 def _changed(program: Program, values: Mapping[str, Value]) -> Program:

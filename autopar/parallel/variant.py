@@ -24,6 +24,7 @@ from autopar.runtime.groups import Group
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import port_box, seed_input
 from autopar.runtime.specialize import specialize_functions
+from autopar.runtime.torch_compile import through_torch_compile
 
 Code = Callable[..., tuple[Tensor, ...]]
 
@@ -88,6 +89,7 @@ class Variant:
         groups: Its process groups.
         device: Where it computes.
         mesh: The mesh of DTensors; None in a job of one process.
+        torch_compile: Whether the programs run through `torch.compile`.
 
     Attributes:
         captured: The module as it was captured.
@@ -105,6 +107,8 @@ class Variant:
         groups: Mapping[str, Group],
         device: torch.device,
         mesh: DeviceMesh | None,
+        *,
+        torch_compile: bool = False,
     ) -> None:
         self.captured = captured
         self.deployment = deployment = compiled.deployment
@@ -127,7 +131,8 @@ class Variant:
         }
 
         def code(half: Program) -> Code:
-            return emit(specialize_functions(half, coords), groups, device).forward
+            module = emit(specialize_functions(half, coords), groups, device)
+            return through_torch_compile(module, whole=True) if torch_compile else module.forward
 
         late = set(wiring.tangents.values())
         early = program.main.outputs[: wiring.outputs]

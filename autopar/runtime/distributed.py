@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, fx
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar import __version__
@@ -26,12 +26,11 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.batches import label_batch
-from autopar.runtime.emit import GUARD, emit
+from autopar.runtime.emit import emit
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
 from autopar.runtime.initialize import MakeModel, initialize
-from autopar.runtime.kernels import is_fused_step
 from autopar.runtime.outputs import Gathering, Side
 from autopar.runtime.ports import (
     Arrays,
@@ -48,6 +47,7 @@ from autopar.runtime.ports import (
 from autopar.runtime.processes import Processes
 from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
+from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import InPlace
 from autopar.runtime.weights import WeightFile, weight_paths
 
@@ -279,26 +279,8 @@ class Session:
         whole = not self.program.main.aliases
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
-            _compiled(module, whole) if compiled else module.forward
+            through_torch_compile(module, whole) if compiled else module.forward
         )
-
-
-def _compiled(module: fx.GraphModule, whole: bool) -> Callable[..., tuple[Tensor, ...]]:
-    """Returns a module that runs through `torch.compile`.
-
-    Args:
-        module: What `emit` returned.
-        whole: Whether it must be one graph. A guard looks at a value, and fused steps of optimizers
-            are kernels already, that torch can't trace: they run between graphs.
-    """
-    for each in module.modules():
-        if isinstance(each, fx.GraphModule):
-            for node in each.graph.nodes:
-                op = node.meta.get("op")
-                if op is not None and (op.kind == GUARD or is_fused_step(op.kind)):
-                    node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
-            each.recompile()
-    return torch.compile(module, fullgraph=whole)
 
 
 def choose_device(backend: str, processes: Processes) -> torch.device:

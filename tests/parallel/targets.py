@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 import autopar
 from autopar.runtime.processes import Processes
-from tests.parallel.tiny import adamw, loss_of, tiny, tokens, train
+from tests.parallel.tiny import Scored, adamw, loss_of, tiny, tokens, train
 
 
 def join(processes: Processes) -> None:
@@ -186,15 +186,62 @@ def mismatched(folder: Path) -> str:
     return ""
 
 
-def diverged(folder: Path) -> str:
-    """Returns what a call says to batches of different shapes on the ranks."""
+def diverged(folder: Path) -> list[str]:
+    """Returns what calls say to batches of different shapes on the ranks, and to other modes.
+
+    Of the first, both shapes are new; then one rank knows its shape, then both do.
+    """
     del folder
     parallel = quietly(tiny(), mesh="dp=2")
+    parallel(tokens(0, batch=6))
+    rank = dist.get_rank()
+    said = [_refused(parallel, tokens(0, batch=2 + rank)), _refused(parallel, tokens(0, 6 + rank))]
+    parallel(tokens(0, batch=7))
+    said.append(_refused(parallel, tokens(0, batch=6 + rank)))
+    parallel.train(rank == 0)
+    said.append(_refused(parallel, tokens(0, batch=6)))
+    return said
+
+
+def _refused(parallel: nn.Module, ids: Tensor) -> str:
     try:
-        parallel(tokens(0, batch=2 + dist.get_rank()))
+        parallel(ids)
     except autopar.AutoparError as error:
         return str(error)
     return ""
+
+
+def losses_alone(folder: Path) -> str:
+    """Trains with the loss as the only output, and with all of them; returns what differs."""
+    del folder
+    gathers = []
+    problems = []
+    for outputs in (["loss"], "global"):
+        alone = Scored()
+        parallel = quietly(alone, mesh="dp=2", strategy="ddp:dp", outputs=outputs)
+        found, wanted = parallel(tokens(0)), alone(tokens(0))
+        if (found["logits"] is None) == (outputs == "global"):
+            problems.append(f"{outputs}: the logits are {type(found['logits'])}")
+        found["loss"].backward()
+        wanted["loss"].backward()
+        for mine, theirs in zip(parallel.parameters(), alone.parameters(), strict=True):
+            assert isinstance(mine.grad, DTensor)
+            torch.testing.assert_close(mine.grad.full_tensor(), theirs.grad)
+        first = parallel._parallel.runner.first
+        assert first is not None
+        kinds = [op.kind for op in first.deployment.programs[0].main.ops]
+        gathers.append(kinds.count("comm.all_gather"))
+    # The loss is a sum; the logits, and where they are largest, have to be gathered.
+    return "\n".join(problems) if gathers == [0, 2] else f"all_gathers: {gathers}"
+
+
+def through_torch_compile(folder: Path) -> str:
+    """Trains through `torch.compile`; returns what differs."""
+    del folder
+    alone = tiny()
+    parallel = quietly(tiny(), mesh="tp=2", strategy="tensor:tp", torch_compile=True)
+    found = train(parallel, adamw(parallel))
+    return "\n".join(differences(found, train(alone, adamw(alone)), parallel, alone))
 
 
 CHECKS: Mapping[str, Callable[[Path], Any]] = {
@@ -208,4 +255,6 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "handed": handed,
     "mismatched": mismatched,
     "diverged": diverged,
+    "losses_alone": losses_alone,
+    "through_torch_compile": through_torch_compile,
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import autopar
-from tests.parallel.tiny import adamw, loss_of, tiny, tokens, train
+from tests.parallel.tiny import Scored, adamw, loss_of, tiny, tokens, train
 
 
 class Branches(nn.Module):
@@ -198,10 +198,26 @@ def test_wrong_calls_are_refused() -> None:
         parallel.double()
     with pytest.raises(autopar.AutoparError, match=r"parameters='sharded'; give 'dtensor' or"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="1", parameters="sharded")
-    with pytest.raises(autopar.AutoparError, match=r"zero1 splits the optimizer's state"):
+    with pytest.raises(autopar.AutoparError, match=r"zero1 .* use 'fsdp:dp', which"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="dp=1", strategy="zero1:dp")
     with pytest.raises(autopar.AutoparError, match=r"job has 1 processes but .* torchrun .* 2,"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="2")
+
+
+def test_outputs_that_nobody_asks_for_are_left_out() -> None:
+    model = Scored()
+    parallel = autopar.parallelize(model, tokens(0), mesh="1", outputs=["loss"])
+    found, wanted = parallel(tokens(0)), model(tokens(0))
+    assert found["logits"] is None
+    assert found["rest"] == (None, None)
+    torch.testing.assert_close(found["loss"], wanted["loss"])
+    torch.testing.assert_close(parallel(tokens(0), scored=False), model(tokens(0), scored=False))
+    within = autopar.parallelize(model, tokens(0), mesh="1", outputs=["loss", "rest"])
+    assert torch.equal(within(tokens(0))["rest"][0], wanted["rest"][0])
+    with pytest.raises(autopar.AutoparError, match=r"no tensor 'los', .*did you mean loss"):
+        autopar.parallelize(model, tokens(0), mesh="1", outputs=["los"])
+    with pytest.raises(autopar.AutoparError, match=r"outputs='loss'; .* as \['loss'\]"):
+        autopar.parallelize(model, tokens(0), mesh="1", outputs="loss")
 
 
 class Opaque(nn.Module):

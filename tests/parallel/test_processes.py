@@ -17,20 +17,25 @@ SECONDS = 300.0
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     """One job for all: training, states in and out, accumulation, dropout, and what is refused."""
-    same = ("tensor", "checkpointed", "whole", "accumulated", "handed")
+    same = ("tensor", "checkpointed", "whole", "accumulated", "handed", "losses_alone")
     names = (*same, "dropped", "mismatched", "diverged")
     first, second = run_ranks(2, targets.several, tmp_path, names, seconds=SECONDS)
     assert first == second
     assert {name: first[name] for name in same} == dict.fromkeys(same, "")
     assert "the job has 2 processes but ProcessMesh(dp=2, tp=2) has 4" in first["mismatched"]
-    assert "ranks [1] compiled another program than rank 0" in first["diverged"]
+    for said, (mine, theirs) in zip(
+        first["diverged"], ((2, 3), (6, 7), (6, 7), (6, 6)), strict=True
+    ):
+        assert f"rank 0: ids int64[{mine}, 6], in train mode" in said
+        assert f"rank 1: ids int64[{theirs}, 6], in" in said
+    assert "rank 1: ids int64[6, 6], in eval mode" in first["diverged"][-1]
     alone = autopar.parallelize(tiny(dropout=0.5), tokens(0), mesh="1")
     for found in first["dropped"]:
         torch.testing.assert_close(torch.tensor(found), alone(tokens(0)).detach())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "name"), [(2, "fsdp"), (4, "2x2")])
+@pytest.mark.parametrize(("ranks", "name"), [(2, "fsdp"), (4, "2x2"), (2, "through_torch_compile")])
 def test_a_loop_of_the_user_trains_it_like_the_original(
     tmp_path: Path, ranks: int, name: str
 ) -> None:

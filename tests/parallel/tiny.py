@@ -53,6 +53,21 @@ class TinyGPT(nn.Module):
         return out
 
 
+class Scored(nn.Module):
+    """Returns its loss beside the logits, as models of `transformers` do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = tiny()
+
+    def forward(self, ids: Tensor, scored: bool = True) -> dict[str, Any]:
+        logits = self.model(ids)
+        if not scored:
+            return {"logits": logits}
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        return {"loss": loss, "logits": logits, "rest": (logits.argmax(-1), "text")}
+
+
 def tiny(dropout: float = 0.0) -> TinyGPT:
     """Returns the model, the same every time."""
     torch.manual_seed(0)

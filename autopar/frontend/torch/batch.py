@@ -161,6 +161,30 @@ def output_labels(paths: Sequence[Sequence[Any]]) -> list[str]:
     return labels
 
 
+def only(outputs: Any, names: Sequence[str]) -> Any:
+    """Returns what a model returns with None in place of all that nobody asks for.
+
+    Args:
+        outputs: A pytree.
+        names: What is asked for, as `output_labels` calls it: a tensor, or all within an entry. If
+            there is no tensor among that, all is returned.
+    """
+    paths, spec = pytree.tree_flatten_with_path(outputs)
+    labels = output_labels([path for path, _ in paths])
+    asked = [
+        leaf if is_among(name, names) else None
+        for name, (_, leaf) in zip(labels, paths, strict=True)
+    ]
+    if not any(isinstance(leaf, Tensor) for leaf in asked):
+        return outputs
+    return pytree.tree_unflatten(asked, spec)
+
+
+def is_among(label: str, names: Sequence[str]) -> bool:
+    """Whether a label is one of these names, or lies within one: `cache.0` within `cache`."""
+    return any(label == name or label.startswith(f"{name}.") for name in names)
+
+
 def _key(key: Any) -> Any:
     for name in ("idx", "key", "name"):
         if hasattr(key, name):

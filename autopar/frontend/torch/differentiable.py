@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
-from autopar.frontend.torch.batch import Structure
+from autopar.frontend.torch.batch import Structure, only
 from autopar.frontend.torch.fake import fake_like, fake_model
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.stitch import Inputs, Step, summed
@@ -65,6 +65,7 @@ def capture_differentiable(
     mesh: ProcessMesh | None = None,
     differentiate: bool = True,
     autocast: torch.dtype | None = None,
+    outputs: Sequence[str] = (),
 ) -> Differentiable:
     """Captures `model(*args, **kwargs)` and its derivative.
 
@@ -76,6 +77,8 @@ def capture_differentiable(
         mesh: The mesh to compile for, which marks in the model that name none are on.
         differentiate: Whether gradients are computed at all.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
+        outputs: The outputs that are asked for, by name; the others are None. If the model returns
+            none of these, or nothing is named, all of them.
 
     Raises:
         AnnotationError: If a mark in the model doesn't fit its tensor or the mesh.
@@ -89,8 +92,9 @@ def capture_differentiable(
         context = nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
         args, kwargs = call.rebuild(given)
         with torch.set_grad_enabled(differentiate), context:
+            found = only(module(*args, **kwargs), outputs)
             # Of an output that shares memory with an input, torch drops the gradient.
-            return pytree.tree_map_only(Tensor, torch.clone, module(*args, **kwargs))
+            return pytree.tree_map_only(Tensor, torch.clone, found)
 
     joint = capture_joint(fake, compute, whole)
     _check_outputs(joint.structure)

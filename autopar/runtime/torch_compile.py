@@ -1,0 +1,29 @@
+"""Runs what is emitted through `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, fx
+
+from autopar.runtime.emit import GUARD
+from autopar.runtime.kernels import is_fused_step
+
+
+def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns a module that runs through `torch.compile`.
+
+    Args:
+        module: What `emit` returned.
+        whole: Whether it must be one graph. A guard looks at a value, and fused steps of optimizers
+            are kernels already, that torch can't trace: they run between graphs.
+    """
+    for each in module.modules():
+        if isinstance(each, fx.GraphModule):
+            for node in each.graph.nodes:
+                op = node.meta.get("op")
+                if op is not None and (op.kind == GUARD or is_fused_step(op.kind)):
+                    node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
+            each.recompile()
+    return torch.compile(module, fullgraph=whole)
