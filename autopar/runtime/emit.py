@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Arg, Function, Op, Program, Ref
-from autopar.runtime.communication import COLLECTIVES, can_start, start_sum, wait
+from autopar.runtime.communication import COLLECTIVES, can_start, end_sum, start_sum
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
 from autopar.runtime.joining import joined, runs
@@ -119,7 +119,8 @@ class _Body:
         """Returns the node that holds a value, which is read now: a started sum is awaited."""
         if name in self.started:
             op, pending = self.started.pop(name), self.nodes[name]
-            self.bind(name, self._node(op, "call_function", wait, (pending,)), op)
+            args = (pending, len(self.function.values[name].shape), self._group(op))
+            self.bind(name, self._node(op, "call_function", end_sum, args), op)
         return self.nodes[name]
 
     def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
@@ -212,7 +213,7 @@ class _Body:
         function = COLLECTIVES.get(op.kind)
         if function is None:
             raise RuntimeFailure(f"{op.loc}: unknown collective {op.kind}")
-        group = self.emitter.groups.get(str(op.arg("group")))
+        group = self._group(op)
         if group is None:
             raise RuntimeFailure(
                 f"{op.loc}: {op.kind} -> %{op.results[0]} runs in group {op.arg('group')!r}, which"
@@ -228,9 +229,12 @@ class _Body:
             kwargs = {**given, "group": group}
             self.bind(name, self._node(op, "call_function", function, (tensor,), kwargs), op)
 
+    def _group(self, op: Op) -> Group | None:
+        return self.emitter.groups.get(str(op.arg("group")))
+
     def _can_start(self, op: Op) -> bool:
         """Whether an op is a sum that runs beside others."""
-        group = self.emitter.groups.get(str(op.arg("group")))
+        group = self._group(op)
         value = self.function.values[op.results[0]]
         if group is None or 0 in value.shape:
             return False

@@ -12,10 +12,14 @@ from autopar.ir.layout import block_size
 from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg, Op, Ref
 from autopar.ir.window import Redistribution, Window
+from autopar.runtime.communication import SHORT
 from autopar.runtime.kernels import TORCH_DTYPES
 
 EVERY_SIZE = ("f32", "bool", "c64")
 """Dtypes with which all sizes of blocks are tried; with the others, few uneven ones."""
+
+LONG = (SHORT // 2 + 1, 1)
+"""A shape that two members don't gather to reduce it, however small its elements are."""
 
 
 def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
@@ -92,8 +96,8 @@ def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     for dtype in TORCH_DTYPES:
         ordered = () if TORCH_DTYPES[dtype].is_complex else ("max", "min")
         for monoid in ("sum", "prod", *ordered, "any", "all"):
-            yield _op("all_reduce", monoid=monoid), _tensors(dtype, [(3, 4)] * ranks)
-            yield _op("all_reduce", monoid=monoid), _tensors(dtype, [()] * ranks)
+            for shape in ((3, 4), (), *((LONG,) if dtype in EVERY_SIZE else ())):
+                yield _op("all_reduce", monoid=monoid), _tensors(dtype, [shape] * ranks)
             for size in _sizes(dtype, ranks):
                 for dim in (0, 1) if dtype in EVERY_SIZE else (1,):
                     shape = (size, 3) if dim == 0 else (3, size)
@@ -104,9 +108,9 @@ def _reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
 def _special_reductions(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
     """NaN and infinities, on each rank once, and what few backends can add up."""
     for dtype in ("f32", "f64", "f16", "bf16", "f8e5m2"):
-        for monoid in ("max", "min"):
+        for monoid, shape in itertools.product(("max", "min"), ((6,), LONG[:1])):
             for at in range(ranks):
-                tensors = _tensors(dtype, [(6,)] * ranks)
+                tensors = _tensors(dtype, [shape] * ranks)
                 tensors[at][0] = float("nan")
                 tensors[at][1] = float("inf")
                 tensors[at][2] = float("-inf")

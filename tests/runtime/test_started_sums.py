@@ -43,9 +43,10 @@ def test_a_sum_is_awaited_where_it_is_read_first() -> None:
     targets = [node.target for node in module().graph.nodes if node.op == "call_function"]
     words = [getattr(target, "_opname", None) or target.__name__ for target in targets]
     assert words == [
-        *("neg", "start_sum", "exp", "start_sum", "wait", "add", "wait", "add", "exp", "_view"),
-        *("start_sum", "wait", "neg", "start_sum", "all_reduce"),
-        *("start_sum", "wait", "wait"),
+        *("neg", "start_sum", "exp", "start_sum", "end_sum", "add", "end_sum", "add", "exp"),
+        "_view",
+        *("start_sum", "end_sum", "neg", "start_sum", "all_reduce"),
+        *("start_sum", "end_sum", "end_sum"),
     ]
 
 
