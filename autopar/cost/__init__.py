@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from autopar.cost.buffers import Buffer, Execution, Lifetimes, lifetimes
 from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.evaluation import Evaluation, OpCost, evaluate
+from autopar.cost.memory import CPU, CUDA, EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.cost.reshard import Move, Reshard, ReshardPlanner, plan_reshard
 from autopar.cost.roofline import local_bytes, local_flops, op_seconds
 
 __all__ = [
+    "CPU",
+    "CUDA",
+    "EXACT",
+    "Allocator",
+    "Buffer",
     "Cluster",
     "CommunicationModel",
+    "Evaluation",
+    "Execution",
+    "Lifetimes",
     "LinkLevel",
+    "MemoryTimeline",
     "Move",
+    "OpCost",
     "Reshard",
     "ReshardPlanner",
+    "evaluate",
+    "lifetimes",
     "local_bytes",
     "local_flops",
+    "memory_timeline",
     "op_seconds",
     "plan_reshard",
 ]

@@ -7,7 +7,7 @@ the hosts. So along the last axis of an identity placement neighbours share the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.evaluation import COLLECTIVE_SECONDS
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping.traffic import Traffic
@@ -103,23 +104,12 @@ def cheapest_order(
     for order in permutations(mesh.dim_names):
         model = CommunicationModel(cluster, mesh, order)
         seconds = sum(
-            each.count * SECONDS[each.kind](model, each.nbytes, each.axes) for each in volume
+            each.count * COLLECTIVE_SECONDS[each.kind](model, each.nbytes, each.axes)
+            for each in volume
         )
         if seconds < least:
             best, least = order, seconds
     return best
-
-
-SECONDS: Mapping[str, Callable[[CommunicationModel, float, Sequence[str]], float]] = {
-    "comm.all_reduce": CommunicationModel.all_reduce,
-    "comm.all_gather": CommunicationModel.all_gather,
-    "comm.reduce_scatter": CommunicationModel.reduce_scatter,
-    "comm.all_to_all": CommunicationModel.all_to_all,
-    "comm.broadcast": CommunicationModel.broadcast,
-    "comm.redistribute": CommunicationModel.point_to_point,
-    "comm.permute": CommunicationModel.point_to_point,
-}
-"""The time of each kind of collective, as a function of (model, bytes, axes)."""
 
 
 def _listed(text: str) -> tuple[int, ...]:

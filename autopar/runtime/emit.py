@@ -21,14 +21,16 @@ import torch
 from torch import fx, nn
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.joining import runs
 from autopar.ir.program import Arg, Function, Op, Program, Ref
+from autopar.ir.storage import Storage
+from autopar.ir.updates import Mutation, Writes, plan_writes
 from autopar.runtime.communication import COLLECTIVES, can_start, end_sum, start_sum
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
-from autopar.runtime.joining import joined, runs
+from autopar.runtime.joining import joined
 from autopar.runtime.kernels import TORCH_DTYPES, kernel, signature, to_torch
-from autopar.runtime.storage import Storage
-from autopar.runtime.updates import InPlace, Mutation, Writes, plan_writes
+from autopar.runtime.updates import InPlace
 
 GUARD = "guard"
 """The kind of the op on the node that calls a guard."""

@@ -18,6 +18,7 @@ import torch
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
 from autopar.ir.foreign import FUNCTIONAL, SEEDED
+from autopar.ir.kernel_memory import ALONE, DENSE, DENSE_ROWS, TORCH_NAMESPACES, overload
 from autopar.ir.ops.optimizer import FUSED_STEPS
 from autopar.ir.program import Arg, DType, Ref
 from autopar.runtime.attention import ELSEWHERE, by_device
@@ -51,9 +52,6 @@ IR_DTYPES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTY
 """The IR's name of each torch dtype."""
 
 Kernel = Callable[..., Any]
-
-_TORCH = ("aten", "prims", "quantized_decomposed")
-"""The namespaces of torch's own ops."""
 
 _OWN: Mapping[str, Kernel] = {**OWN_OPS, **RANDOM_OPS}
 
@@ -93,7 +91,7 @@ def kernel(kind: str) -> Kernel:
         written = _overload(kind.removeprefix(FUNCTIONAL))
         return foreign(written, written._schema, functional=True)
     found: Kernel = _overload(kind)
-    if kind.partition(".")[0] not in _TORCH:
+    if kind.partition(".")[0] not in TORCH_NAMESPACES:
         return foreign(found, found._schema)  # type: ignore[attr-defined]
     if kind in _STRIDES:
         found = _with_strides(found, _STRIDES[kind])
@@ -126,57 +124,20 @@ def signature(kind: str) -> Signature:
     return Signature(positional, keyword, "device" in keyword)
 
 
-@cache
-def may_alias(kind: str) -> bool:
-    """Returns whether a result of an op may share memory with an operand.
-
-    Kernels of torch say so in their schemas, but for composite ones, which may return an operand
-    as it is. Others might do anything.
-
-    Raises:
-        InvalidInputError: If there is no such kernel.
-    """
-    if kind in _VIEWS or kind in _OWN or kind.partition(".")[0] not in _TORCH:
-        return True
-    found = _overload(kind)
-    returned = any(each.alias_info is not None for each in found._schema.returns)
-    return returned or bool(found._can_decompose())
-
-
-@cache
-def written_arguments(kind: str) -> tuple[str, ...]:
-    """Returns the arguments that the in-place form of an op writes its results into, in order.
-
-    Nothing if torch has no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
-
-    Raises:
-        InvalidInputError: If there is no such kernel.
-    """
-    strict = kind in _STRIDES and kind not in _FUSED
-    if kind in _VIEWS or strict or not kind.startswith("aten."):
-        return ()
-    name, _, overload = kind.removeprefix("aten.").rpartition(".")
-    form = getattr(getattr(torch.ops.aten, f"{name}_", None), overload, None)
-    if form is None:
-        return ()
-    arguments = form._schema.arguments
-    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
-
-
 def is_fused_step(kind: str) -> bool:
     """Returns whether an op is an optimizer's step in one kernel."""
-    return kind in _FUSED
+    return kind in FUSED_STEPS
 
 
 @cache
 def in_place_kernel(kind: str) -> Kernel:
-    """Returns the in-place form of an op that has `written_arguments`.
+    """Returns the in-place form of an op that has one (see `written_arguments`).
 
     What fused steps write must be contiguous; gradients may have any strides.
     """
     name, _, overload = kind.rpartition(".")
     found = _overload(f"{name}_.{overload}")
-    return _with_dense_gradients(found) if kind in _FUSED else found
+    return _with_dense_gradients(found) if kind in FUSED_STEPS else found
 
 
 def to_torch(arg: Arg) -> Any:
@@ -195,19 +156,17 @@ def to_torch(arg: Arg) -> Any:
 
 
 def _overload(kind: str) -> Any:
-    namespace, _, rest = kind.partition(".")
-    name, _, overload = rest.rpartition(".")
-    library = getattr(torch.ops, namespace, None) if namespace and name else None
-    packet = getattr(library, name, None)
-    found = getattr(packet, overload, None) if packet is not None else None
+    found = overload(kind)
     if found is None:
-        raise InvalidInputError(_unknown(kind, namespace, packet))
+        raise InvalidInputError(_unknown(kind))
     return found
 
 
-def _unknown(kind: str, namespace: str, packet: Any) -> str:
+def _unknown(kind: str) -> str:
+    name = kind.rpartition(".")[0]
+    namespace, _, rest = name.partition(".")
+    packet = getattr(getattr(torch.ops, namespace, None), rest, None) if rest else None
     if packet is not None:
-        name = kind.rpartition(".")[0]
         return f"op {kind}: {name} has the overloads {', '.join(packet.overloads())}"
     if namespace in ("comm", "call", "repeat", "barrier"):
         return f"op {kind} is carried out by the executor, not by a kernel"
@@ -274,14 +233,6 @@ def _dense_rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if not tensor.ndim or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-_FUSED = frozenset(
-    f"aten._fused_{name}.{overload}"
-    for name in ("adam", "adamw", "sgd", "adagrad")
-    for overload in ("default", "tensor_lr")
-)
-"""Steps of optimizers, which go over the memory of a parameter and its gradient side by side."""
-
-
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor that begins where its memory does."""
     return (
@@ -291,44 +242,12 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-# These ignore strides on the CPU: they refuse tensors that aren't contiguous, or read them wrong
-# without a word.
 _STRIDES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "aten.native_layer_norm_backward.default": _dense,
-    "aten.native_group_norm.default": _dense,
-    "aten.native_group_norm_backward.default": _dense,
-    "aten.nll_loss2d_backward.default": _dense,
-    "aten._weight_int8pack_mm.default": _dense,
-    "aten.view.dtype": _dense,
-    "aten._linalg_det.default": _dense,
-    "aten._grouped_mm.default": _dense,
-    "aten._scaled_mm.default": _dense,
-    "aten._linalg_slogdet.default": _dense,
-    "aten._masked_softmax.default": _dense,
-    "aten._pdist_forward.default": _dense,
-    "aten._pdist_backward.default": _dense,
-    "aten._weight_norm_interface.default": _dense,
-    "aten._weight_norm_interface_backward.default": _dense,
-    "aten.view_copy.dtype": _dense,
-    "aten.isin.Tensor_Tensor": _dense,
-    "aten.adaptive_max_pool3d_backward.default": _dense,
-    "aten._embedding_bag.default": _dense,
-    "aten._embedding_bag_forward_only.default": _dense,
-    "aten._embedding_bag_backward.default": _dense,
-    "aten._embedding_bag_dense_backward.default": _dense,
-    "aten._embedding_bag_per_sample_weights_backward.default": _dense,
-    "aten.fractional_max_pool2d_backward.default": _dense,
-    "aten.fractional_max_pool3d_backward.default": _dense,
-    "aten.view_as_complex.default": _dense,
-    "aten.view_as_complex_copy.default": _dense,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _dense_rows,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _dense_rows,
-    **dict.fromkeys(sorted(_FUSED), _dense),
-    # These read memory and not elements; a result may be a slice of a larger tensor's.
-    "aten.as_strided.default": _alone,
-    "aten.as_strided_copy.default": _alone,
-    "aten.as_strided_scatter.default": _alone,
+    **dict.fromkeys(sorted(DENSE), _dense),
+    **dict.fromkeys(sorted(DENSE_ROWS), _dense_rows),
+    **dict.fromkeys(sorted(ALONE), _alone),
 }
+"""What makes operands as dense as kernels need them, which refuse others or read them wrong."""
 
 
 def _view(self: torch.Tensor, size: list[int]) -> torch.Tensor:

@@ -1,27 +1,11 @@
-"""Where a program may write the new content of a stored input into its storage.
-
-Aliases of a function say which outputs are the new content of which inputs. Training keeps these
-inputs, so a new value is written over the old one as soon as nothing reads that any more: memory
-holds the state and one new value, not the state twice. An op that has a form which writes into its
-operands, as fused optimizer steps do, is carried out in that form.
-
-A tensor is read as long as anything is that may be a view of it, and where new content itself may
-be a view of an input, it takes the input's place.
-"""
+"""What a run that writes new content in place is given (see `autopar.ir.updates`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
-
-from autopar.ir.program import Function, Op, Program, refs
-from autopar.runtime.kernels import written_arguments
-from autopar.runtime.storage import Storage
-
-Pair = tuple[str, str]
-"""(output, input): the output is the new content of the input."""
 
 
 class Abandoned(BaseException):
@@ -41,97 +25,3 @@ class InPlace:
     """
 
     guard: Callable[[Tensor], None]
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """That an op writes its results into operands.
-
-    Attributes:
-        results: The operand that becomes each result.
-        copied: The operands of which a copy is written to, since they are read later or elsewhere.
-    """
-
-    results: Mapping[str, str]
-    copied: frozenset[str]
-
-
-@dataclass
-class Writes:
-    """What is written when; ops by their position.
-
-    Attributes:
-        guard: The op after which the guard is called.
-        after: What to write after an op, since then nothing reads the input.
-        mutations: The ops that write into their operands.
-    """
-
-    guard: int
-    after: dict[int, list[Pair]] = field(default_factory=dict)
-    mutations: dict[int, Mutation] = field(default_factory=dict)
-
-
-def plan_writes(program: Program, storage: Storage | None = None) -> Writes:
-    """Returns what `main` may write in place, and when.
-
-    Args:
-        program: The program.
-        storage: The storage of `main`, if it is known.
-    """
-    main = program.main
-    storage = storage or Storage(program, main)
-    writes = Writes(_guard(main, storage.producers))
-    shared = _shared(main, storage)
-    for output, source in main.aliases:
-        if output in storage.producers and source not in shared and not storage.inputs_of(output):
-            at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
-            writes.after.setdefault(at, []).append((output, source))
-    for at, pairs in list(writes.after.items()):
-        found = _mutation(at, main.ops[at], pairs, storage) if at > writes.guard else None
-        if found is not None:
-            writes.mutations[at] = found
-            writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
-    return writes
-
-
-def _guard(main: Function, producers: Mapping[str, int]) -> int:
-    """Returns the last op before the first update, by which the first output is known."""
-    updates = (at - 1 for at, op in enumerate(main.ops) if op.phase == "update")
-    known = producers.get(main.outputs[0], -1) if main.outputs else -1
-    return max(known, next(updates, -1))
-
-
-def _shared(main: Function, storage: Storage) -> set[str]:
-    """Returns the inputs that must not be overwritten: somebody gets their old content.
-
-    The caller does, if an output that is no update is a view of it, and so does another input of
-    which it may be the new content.
-    """
-    sources = dict(main.aliases)
-    outputs = (name for name in main.outputs if name not in sources or storage.inputs_of(name))
-    return {name for output in outputs for name in storage.inputs_of(output)}
-
-
-def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation | None:
-    """Returns how an op writes these new contents by itself; None if it can't."""
-    written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
-    if len(written) != len(op.results) or len(set(written)) < len(written):
-        return None
-    results = dict(zip(op.results, written, strict=True))
-    direct = {source for output, source in pairs if results.get(output) == source}
-    dead = {o for r, o in results.items() if r not in storage.read and storage.is_dead(o, at)}
-    roots = [storage.roots[name] for name in op.operands]
-    alone = {
-        name
-        for name in direct | dead
-        if sum(not storage.roots[name].isdisjoint(each) for each in roots) == 1
-    }
-    if direct.isdisjoint(alone):
-        return None
-    return Mutation(results, frozenset(written) - alone - _unscaled(op))
-
-
-def _unscaled(op: Op) -> set[str]:
-    """Returns the gradients of a fused step, which it writes to only if it scales them."""
-    scaled = not op.kind.startswith("aten._fused_") or op.arg("grad_scale") is not None
-    return set() if scaled else {ref.name for ref in refs(op.arg("grads"))}

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from autopar.ir.text import parse_program
+from autopar.ir.updates import plan_writes
 from autopar.runtime.emit import emit
 from autopar.runtime.kernels import kernel
-from autopar.runtime.updates import Abandoned, InPlace, plan_writes
+from autopar.runtime.updates import Abandoned, InPlace
 
 KEEP = InPlace(lambda loss: None)
 W = torch.tensor([1.0, 2.0, 3.0])

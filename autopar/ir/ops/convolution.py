@@ -327,7 +327,7 @@ def convolution_backward(call: OpCall) -> Rule | None:
             linear=(pending(0),),
             windows=space.windows if windowed else None,
             local=local | (_padding_args(call, space) if windowed else {}),
-            work=4 / max(1, math.prod(data[2:])),
+            work=2 * sum(map(bool, kept[:2])) / max(1, math.prod(data[2:])),
         )
 
     return with_bodies(make, "parts", _gradients(call, swap, kept))

@@ -175,3 +175,25 @@ VIEWS = frozenset(
     )
 )
 """Ops of one operand that compute nothing."""
+
+FREE = VIEWS | frozenset(
+    f"aten.{name}"
+    for name in (
+        "view_copy.default",
+        "reshape.default",
+        "flatten.using_ints",
+        "squeeze.default",
+        "alias.default",
+        "detach.default",
+        "slice.Tensor",
+        "narrow.default",
+        "select.int",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "chunk.default",
+        "unbind.int",
+        "diagonal.default",
+        "unfold.default",
+    )
+)
+"""Ops that take no time: their results are views, or nearly always are."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.kernel_memory import may_alias
 from autopar.ir.program import Function, Op, Program
-from autopar.runtime.kernels import may_alias
 
 
 class Storage:
@@ -79,12 +78,5 @@ class Storage:
         if op.kind.startswith("comm."):
             shares = not self.is_separate(op)
         else:
-            shares = op.kind in ("call", "repeat") or _may_alias(op.kind)
+            shares = op.kind in ("call", "repeat") or may_alias(op.kind)
         return [(result, op.operands if shares else ()) for result in op.results]
-
-
-def _may_alias(kind: str) -> bool:
-    try:
-        return may_alias(kind)
-    except InvalidInputError:  # whoever wants to run it will say so
-        return True

@@ -1,0 +1,342 @@
+"""Lifetimes: every piece of memory that a rank's program takes, from which op to which.
+
+This is what the emitter's code does, derived from the program alone: a value is dropped after its
+last use, views keep alive what they are views of, new content is written into stored inputs where
+that is safe, and a started sum is written over an operand that nobody else reads. The memory of a
+step at any op is the sum of the buffers that live there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from autopar.cost.collective_memory import STARTABLE, Collective, exchange
+from autopar.cost.kernel_results import Args, Effect, Placed, effect
+from autopar.cost.strides import dense
+from autopar.ir.expr import Expr, evaluate
+from autopar.ir.joining import runs
+from autopar.ir.program import Arg, Function, Op, Program
+from autopar.ir.storage import Storage
+from autopar.ir.updates import Mutation, Writes, plan_writes
+
+PARAMETERS = "parameters"
+STATE = "optimizer_state"
+INPUTS = "inputs"
+GRADIENTS = "gradients"
+SAVED = "saved_activations"
+TEMPORARIES = "temporaries"
+COMMUNICATION = "communication"
+KINDS = (PARAMETERS, STATE, INPUTS, GRADIENTS, SAVED, TEMPORARIES, COMMUNICATION)
+"""What memory is for. Saved are values of the forward phase that the backward phase reads."""
+
+_STORED = {
+    "parameter": PARAMETERS,
+    "buffer": PARAMETERS,
+    "constant": PARAMETERS,
+    "optimizer_state": STATE,
+}
+
+
+@dataclass(slots=True)
+class Buffer:
+    """A piece of memory.
+
+    Attributes:
+        name: The value for which it was taken.
+        nbytes: Its bytes.
+        kind: One of `KINDS`.
+        first: Position of the op that takes it; -1 if it is there from the beginning.
+        last: Position of the last op during which it is there; the number of ops if it stays.
+    """
+
+    name: str
+    nbytes: int
+    kind: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """The memory of a function on one rank.
+
+    Attributes:
+        ops: Its ops, in the order in which they are executed.
+        buffers: Everything that is taken.
+        buffers_of: The buffers whose memory each value may be.
+        temporary_bytes: Per op, what it takes and gives back while it runs.
+        communication_bytes: The same of collectives.
+    """
+
+    ops: tuple[Op, ...]
+    buffers: tuple[Buffer, ...]
+    buffers_of: Mapping[str, tuple[int, ...]]
+    temporary_bytes: tuple[int, ...]
+    communication_bytes: tuple[int, ...]
+
+    def at_bytes(self, size: Callable[[int], int] = int) -> list[int]:
+        """Returns the bytes that are taken during each op.
+
+        Args:
+            size: What an allocator takes for a number of bytes.
+        """
+        change = [0] * (len(self.ops) + 2)
+        for buffer in self.buffers:
+            change[max(buffer.first, 0)] += size(buffer.nbytes)
+            change[buffer.last + 1] -= size(buffer.nbytes)
+        live = accumulate(change[: len(self.ops)])
+        besides = map(size, self.temporary_bytes), map(size, self.communication_bytes)
+        return list(map(sum, zip(live, *besides, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a program is executed, as far as memory depends on it.
+
+    Attributes:
+        in_place: Whether new content is written into stored inputs, as a trainer does.
+        native_reduce_scatter: Whether the backend reduces and scatters in one, as NCCL does; on
+            gloo blocks are sent to who reduces them.
+    """
+
+    in_place: bool = True
+    native_reduce_scatter: bool = False
+
+
+def lifetimes(
+    program: Program,
+    coords: Mapping[str, int] | None = None,
+    execution: Execution | None = None,
+    group_sizes: Mapping[str, int] | None = None,
+) -> Lifetimes:
+    """Returns the memory that `main` takes on a rank.
+
+    Args:
+        program: A serial, partitioned or executable program.
+        coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
+        execution: How it is executed.
+        group_sizes: Members of process groups by name; needed for executable programs only.
+    """
+    known = _Known(program, coords or {}, execution or Execution(), group_sizes or {})
+    return _Walk(known, program.main).run()
+
+
+class _Known:
+    """What all functions of a program have in common."""
+
+    def __init__(
+        self,
+        program: Program,
+        coords: Mapping[str, int],
+        execution: Execution,
+        group_sizes: Mapping[str, int],
+    ) -> None:
+        axes = program.mesh.dim_names if program.mesh is not None else ()
+        self.program = program
+        self.coords = {**dict.fromkeys(axes, 0), **coords}
+        self.execution = execution
+        self.group_sizes = group_sizes
+        self.evaluated: dict[Expr, int] = {}
+        self.inside: dict[str, int] = {}
+
+    def integer(self, size: int | Expr) -> int:
+        if isinstance(size, int):
+            return size
+        found = self.evaluated.get(size)
+        if found is None:
+            found = self.evaluated[size] = evaluate(size, self.coords)
+        return found
+
+    def integers(self, op: Op) -> Args:
+        """Returns the arguments of an op that are integers or lists of them."""
+        found: list[tuple[str, Arg]] = []
+        for name, arg in op.args:
+            if isinstance(arg, (int, Expr)):
+                found.append((name, self.integer(arg)))
+            elif isinstance(arg, tuple) and all(isinstance(item, (int, Expr)) for item in arg):
+                found.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
+        return tuple(found)
+
+    def taken_by(self, name: str) -> int:
+        """Returns the most bytes that a callee takes, besides its operands."""
+        if name not in self.inside:
+            found = _Walk(self, self.program.functions[name]).run()
+            given = sum(each.nbytes for each in found.buffers if each.first < 0)
+            self.inside[name] = max(found.at_bytes(), default=given) - given
+        return self.inside[name]
+
+    def members(self, op: Op) -> int:
+        """Returns how many ranks take part in a collective."""
+        axes, mesh = op.arg("axes"), self.program.mesh
+        if isinstance(axes, tuple) and mesh is not None:
+            return mesh.axes_size(tuple(map(str, axes)))
+        return self.group_sizes.get(str(op.arg("group")), 1)
+
+
+class _Walk:
+    """Goes once over the ops of a function, in the order in which they are executed."""
+
+    def __init__(self, known: _Known, function: Function) -> None:
+        self.known = known
+        self.function = function
+        self.storage = Storage(known.program, function, self._starts)
+        in_place = known.execution.in_place and function.name == "main"
+        self.writes = plan_writes(known.program, self.storage) if in_place else Writes(-1)
+        self.together = _executed_together(function, self.writes)
+        self.placed: dict[str, Placed] = {}
+        self.buffers: list[Buffer] = []
+        self.of: dict[str, tuple[int, ...]] = {}
+        self.temporary = [0] * len(function.ops)
+        self.communication = [0] * len(function.ops)
+
+    def run(self) -> Lifetimes:
+        ops = self.function.ops
+        for name in self.function.inputs:
+            kind = _STORED.get(self.function.values[name].role, INPUTS)
+            self._bind(name, self._dense(name), (self._take(name, self._dense(name), kind, -1),))
+            self._extend(self.of[name], len(ops))
+        for at, op in enumerate(ops):
+            self._read(op, at)
+            self._compute(op, at)
+            for output, source in self.writes.after.get(at, ()):
+                self._extend(self.of[output], at)
+                self._bind(output, self.placed[source], self.of[source])
+        for name in self.function.outputs:
+            self._extend(self.of[name], len(ops))
+        return Lifetimes(
+            ops, tuple(self.buffers), self.of, tuple(self.temporary), tuple(self.communication)
+        )
+
+    def _read(self, op: Op, at: int) -> None:
+        for name in op.operands:
+            self._extend(self.of[name], self.together[at])
+            if op.phase == "backward":
+                for index in self.of[name]:
+                    buffer = self.buffers[index]
+                    if buffer.kind in _BY_CHANCE and self._is_forward(buffer):
+                        buffer.kind = SAVED
+
+    def _is_forward(self, buffer: Buffer) -> bool:
+        return buffer.first >= 0 and self.function.ops[buffer.first].phase == "forward"
+
+    def _compute(self, op: Op, at: int) -> None:
+        if op.kind.startswith("comm."):
+            self._exchange(op, at)
+        elif op.kind in ("call", "repeat"):
+            self._call(op, at)
+        elif op.kind == "barrier":
+            for result, operand in zip(op.results, op.operands, strict=True):
+                self._bind(result, self.placed[operand], self.of[operand])
+        elif at in self.writes.mutations:
+            self._mutate(op, at, self.writes.mutations[at])
+        else:
+            self._apply(op, at, self._effect(op))
+
+    def _effect(self, op: Op) -> Effect:
+        operands = tuple(self.placed[name] for name in op.operands)
+        results = tuple(self._shape(name) for name in op.results)
+        return effect(op.kind, self.known.integers(op), operands, results)
+
+    def _apply(self, op: Op, at: int, found: Effect) -> None:
+        self.temporary[at] += found.temporary_bytes
+        operands = op.operands
+        for name, result in zip(op.results, found.results, strict=True):
+            placed = Placed(self._shape(name), result.strides, self._itemsize(name))
+            if result.operand is None:
+                self._bind(name, placed, (self._take(name, placed, TEMPORARIES, at),))
+            else:
+                self._bind(name, placed, self.of[operands[result.operand]])
+
+    def _mutate(self, op: Op, at: int, mutation: Mutation) -> None:
+        """Results are operands, or copies of those that are read later."""
+        end = self.together[at]
+        self.temporary[end] += self._effect(op).temporary_bytes
+        for result, operand in mutation.results.items():
+            if operand in mutation.copied:
+                placed = self._dense(operand)
+                self._bind(result, placed, (self._take(result, placed, TEMPORARIES, at),))
+            else:
+                self._bind(result, self.placed[operand], self.of[operand])
+            self._extend(self.of[result], end)
+
+    def _exchange(self, op: Op, at: int) -> None:
+        (operand,), (name,) = op.operands, op.results
+        placed = self._dense(name)
+        collective = Collective(
+            dict(self.known.integers(op)),
+            self.placed[operand],
+            placed,
+            self.known.members(op),
+            self._starts(op) and self.storage.is_dead(operand, at),
+            self.known.execution.native_reduce_scatter,
+        )
+        found = exchange(op.kind, collective)
+        self.communication[at] += found.temporary_bytes
+        if found.result_bytes:
+            self.buffers.append(Buffer(name, found.result_bytes, COMMUNICATION, at, at))
+            self._bind(name, placed, (len(self.buffers) - 1,))
+        else:
+            self._bind(name, placed, self.of[operand])
+
+    def _starts(self, op: Op) -> bool:
+        """Whether a collective is a sum that runs beside what follows."""
+        if op.kind != "comm.all_reduce" or op.arg("monoid") != "sum":
+            return False
+        value = self.function.values[op.results[0]]
+        return (
+            self.known.members(op) > 1
+            and value.dtype in STARTABLE
+            and 0 not in map(self.known.integer, value.shape)
+        )
+
+    def _call(self, op: Op, at: int) -> None:
+        """Results of a call are new, and what its function takes besides is a temporary."""
+        name = str(op.arg("callee" if op.kind == "call" else "body"))
+        inside = self.known.taken_by(name)
+        for result in op.results:
+            placed = self._dense(result)
+            self._bind(result, placed, (self._take(result, placed, TEMPORARIES, at),))
+        made = sum(self.placed[result].nbytes for result in op.results)
+        self.temporary[at] += max(0, inside - made) if op.kind == "call" else inside + made
+
+    def _take(self, name: str, placed: Placed, kind: str, at: int) -> int:
+        if self.function.values[name].role == "gradient":
+            kind = GRADIENTS
+        self.buffers.append(Buffer(name, placed.nbytes, kind, at, at))
+        return len(self.buffers) - 1
+
+    def _bind(self, name: str, placed: Placed, buffers: tuple[int, ...]) -> None:
+        self.placed[name] = placed
+        self.of[name] = buffers
+        if self.function.values[name].role == "gradient":
+            for index in buffers:
+                if self.buffers[index].kind in _BY_CHANCE:
+                    self.buffers[index].kind = GRADIENTS
+
+    def _extend(self, buffers: tuple[int, ...], at: int) -> None:
+        for index in buffers:
+            if self.buffers[index].last < at:
+                self.buffers[index].last = at
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(map(self.known.integer, self.function.values[name].shape))
+
+    def _itemsize(self, name: str) -> int:
+        return self.function.values[name].itemsize
+
+    def _dense(self, name: str) -> Placed:
+        shape = self._shape(name)
+        return Placed(shape, dense(shape), self._itemsize(name))
+
+
+_BY_CHANCE = (TEMPORARIES, COMMUNICATION)
+"""Kinds of memory that turns out to be saved, or a gradient."""
+
+
+def _executed_together(function: Function, writes: Writes) -> list[int]:
+    """Returns, per op, the last one that is executed in one call with it."""
+    if not writes.mutations:
+        return list(range(len(function.ops)))
+    return [run[-1] for run in runs(function, writes) for _ in run]

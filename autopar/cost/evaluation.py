@@ -1,0 +1,305 @@
+"""Evaluate: the flops, bytes and seconds of each op of a rank's program, and of all of it.
+
+There are two figures of time, which are never mixed. *Serialized* seconds are the sum over ops and
+collectives: what a search minimizes and bounds. *Overlapped* seconds are the end of a schedule in
+which sums run beside the ops that don't wait for them, as the runtime starts them: what reports
+predict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autopar.cost.cluster import Cluster
+from autopar.cost.collectives import CommunicationModel
+from autopar.cost.flops import product_flops
+from autopar.cost.halo import halo_bytes
+from autopar.cost.roofline import local_bytes, op_seconds
+from autopar.ir.expr import Expr
+from autopar.ir.expr import evaluate as evaluate_expr
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import rule_of
+from autopar.ir.ops.view import FREE
+from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.rule import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """What an op costs on one rank.
+
+    Attributes:
+        flops: Of products (see `autopar.cost.flops`).
+        moved_bytes: Bytes that it reads and writes in the device's memory; 0 for collectives.
+        communicated_bytes: Of a collective, the bytes of the larger of operand and result; of a
+            redistribution, those that the rank gets.
+        compute_seconds: Seconds on the device by roofline.
+        communication_seconds: Seconds on the links.
+    """
+
+    flops: int = 0
+    moved_bytes: int = 0
+    communicated_bytes: int = 0
+    compute_seconds: float = 0.0
+    communication_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds if nothing else runs."""
+        return self.compute_seconds + self.communication_seconds
+
+
+NOTHING = OpCost()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a rank's program costs. Ops by their position in `main`.
+
+    Attributes:
+        ops: The ops.
+        costs: What each costs.
+        end_seconds: When each is done, in the overlapped schedule.
+    """
+
+    ops: tuple[Op, ...]
+    costs: tuple[OpCost, ...]
+    end_seconds: tuple[float, ...]
+
+    @cached_property
+    def serialized_seconds(self) -> float:
+        """Seconds of all ops one after the other: a sum."""
+        return sum(each.seconds for each in self.costs)
+
+    @cached_property
+    def overlapped_seconds(self) -> float:
+        """Seconds of the schedule with computation and communication side by side."""
+        return max(self.end_seconds, default=0.0)
+
+    @cached_property
+    def compute_seconds(self) -> float:
+        """Seconds of computation alone."""
+        return sum(each.compute_seconds for each in self.costs)
+
+    @cached_property
+    def communication_seconds(self) -> float:
+        """Seconds of communication alone."""
+        return sum(each.communication_seconds for each in self.costs)
+
+    @cached_property
+    def flops(self) -> int:
+        """Flops of products."""
+        return sum(each.flops for each in self.costs)
+
+    @cached_property
+    def communicated_bytes(self) -> int:
+        """Bytes of collectives."""
+        return sum(each.communicated_bytes for each in self.costs)
+
+
+def evaluate(
+    program: Program,
+    cluster: Cluster,
+    coords: Mapping[str, int] | None = None,
+    *,
+    model: CommunicationModel | None = None,
+    axes_of: Mapping[str, Sequence[str]] | None = None,
+) -> Evaluation:
+    """Returns what a rank's program costs. Linear in its size; equal ops are priced once.
+
+    Args:
+        program: A serial, partitioned or executable program.
+        cluster: The hardware.
+        coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
+        model: Prices communication; by default that of the program's mesh on the cluster.
+        axes_of: The mesh axes of process groups by name; needed for executable programs only.
+    """
+    if model is None and program.mesh is not None:
+        model = CommunicationModel(cluster, program.mesh)
+    evaluator = Evaluator(program, cluster, coords or {}, model, axes_of or {})
+    return evaluator.evaluation(program.main)
+
+
+class Evaluator:
+    """Prices the ops of one program on one rank, equal ones once.
+
+    Args:
+        program: The program.
+        cluster: The hardware.
+        coords: The rank's coordinates; 0 where they aren't given.
+        model: Prices communication.
+        axes_of: The mesh axes of process groups by name.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        coords: Mapping[str, int],
+        model: CommunicationModel | None,
+        axes_of: Mapping[str, Sequence[str]],
+    ) -> None:
+        axes = program.mesh.dim_names if program.mesh is not None else ()
+        self.program = program
+        self.cluster = cluster
+        self.coords = {**dict.fromkeys(axes, 0), **coords}
+        self.model = model
+        self.axes_of = axes_of
+        self._priced: dict[object, OpCost] = {}
+        self._inside: dict[str, OpCost] = {}
+
+    def evaluation(self, function: Function) -> Evaluation:
+        """Returns what a function of the program costs."""
+        values = {name: self._local(value) for name, value in function.values.items()}
+        costs = tuple(self.cost(op, values) for op in function.ops)
+        return Evaluation(function.ops, costs, tuple(_schedule(function, costs)))
+
+    def cost(self, op: Op, values: Mapping[str, Value]) -> OpCost:
+        """Returns what an op costs.
+
+        Args:
+            op: The op.
+            values: The values around it, with local shapes that are integers.
+        """
+        if op.kind in FREE:
+            return NOTHING
+        if op.kind in ("call", "repeat"):
+            return self._call(op)
+        if op.kind.startswith("comm."):
+            return self._collective(op, values)
+        return self._compute(op, values)
+
+    def _compute(self, op: Op, values: Mapping[str, Value]) -> OpCost:
+        around = [values[name] for name in (*op.operands, *op.results)]
+        key = (
+            op.kind,
+            tuple(_plain(arg) for _, arg in op.args),
+            len(op.results),
+            *((each.shape, each.dtype) for each in around),
+        )
+        found = self._priced.get(key)
+        if found is None:
+            found = self._priced[key] = self._price(op, values, around)
+        return found
+
+    def _price(self, op: Op, values: Mapping[str, Value], around: Sequence[Value]) -> OpCost:
+        types = tuple(TensorType(each.global_shape, each.dtype) for each in around)
+        if all(0 in kind.shape for kind in types[len(types) - len(op.results) :]):
+            return NOTHING
+        args = tuple((name, self._resolved(arg)) for name, arg in op.args)
+        rule = rule_of(replace(op, args=args), values)
+        whole = OpDist(_ALONE)
+        return OpCost(
+            flops=product_flops(op.kind, rule),
+            moved_bytes=local_bytes(rule, whole, types),
+            compute_seconds=op_seconds(rule, whole, types, self.cluster),
+        )
+
+    def _collective(self, op: Op, values: Mapping[str, Value]) -> OpCost:
+        operand, result = values[op.operands[0]], values[op.results[0]]
+        axes = self._axes(op)
+        if self.model is None or not axes:
+            return NOTHING
+        most = max(math.prod(operand.global_shape), math.prod(result.global_shape))
+        nbytes = most * result.itemsize
+        if op.kind == "comm.redistribute":
+            args = {name: self._resolved(arg) for name, arg in op.args}
+            nbytes = halo_bytes(args, result.global_shape, result.itemsize)
+        stored = math.prod(result.global_shape) * result.itemsize
+        seconds = COLLECTIVE_SECONDS[op.kind](self.model, nbytes, axes)
+        return OpCost(
+            communicated_bytes=nbytes,
+            communication_seconds=seconds + self.model.local_copy(stored),
+        )
+
+    def _axes(self, op: Op) -> tuple[str, ...]:
+        axes = op.arg("axes")
+        if isinstance(axes, tuple):
+            return tuple(map(str, axes))
+        return tuple(self.axes_of.get(str(op.arg("group")), ()))
+
+    def _call(self, op: Op) -> OpCost:
+        name = str(op.arg("callee" if op.kind == "call" else "body"))
+        if name not in self._inside:
+            found = self.evaluation(self.program.functions[name])
+            self._inside[name] = OpCost(
+                found.flops,
+                sum(each.moved_bytes for each in found.costs),
+                found.communicated_bytes,
+                found.compute_seconds,
+                found.communication_seconds,
+            )
+        trip = op.arg("trip") if op.kind == "repeat" else 1
+        assert isinstance(trip, int)
+        one = self._inside[name]
+        return OpCost(
+            one.flops * trip,
+            one.moved_bytes * trip,
+            one.communicated_bytes * trip,
+            one.compute_seconds * trip,
+            one.communication_seconds * trip,
+        )
+
+    def _local(self, value: Value) -> Value:
+        if all(isinstance(size, int) for size in value.shape):
+            return value
+        return replace(value, shape=tuple(evaluate_expr(size, self.coords) for size in value.shape))
+
+    def _resolved(self, arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(self._resolved(item) for item in arg)
+        return evaluate_expr(arg, self.coords) if isinstance(arg, Expr) else arg
+
+
+_ALONE = ProcessMesh.of_shape((1,), ("alone",))
+"""The mesh of a single process, for ops whose shapes are local already."""
+
+COLLECTIVE_SECONDS: Mapping[str, Callable[[CommunicationModel, float, Sequence[str]], float]] = {
+    "comm.all_reduce": CommunicationModel.all_reduce,
+    "comm.all_gather": CommunicationModel.all_gather,
+    "comm.reduce_scatter": CommunicationModel.reduce_scatter,
+    "comm.all_to_all": CommunicationModel.all_to_all,
+    "comm.broadcast": CommunicationModel.broadcast,
+    "comm.redistribute": CommunicationModel.point_to_point,
+    "comm.permute": CommunicationModel.point_to_point,
+}
+"""The time of each kind of collective, as a function of (model, bytes, axes).
+
+Bytes are those of the full tensor: what an all_gather leaves, what a reduce_scatter takes.
+"""
+
+
+def _plain(arg: Arg) -> Arg:
+    """Returns an argument without the names of values, on which costs don't depend."""
+    if isinstance(arg, tuple):
+        return tuple(_plain(item) for item in arg)
+    return None if isinstance(arg, Ref) else arg
+
+
+def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
+    """Yields when each op is done: ops in order, and sums beside them until somebody reads them.
+
+    The runtime starts sums as soon as it comes to them, one after the other, and waits for other
+    collectives where they stand.
+    """
+    computed = communicated = 0.0
+    ready: dict[str, float] = {}
+    for op, cost in zip(function.ops, costs, strict=True):
+        known = max((ready.get(name, 0.0) for name in op.operands), default=0.0)
+        if not cost.communication_seconds:
+            if cost.compute_seconds:
+                computed = max(computed, known) + cost.compute_seconds
+                known = computed
+            end = known
+        elif op.kind == "comm.all_reduce" and op.arg("monoid") == "sum":
+            communicated = max(communicated, computed, known) + cost.seconds
+            end = communicated
+        else:
+            computed = communicated = max(computed, communicated, known) + cost.seconds
+            end = computed
+        if op.results:
+            ready.update(dict.fromkeys(op.results, end))
+        yield end

@@ -1,0 +1,142 @@
+"""Memory over time: what a rank holds at each op of its program, and where that is most.
+
+Everything follows from the lifetimes of buffers; nothing is run. Bytes are those of the tensors'
+storages, each counted once however many views there are, as an allocator rounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from autopar.cost.buffers import (
+    COMMUNICATION,
+    KINDS,
+    SAVED,
+    TEMPORARIES,
+    Execution,
+    Lifetimes,
+    lifetimes,
+)
+from autopar.ir.program import Op, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """How much memory is taken for a tensor.
+
+    Attributes:
+        name: What it is.
+        granule_bytes: Sizes are rounded up to a multiple of this.
+    """
+
+    name: str
+    granule_bytes: int = 1
+
+    def size(self, nbytes: int) -> int:
+        """Returns the bytes that are taken for as many."""
+        return -(-nbytes // self.granule_bytes) * self.granule_bytes
+
+
+EXACT = Allocator("exact")
+"""Counts the bytes of elements."""
+
+CPU = Allocator("cpu", 64)
+"""Torch's CPU allocator aligns to 64 bytes."""
+
+CUDA = Allocator("cuda", 512)
+"""Torch's caching allocator rounds to 512 bytes. What blocks it keeps for later isn't counted."""
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """The memory of a rank while it runs its program once. Ops by their position in `main`.
+
+    Attributes:
+        lifetimes: The pieces of memory, and when they are there.
+        allocator: How their bytes are counted.
+        at_bytes: What is taken during each op, its results and temporaries included.
+        after_bytes: What is still taken after each op.
+    """
+
+    lifetimes: Lifetimes
+    allocator: Allocator
+    at_bytes: tuple[int, ...]
+    after_bytes: tuple[int, ...]
+
+    @cached_property
+    def peak_at(self) -> int:
+        """The first op during which most is taken; -1 for a program without ops."""
+        return max(range(len(self.at_bytes)), key=self.at_bytes.__getitem__, default=-1)
+
+    @property
+    def peak_op(self) -> Op | None:
+        """The op at the peak, which knows its source line (`loc`)."""
+        return self.lifetimes.ops[self.peak_at] if self.at_bytes else None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is taken."""
+        return self.at_bytes[self.peak_at] if self.at_bytes else self.stored_bytes
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """What is taken before the first op: parameters, state, inputs."""
+        size = self.allocator.size
+        return sum(size(each.nbytes) for each in self.lifetimes.buffers if each.first < 0)
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Activations of the forward phase that are kept for the backward phase."""
+        size = self.allocator.size
+        return sum(size(each.nbytes) for each in self.lifetimes.buffers if each.kind == SAVED)
+
+    def breakdown_bytes(self, at: int | None = None) -> dict[str, int]:
+        """Returns what is taken during an op, by kind (see `autopar.cost.buffers.KINDS`).
+
+        Args:
+            at: The op's position; by default that of the peak.
+        """
+        at = self.peak_at if at is None else at
+        found = dict.fromkeys(KINDS, 0)
+        size = self.allocator.size
+        for each in self.lifetimes.buffers:
+            if each.first <= at <= each.last:
+                found[each.kind] += size(each.nbytes)
+        if 0 <= at < len(self.at_bytes):
+            found[TEMPORARIES] += size(self.lifetimes.temporary_bytes[at])
+            found[COMMUNICATION] += size(self.lifetimes.communication_bytes[at])
+        return found
+
+
+def memory_timeline(
+    program: Program,
+    coords: Mapping[str, int] | None = None,
+    *,
+    allocator: Allocator = EXACT,
+    execution: Execution | None = None,
+    group_sizes: Mapping[str, int] | None = None,
+) -> MemoryTimeline:
+    """Returns the memory of a rank over time. Linear in the size of the program.
+
+    Args:
+        program: A serial, partitioned or executable program.
+        coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
+        allocator: How bytes are counted.
+        execution: How it is executed; by default as a trainer does, on gloo.
+        group_sizes: Members of process groups by name; needed for executable programs only.
+    """
+    return timeline(lifetimes(program, coords, execution, group_sizes), allocator)
+
+
+def timeline(found: Lifetimes, allocator: Allocator = EXACT) -> MemoryTimeline:
+    """Returns the memory over time that these lifetimes are."""
+    size = allocator.size
+    change = [0] * (len(found.ops) + 2)
+    for buffer in found.buffers:
+        change[max(buffer.first, 0)] += size(buffer.nbytes)
+        change[buffer.last] -= size(buffer.nbytes)
+    after = list(accumulate(change))[: len(found.ops)]
+    return MemoryTimeline(found, allocator, tuple(found.at_bytes(size)), tuple(after))

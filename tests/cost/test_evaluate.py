@@ -1,0 +1,56 @@
+"""Seconds of a rank's program: a sum, and a schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.cost import Cluster, evaluate
+from autopar.ir.text import parse_program
+
+SUMS = """
+program "" partitioned
+mesh dp=8
+func main {
+  input %x: bf16[4096, 4096]
+  %a: bf16[4096, 4096] = aten.mm.default(self=%x, mat2=%x)
+  %s: bf16[4096, 4096] = comm.all_reduce(self=%a, monoid="sum", axes=["dp"])
+  %b: bf16[4096, 4096] = aten.mm.default(self=%x, mat2=%x)
+  %v: bf16[16777216] = aten.view.default(self=%b, size=[16777216])
+  %c: bf16[4096, 4096] = aten.add.Tensor(self=%s, other=%b)
+  return %c, %v
+}
+"""
+
+
+def test_sums_run_beside_what_does_not_wait_for_them() -> None:
+    found = evaluate(parse_program(SUMS), Cluster.load("h100"))
+    product, total, other, view, add = found.costs
+    assert product == other
+    assert product.flops == 2 * 4096**3
+    assert total.communicated_bytes == 2 * 4096**2
+    assert total.compute_seconds == view.seconds == 0
+    alone = product.seconds + total.seconds + other.seconds + add.seconds
+    assert found.serialized_seconds == pytest.approx(alone)
+    beside = product.seconds + max(total.seconds, other.seconds) + add.seconds
+    assert found.overlapped_seconds == pytest.approx(beside)
+
+
+GATHER = """
+program "" partitioned
+mesh dp=8
+func main {
+  input %x: f32[512, 4096]
+  %a: f32[4096, 4096] = comm.all_gather(self=%x, dim=0, size=4096, axes=["dp"])
+  %s: f32[512, 4096] = comm.reduce_scatter(self=%a, dim=0, monoid="sum", axes=["dp"])
+  return %s
+}
+"""
+
+
+def test_a_gather_is_priced_on_the_whole_tensor_and_so_is_a_scattered_sum() -> None:
+    """An all_gather of n pieces moves n - 1 of them to each device: not a piece."""
+    gathered, scattered = evaluate(parse_program(GATHER), Cluster.load("h100")).costs
+    whole = 4096 * 4096 * 4
+    assert gathered.communicated_bytes == scattered.communicated_bytes == whole
+    link = Cluster.load("h100").links[0]
+    assert gathered.communication_seconds >= whole * 7 / 8 * link.beta_seconds_per_byte

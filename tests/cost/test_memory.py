@@ -1,0 +1,103 @@
+"""What memory a program is said to take, on programs small enough to count by hand."""
+
+from __future__ import annotations
+
+from autopar.cost import CUDA, memory_timeline
+from autopar.cost.buffers import Execution
+from autopar.cost.strides import dense, elementwise, reshaped
+from autopar.ir.program import Program
+from autopar.ir.text import parse_program
+
+TRAINING = """
+program "" serial
+func main {
+  parameter %w: f32[8, 8]
+  input %x: f32[4, 8]
+  %h: f32[4, 8] = aten.mm.default(self=%x, mat2=%w)
+  %y: f32[4, 8] = aten.tanh.default(self=%h)
+  %loss: f32[] = aten.sum.default(self=%y)
+  %g: f32[4, 8] = aten.tanh_backward.default(grad_output=%x, output=%y) phase=backward
+  %t: f32[8, 4] = aten.t.default(self=%x) phase=backward
+  %d: f32[8, 8] = aten.mm.default(self=%t, mat2=%g) phase=backward
+  %n: f32[8, 8] = aten.sub.Tensor(self=%w, other=%d) phase=update
+  alias %n -> %w
+  return %loss, %n
+}
+"""
+W, X = 8 * 8 * 4, 4 * 8 * 4
+
+
+def program(text: str) -> Program:
+    return parse_program(text)
+
+
+def test_what_each_op_takes_and_leaves() -> None:
+    found = memory_timeline(program(TRAINING))
+    stored = W + X
+    assert found.stored_bytes == stored
+    assert found.at_bytes == (
+        stored + X,  # h
+        stored + 2 * X,  # h, y
+        stored + X + 4,  # y, loss
+        stored + 2 * X + 4,  # y, loss, g
+        stored + X + 4,  # g, loss; t is a view of x
+        stored + X + W + 4,  # g, d, loss
+        stored + W + 4,  # d, loss; n is written over w
+    )
+    assert found.after_bytes[-1] == stored + 4
+    assert found.peak_op is not None
+    assert found.peak_op.results == ("d",)
+
+
+def test_what_is_saved_for_the_backward_pass() -> None:
+    found = memory_timeline(program(TRAINING))
+    assert found.saved_bytes == X
+    at_peak = found.breakdown_bytes()
+    assert at_peak["saved_activations"] == 0
+    assert at_peak["parameters"] == W
+    assert sum(at_peak.values()) == found.peak_bytes
+
+
+def test_new_content_takes_memory_where_it_is_not_written_in_place() -> None:
+    apart = memory_timeline(program(TRAINING), execution=Execution(in_place=False))
+    assert apart.after_bytes[-1] == 2 * W + X + 4
+
+
+def test_an_allocator_rounds() -> None:
+    found = memory_timeline(program(TRAINING), allocator=CUDA)
+    assert found.stored_bytes == 2 * 512
+    assert found.peak_bytes == 5 * 512
+
+
+HEADS = """
+program "" serial
+func main {
+  input %x: f32[2, 6, 4, 8]
+  %p: f32[2, 4, 6, 8] = aten.permute.default(self=%x, dims=[0, 2, 1, 3])
+  %v: f32[2, 4, 48] = aten.view.default(self=%p, size=[2, 4, 48])
+  %s: f32[2, 4, 6, 8] = aten.view.default(self=%v, size=[2, 4, 6, 8])
+  return %s
+}
+"""
+
+
+def test_a_view_of_a_permuted_tensor_is_a_copy_and_one_of_that_is_not() -> None:
+    found = memory_timeline(program(HEADS))
+    nbytes = 2 * 6 * 4 * 8 * 4
+    assert found.at_bytes == (nbytes, 2 * nbytes, 2 * nbytes)
+
+
+def test_reshapes_that_strides_allow() -> None:
+    transposed = (1, 4)  # of [4, 6]
+    assert reshaped((6, 4), dense((6, 4)), (24,)) == (1,)
+    assert reshaped((4, 6), transposed, (24,)) is None
+    assert reshaped((4, 6), transposed, (4, 2, 3)) == (1, 12, 4)
+    assert reshaped((2, 1, 3), (3, 3, 1), (6, 1)) == (1, 1)
+    assert reshaped((), (), (1, 1)) == (1, 1)
+
+
+def test_results_lie_as_operands_do() -> None:
+    transposed = (1, 4)
+    assert elementwise((4, 6), [((4, 6), transposed), ((4, 6), transposed)]) == transposed
+    assert elementwise((4, 6), [((4, 6), transposed), ((6,), (1,))]) == transposed
+    assert elementwise((4, 6), [((4, 6), dense((4, 6))), ((4, 6), transposed)]) == (6, 1)
