@@ -106,6 +106,7 @@ class GraphInput:
         kept: Whether it stays an input of the program even if nothing reads it.
         fill: What all its elements are unless something else is given.
         aliases: The user's other names for it.
+        options: See `Port`.
     """
 
     name: str
@@ -115,6 +116,7 @@ class GraphInput:
     kept: bool = True
     fill: float | None = None
     aliases: tuple[str, ...] = ()
+    options: tuple[tuple[str, Arg], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +434,12 @@ class _Lowerer:
 
     def _signature(self, main: Function) -> Signature:
         inputs = tuple(
-            replace(_port(main.values[name], given.label), fill=given.fill, aliases=given.aliases)
+            replace(
+                _port(main.values[name], given.label),
+                fill=given.fill,
+                aliases=given.aliases,
+                options=given.options,
+            )
             for name, given in zip(main.inputs, self.inputs.values(), strict=True)
         )
         outputs = tuple(

@@ -298,6 +298,8 @@ class Port:
             is in no weights file starts with it, and a learning rate is it until it is changed.
         aliases: Further labels of it: the other names of a tied parameter.
         part: Where it lies in the tensor that the label names; None if it is all of that.
+        options: Of a learning rate: what else the optimizer does its parameters' updates with, as
+            `betas`; plain values.
     """
 
     name: str
@@ -309,6 +311,7 @@ class Port:
     fill: float | None = None
     aliases: tuple[str, ...] = ()
     part: Part | None = None
+    options: tuple[tuple[str, Arg], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,7 @@ class Signature(_message.Message):
         start: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, of: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ...) -> None: ...
     class Port(_message.Message):
-        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill", "aliases", "part")
+        __slots__ = ("name", "label", "dtype", "shape", "role", "box", "fill", "aliases", "part", "options")
         NAME_FIELD_NUMBER: _ClassVar[int]
         LABEL_FIELD_NUMBER: _ClassVar[int]
         DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +334,7 @@ class Signature(_message.Message):
         FILL_FIELD_NUMBER: _ClassVar[int]
         ALIASES_FIELD_NUMBER: _ClassVar[int]
         PART_FIELD_NUMBER: _ClassVar[int]
+        OPTIONS_FIELD_NUMBER: _ClassVar[int]
         name: int
         label: int
         dtype: int
@@ -343,7 +344,8 @@ class Signature(_message.Message):
         fill: float
         aliases: _containers.RepeatedScalarFieldContainer[int]
         part: Signature.Part
-        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ..., aliases: _Optional[_Iterable[int]] = ..., part: _Optional[_Union[Signature.Part, _Mapping]] = ...) -> None: ...
+        options: _containers.RepeatedCompositeFieldContainer[Arg]
+        def __init__(self, name: _Optional[int] = ..., label: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., box: _Optional[_Iterable[_Union[Signature.Box, _Mapping]]] = ..., fill: _Optional[float] = ..., aliases: _Optional[_Iterable[int]] = ..., part: _Optional[_Union[Signature.Part, _Mapping]] = ..., options: _Optional[_Iterable[_Union[Arg, _Mapping]]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Signature.Port]

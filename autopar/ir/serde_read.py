@@ -228,6 +228,9 @@ class _ProgramReader:
             fill=_number(port.fill) if port.HasField("fill") else None,
             aliases=tuple(map(self._text, port.aliases)),
             part=self._part(port.part) if port.HasField("part") else None,
+            options=tuple(
+                (self._text(option.name), self._arg(option, ())) for option in port.options
+            ),
         )
 
     def _part(self, part: pb.Signature.Part) -> Part:

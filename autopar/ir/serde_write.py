@@ -276,6 +276,8 @@ class _ProgramWriter:
             message.part.of = self._string(port.part.of)
             message.part.shape.extend(port.part.shape)
             message.part.start.extend(port.part.start)
+        for name, option in port.options:
+            self._arg(option, message.options.add(name=self._string(name)), name, {})
 
 
 def _depth(arg: Arg) -> int:

@@ -162,6 +162,7 @@ class _ProgramParser:
             declared.fill,
             declared.aliases,
             declared.part,
+            declared.options,
         )
 
     def _function(self) -> Function:
@@ -179,7 +180,7 @@ class _ProgramParser:
         if name == "main":
             self._main = parser
         elif parser.has_ports():
-            what = "`as`, `also`, `box`, `fill` or `part`"
+            what = "`as`, `also`, `box`, `fill`, `part` or `options`"
             cursor.fail(f"only the inputs and outputs of main have {what}", start)
         return function
 
@@ -290,7 +291,7 @@ class _FunctionParser:
             part = self._parts.part() if self._cursor.keyword("part") else None
             placeholder = Value(names[-1], "f32", ())
             self._outputs.append(
-                Declared(placeholder, False, False, label, box, None, (), part, start)
+                Declared(placeholder, False, False, label, box, None, (), part, (), start)
             )
             more = self._cursor.sign(",")
         return tuple(names)
@@ -317,6 +318,7 @@ class _FunctionParser:
             declared.fill,
             declared.aliases,
             declared.part,
+            declared.options,
         )
         if port is None:
             self._cursor.fail(

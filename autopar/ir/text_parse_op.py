@@ -6,7 +6,7 @@ import re
 
 from autopar.ir.errors import UNKNOWN
 from autopar.ir.layout import Origin
-from autopar.ir.program import Arg, Op, OpDist
+from autopar.ir.program import Op, OpDist
 from autopar.ir.text_cursor import Cursor
 from autopar.ir.text_parse_parts import LOC, PartsParser
 from autopar.ir.text_words import KIND
@@ -29,7 +29,7 @@ class OpParser:
         """Reads an op behind the `=`."""
         kind = self._cursor.named(KIND, "an op, like aten.mm.default")
         self._cursor.expect("(")
-        args = self._cursor.listed(self._named_arg, ")")
+        args = self._cursor.listed(self._parts.named_arg, ")")
         while self._clause():
             pass
         return Op(
@@ -44,11 +44,6 @@ class OpParser:
             self._phase,
             self._plan,
         )
-
-    def _named_arg(self) -> tuple[str, Arg]:
-        name = self._cursor.word("the name of an argument")
-        self._cursor.expect("=")
-        return name, self._parts.arg()
 
     def _clause(self) -> bool:
         cursor = self._cursor

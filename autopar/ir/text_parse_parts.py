@@ -190,6 +190,12 @@ class PartsParser:
         cursor.expect(")")
         return Loc(file, line, name)
 
+    def named_arg(self) -> tuple[str, Arg]:
+        """Reads `name=argument`."""
+        name = self._cursor.word("the name of an argument")
+        self._cursor.expect("=")
+        return name, self.arg()
+
     def arg(self) -> Arg:
         """Reads an argument."""
         cursor = self._cursor

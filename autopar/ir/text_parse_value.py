@@ -10,7 +10,7 @@ from autopar.ir.errors import UNKNOWN
 from autopar.ir.expr import Expr, IntExpr
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import DTYPE_BYTES, ROLES, Part, Value
+from autopar.ir.program import DTYPE_BYTES, ROLES, Arg, Part, Value
 from autopar.ir.text_cursor import Cursor
 from autopar.ir.text_parse_parts import LOC, QUOTED, PartsParser
 from autopar.ir.text_signature import Box
@@ -26,7 +26,7 @@ class Declared:
         value: The value; without origin if none was given.
         has_origin: Whether the origin was given.
         undistributed: Whether it was said to have no layout.
-        label, box, fill, aliases, part: Of the port, as given.
+        label, box, fill, aliases, part, options: Of the port, as given.
         at: Where the declaration begins.
     """
 
@@ -38,13 +38,14 @@ class Declared:
     fill: float | None
     aliases: tuple[str, ...]
     part: Part | None
+    options: tuple[tuple[str, Arg], ...]
     at: int
 
     @property
     def is_port(self) -> bool:
         """Whether anything was said about a port."""
-        given = (self.label, self.box, self.fill, self.aliases or None, self.part)
-        return any(item is not None for item in given)
+        given = (self.label, self.box, self.fill, self.part)
+        return bool(self.aliases or self.options) or any(item is not None for item in given)
 
 
 class ValueParser:
@@ -66,6 +67,7 @@ class ValueParser:
         self._fill: float | None = None
         self._aliases: list[str] = []
         self._part: Part | None = None
+        self._options: tuple[tuple[str, Arg], ...] = ()
         self._loc = UNKNOWN
 
     def read(self, name: str, at: int, role: str) -> Declared:
@@ -96,6 +98,7 @@ class ValueParser:
             self._fill,
             tuple(self._aliases),
             self._part,
+            self._options,
             at,
         )
 
@@ -144,6 +147,9 @@ class ValueParser:
             self._aliases.append(cursor.string("another name for it, a string"))
         elif self._is_port and cursor.keyword("part"):
             self._part = self._parts.part()
+        elif self._is_port and cursor.keyword("options"):
+            cursor.expect("(")
+            self._options = cursor.listed(self._parts.named_arg, ")")
         else:
             return self._layout_clause() or self._role()
         return True

@@ -158,8 +158,12 @@ def arg_str(arg: Arg) -> str:
 
 def op_call(op: Op) -> str:
     """Returns `aten.mm.default(self=%x, mat2=%w)`."""
-    args = ", ".join(f"{word(name)}={arg_str(arg)}" for name, arg in op.args)
-    return f"{kind(op.kind)}({args})"
+    return f"{kind(op.kind)}({named_args(op.args)})"
+
+
+def named_args(args: Sequence[tuple[str, Arg]]) -> str:
+    """Returns `self=%x, mat2=%w`."""
+    return ", ".join(f"{word(name)}={arg_str(arg)}" for name, arg in args)
 
 
 def op_dist(dist: OpDist, context: Context) -> str:
@@ -197,10 +201,12 @@ def port_clauses(
     fill: float | None,
     aliases: Sequence[str],
     part: Part | None,
+    options: Sequence[tuple[str, Arg]] = (),
 ) -> Iterator[str]:
     """Yields what a port says, each unless it is None, and `also "label"` for each alias.
 
-    `as "label"`, `box [8[dp * 4; 4], 768]`, `fill 0.0` and `part "w" [16, 768] from [8, 0]`.
+    `as "label"`, `box [8[dp * 4; 4], 768]`, `fill 0.0`, `part "w" [16, 768] from [8, 0]` and
+    `options(eps=1e-08)`.
     """
     if label is not None:
         yield f"as {quote(label)}"
@@ -212,6 +218,8 @@ def port_clauses(
         yield f"also {quote(alias)}"
     if part is not None:
         yield f"part {quote(part.of)} {list(part.shape)} from {list(part.start)}"
+    if options:
+        yield f"options({named_args(options)})"
 
 
 def port_line(port: Port) -> str:
@@ -219,7 +227,9 @@ def port_line(port: Port) -> str:
     shape = ", ".join(map(str, port.shape))
     head = f"{value_name(port.name)}: {word(port.dtype)}[{shape}] {word(port.role)}"
     label = None if port.label == port.name else port.label
-    clauses = port_clauses(label, port.box or None, port.fill, port.aliases, port.part)
+    clauses = port_clauses(
+        label, port.box or None, port.fill, port.aliases, port.part, port.options
+    )
     return " ".join((head, *clauses))
 
 

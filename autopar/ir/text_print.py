@@ -247,10 +247,13 @@ def _inline_ports(program: Program) -> Ports | None:
             label = None if port.label == port.name else port.label
             box = None if port.box == default_box(value, program.level) else port.box
             # A `return` has no room for these.
-            fill, aliases = (port.fill, port.aliases) if side == "input" else (None, ())
-            if make_port(value, program.level, label, box, fill, aliases, port.part) != port:
+            given = side == "input"
+            fill, aliases = (port.fill, port.aliases) if given else (None, ())
+            options = port.options if given else ()
+            likely = make_port(value, program.level, label, box, fill, aliases, port.part, options)
+            if likely != port:
                 return None
-            found[side, at] = tuple(port_clauses(label, box, fill, aliases, port.part))
+            found[side, at] = tuple(port_clauses(label, box, fill, aliases, port.part, options))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autopar.ir.layout import Layout, local_extent
-from autopar.ir.program import BoxDim, Part, Port, Program, Signature, Value
+from autopar.ir.program import Arg, BoxDim, Part, Port, Program, Signature, Value
 
 Box = tuple[tuple[BoxDim, ...], ...]
 
@@ -36,6 +36,7 @@ def make_port(
     fill: float | None = None,
     aliases: tuple[str, ...] = (),
     part: Part | None = None,
+    options: tuple[tuple[str, Arg], ...] = (),
 ) -> Port | None:
     """Returns the port of a value with this label and box, by default its name and layout's box.
 
@@ -51,7 +52,9 @@ def make_port(
         if len(shape) != len(value.shape):
             return None
     label = value.name if label is None else label
-    return Port(value.name, label, value.dtype, shape, value.role, box, fill, aliases, part)
+    return Port(
+        value.name, label, value.dtype, shape, value.role, box, fill, aliases, part, options
+    )
 
 
 def derived_signature(program: Program) -> Signature | None:

@@ -59,9 +59,18 @@ def _check_port(port: Port, value: Value, level: str, problems: Problems) -> Non
     boxed = tuple(math.prod(sub.size for sub in dim) for dim in port.box)
     if port.box and boxed != port.shape:
         problems.add(f"{subject}: box", f"one of a tensor {list(port.shape)}", list(boxed))
+    for name, option in port.options:
+        if not _is_plain(option):
+            problems.add(f"{subject}: option {name}", "a plain value", option)
     if port.part is not None and not _fits(port.shape, port.part):
         expected = f"one of {list(port.shape)} within a tensor {list(port.part.shape)}"
         problems.add(f"{subject}: part", expected, f"one from {list(port.part.start)}")
+
+
+def _is_plain(option: Arg) -> bool:
+    if isinstance(option, tuple):
+        return all(map(_is_plain, option))
+    return option is None or isinstance(option, (bool, int, float, str))
 
 
 def _fits(shape: Sequence[int], part: Part) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,10 @@ from torch import Tensor
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Port, Program
 
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, tuple, type(None))
+_HOW = ("capturable", "differentiable", "foreach", "fused")
+"""Options that say how an update is computed, not what it is."""
+
 _RATE = re.compile(r"lr(\.\d+)?")
 
 
@@ -31,7 +35,8 @@ class LearningRates(torch.optim.Optimizer):
     """The parameter groups of a compiled optimizer.
 
     A trainer reads `param_groups[i]["lr"]` at each step, so whatever sets it works: a scheduler of
-    torch, or the user. The update itself is part of the compiled program.
+    torch, or the user. The update itself is part of the compiled program, and its other options
+    (`betas`, `weight_decay`) are there to be read.
 
     Args:
         program: A rank's program.
@@ -43,6 +48,7 @@ class LearningRates(torch.optim.Optimizer):
         labels = {port.name: port.label for port in program.signature.inputs}
         groups = [
             {
+                **dict(port.options),
                 "params": [stored[name] for name in names],
                 "param_names": list(dict.fromkeys(labels[name] for name in names)),
                 "lr": port.fill,
@@ -58,9 +64,10 @@ class LearningRates(torch.optim.Optimizer):
             given: Takes the place of those in `param_groups`: one for all groups, or one for each.
 
         Raises:
-            InvalidInputError: If another number of them is given.
+            InvalidInputError: If another number of them is given, or another option was changed.
         """
         count = len(self._ports)
+        self._check_options()
         if given is None:
             rates = [group["lr"] for group in self.param_groups]
         elif isinstance(given, Sequence):
@@ -84,6 +91,8 @@ class LearningRates(torch.optim.Optimizer):
     def put_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what groups say about the learning rates.
 
+        Warns of other options that aren't those of the program, which go on to count.
+
         Raises:
             InvalidInputError: If there is another number of groups.
         """
@@ -93,6 +102,20 @@ class LearningRates(torch.optim.Optimizer):
             )
         for group, given in zip(self.param_groups, groups, strict=True):
             group.update({name: given[name] for name in given if name in ("lr", "initial_lr")})
+            for name in _differing(group, given):
+                warnings.warn(
+                    f"the state was made with {name}={given[name]!r}, the program was compiled with"
+                    f" {group[name]!r}, and goes on with that",
+                    stacklevel=3,
+                )
+
+    def _check_options(self) -> None:
+        for group, port in zip(self.param_groups, self._ports, strict=True):
+            if changed := _differing(dict(port.options), group):
+                raise InvalidInputError(
+                    f"{changed[0]} was changed to {group[changed[0]]!r}, but only the learning rate"
+                    " can change from step to step; compile again with an optimizer that has it"
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Refers to the trainer, which has the state of all ranks.
@@ -111,6 +134,16 @@ class LearningRates(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: a step of the program computes its gradients anew."""
         del set_to_none
+
+
+def _differing(options: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Returns the names of options that are given otherwise."""
+    known = {*options.keys() & given.keys()} - {"params", "param_names", "lr", "initial_lr", *_HOW}
+    return sorted(name for name in known if _as_tuple(options[name]) != _as_tuple(given[name]))
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _groups(program: Program, rates: Sequence[Port]) -> list[list[str]]:

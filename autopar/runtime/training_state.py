@@ -105,7 +105,9 @@ class TrainingState:
             placed = {k: t.to(named[name].device) if t.ndim else t for k, t in tensors.items()}
             optimizer.state[named[name]] = placed
         for group, given in zip(optimizer.param_groups, groups, strict=True):
-            group["lr"] = given["lr"]
+            group.update(
+                {name: given[name] for name in given if name in group and name != "params"}
+            )
 
     def write(self, path: Path, progress: Mapping[str, int]) -> None:
         """Writes a checkpoint. See `write_checkpoint`.

@@ -293,6 +293,7 @@ def ports(draw: st.DrawFn, value: Value, axes: tuple[str, ...]) -> Port:
         draw(fills),
         aliases,
         draw(parts()),
+        tuple(draw(st.lists(st.tuples(words, args(False, ())), max_size=2))),
     )
 
 

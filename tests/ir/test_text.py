@@ -367,6 +367,14 @@ def test_inputs_say_what_they_are_filled_with_unless_given() -> None:
     assert f"  {line}\n" in print_program(program)
 
 
+def test_learning_rates_say_what_else_an_update_is_made_with() -> None:
+    line = "input %lr: f32[] fill 0.0003 options(betas=[0.9, 0.999], fused=none, maximize=false)"
+    program = parse_program(f"program serial\n{line}\nreturn %lr")
+    options = (("betas", (0.9, 0.999)), ("fused", None), ("maximize", False))
+    assert program.signature.inputs[0].options == options
+    assert f"  {line}\n" in print_program(program)
+
+
 def test_parts_of_a_larger_tensor() -> None:
     line = 'parameter %w_k: f32[4, 8] as "qkv" part "w" [16, 8] from [8, 0]'
     program = parse_program(f'program serial\n{line}\nreturn %w_k as "k"')

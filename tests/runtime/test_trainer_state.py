@@ -8,12 +8,24 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.nn.functional import mse_loss
 
 from autopar.ir.errors import InvalidInputError
 from autopar.modules import compile
 from autopar.runtime.trainer import Trainer, open_trainer
-from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build
+from tests.runtime.training import (
+    LAYOUTS,
+    Layout,
+    Model,
+    Reference,
+    assert_same,
+    batches,
+    training_build,
+)
 
 MIXED = LAYOUTS[7]
 
@@ -33,8 +45,7 @@ def test_whole_state_is_that_of_one_device(tmp_path: Path, layout: Layout) -> No
     expected = get_optimizer_state_dict(one.model, one.optimizer)
     for name, state in expected["state"].items():
         assert_same(found["state"][name], state)
-    groups = [(group["lr"], group["params"]) for group in expected["param_groups"]]
-    assert [(group["lr"], group["params"]) for group in found["param_groups"]] == groups
+    assert found["param_groups"] == expected["param_groups"]
 
 
 def test_state_of_one_device_is_taken_over(tmp_path: Path) -> None:
@@ -46,6 +57,46 @@ def test_state_of_one_device_is_taken_over(tmp_path: Path) -> None:
     trainer.load_optimizer_state_dict(get_optimizer_state_dict(one.model, one.optimizer))
     for batch in rest:
         assert trainer.step(batch).item() == pytest.approx(one.step(batch), rel=1e-5)
+
+
+def unusual(model: Model) -> torch.optim.AdamW:
+    """Returns an optimizer of which nothing is as it is by default."""
+    return torch.optim.AdamW(model.parameters(), 0.02, (0.6, 0.8), eps=1e-5, weight_decay=0.3)
+
+
+def test_a_training_goes_from_one_device_to_a_mesh_and_back(tmp_path: Path) -> None:
+    """In torch's format, into an optimizer that knows none of the options."""
+    one = Reference.of_seed()
+    one.optimizer = unusual(one.model)
+    compiled = compile(
+        one.model, batches(1)[0], mesh="dp=2", loss=mse_loss, optimizer=unusual(one.model)
+    )
+    compiled.save(tmp_path / "b")
+    trainer = open_trainer(tmp_path / "b", virtual=True)
+    first, second, *rest = batches(6)
+    one.step(first)
+    trainer.load_state_dict(one.model.state_dict())
+    trainer.load_optimizer_state_dict(get_optimizer_state_dict(one.model, one.optimizer))
+    assert trainer.step(second).item() == pytest.approx(one.step(second), rel=1e-5)
+    back = Reference.of_seed(7)
+    back.optimizer = torch.optim.AdamW(back.model.parameters())
+    back.model.load_state_dict(trainer.state_dict())
+    set_optimizer_state_dict(back.model, back.optimizer, trainer.optimizer_state_dict())
+    for batch in rest:
+        assert back.step(batch) == pytest.approx(one.step(batch), rel=1e-5)
+
+
+def test_options_of_the_optimizer_are_the_programs(tmp_path: Path) -> None:
+    trainer = opened(tmp_path)
+    state = trainer.optimizer_state_dict()
+    state["param_groups"][0].update(betas=(0.5, 0.6), fused=True)
+    with pytest.warns(
+        UserWarning, match=r"with betas=\(0.5, 0.6\), .* compiled with \(0.9, 0.999\)"
+    ):
+        trainer.load_optimizer_state_dict(state)
+    trainer.optimizer.param_groups[1]["weight_decay"] = 0.5
+    with pytest.raises(InvalidInputError, match=r"weight_decay was changed to 0.5, but"):
+        trainer.step(batches(1)[0])
 
 
 def test_weights_go_to_a_file_and_back(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
 from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
-from autopar.frontend.torch.update import UpdateRequest, capture_update
+from autopar.frontend.torch.update import UpdateRequest, capture_update, plain_options
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -301,7 +301,9 @@ class _Capture:
             name = "lr" if len(groups) == 1 else f"lr.{at}"
             with self.mode:
                 fake = torch.empty((), dtype=torch.float32)
-            given = GraphInput(name, "input", name, fill=float(group["lr"]))
+            given = GraphInput(
+                name, "input", name, fill=float(group["lr"]), options=plain_options(group)
+            )
             rates.append(step.input(given, fake))
         return rates
 

@@ -24,6 +24,7 @@ from autopar.frontend.torch.fused import STEPS, run_functional, traceable_steps
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, cloned
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import Arg
 
 Item = TypeVar("Item")
 
@@ -168,6 +169,29 @@ def _options(group: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str
     if group["fused"] or (open_ and all(p.is_floating_point() for p in parameters)):
         options.update({key: False for key in ("capturable",) if key in group}, fused=True)
     return options
+
+
+def plain_options(group: Mapping[str, Any]) -> tuple[tuple[str, Arg], ...]:
+    """Returns what a group of parameters is updated with besides its learning rate, by name."""
+    rest = {name: value for name, value in group.items() if name not in _NOT_OPTIONS}
+    found = {name: _plain(value) for name, value in rest.items()}
+    return tuple((name, value) for name, value in found.items() if value is not _NOT_PLAIN)
+
+
+_NOT_OPTIONS = ("params", "param_names", "lr", "initial_lr")
+"""Entries of a group that say what is updated, or change from step to step."""
+
+_NOT_PLAIN = object()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, (tuple, list)):
+        items = tuple(map(_plain, value))
+        return _NOT_PLAIN if _NOT_PLAIN in items else items
+    known = value is None or isinstance(value, (bool, int, float, str))
+    return value if known else _NOT_PLAIN
 
 
 def _check_state(
