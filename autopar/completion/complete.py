@@ -13,13 +13,16 @@ from autopar.completion.place import place_pins
 from autopar.completion.presets import pin_strategy
 from autopar.completion.refine import GAIN
 from autopar.completion.share import share_moves
+from autopar.completion.slices import complete_slices
 from autopar.completion.solve import Solution, solve
 from autopar.completion.space import Space
+from autopar.completion.where import find_places
 from autopar.completion.write import write_replicated, write_solution
 from autopar.completion.zero import keep_states
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.errors import AnnotationError
-from autopar.ir.program import Program
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Function, Program
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Complete:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         space = Space(program.mesh, self.cluster, self.planner)
         calls = CallTable(space)
+        if find_places(program.main).are_slices:
+            return self._on_slices(program, space)
         done, solution = self._solved(program, calls)
         if space.axes:
             for apart in ways_apart(program):
@@ -61,22 +66,39 @@ class Complete:
                 cheaper = found.seconds < solution.seconds * (1 - GAIN)
                 if cheaper and splits_parts(other, found):
                     done, solution = other, found
-        functions = {
-            name: write_replicated(function, space.mesh)
-            for name, function in program.functions.items()
-            if name != "main"
-        }
-        main = write_solution(done.main, solution)
-        ordered = {name: functions.get(name, main) for name in program.functions}
-        return replace(done, functions=ordered)
+        return _with_main(done, write_solution(done.main, solution), space.mesh)
+
+    def _on_slices(self, program: Program, space: Space) -> Program:
+        """Returns a program completed whose ops run on different slices of the mesh."""
+        main = share_moves(renew_views(program.main))
+
+        def completed(function: Function, mesh: ProcessMesh) -> Function:
+            calls = CallTable(Space(mesh, self.cluster, space.planner))
+            return write_solution(function, self._solution(function, calls))
+
+        done = complete_slices(main, find_places(main), space.mesh, completed)
+        return _with_main(program, done, space.mesh)
 
     def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Solution]:
         """Returns a program as it was completed, and what was decided about it."""
         main = share_moves(renew_views(program.main))
+        return program.with_main(main), self._solution(main, calls)
+
+    def _solution(self, main: Function, calls: CallTable) -> Solution:
+        """Returns what is decided about a function on one mesh."""
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)
         if not self.settled:
             place_pins(graph)
         if self.strategy is not None:
             pin_strategy(graph, self.strategy)
         keep_states(graph)
-        return program.with_main(main), solve(graph)
+        return solve(graph)
+
+
+def _with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:
+    """Returns a program with a completed main; other functions are computed by all alike."""
+    functions = {
+        name: main if name == "main" else write_replicated(function, mesh)
+        for name, function in program.functions.items()
+    }
+    return replace(program, functions=functions)

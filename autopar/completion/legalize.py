@@ -15,9 +15,10 @@ from autopar.completion.body import body_function, expand_body, solve_body
 from autopar.completion.call import Call, CallTable
 from autopar.completion.solve import Solution
 from autopar.completion.space import Space
-from autopar.cost import Cluster, ReshardPlanner
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Layout, Origin
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, OpDist, Program, Value
 from autopar.ir.verify_distribution import PINNED
 
@@ -50,8 +51,8 @@ class Legalize:
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; complete it first")
         cluster = self.cluster or Cluster.load(DEFAULT_CLUSTER)
-        expansion = _Expansion(main, CallTable(Space(program.mesh, cluster, self.planner)))
-        return program.with_main(expansion.run())
+        planner = self.planner or ReshardPlanner(CommunicationModel(cluster, program.mesh))
+        return program.with_main(_Expansion(main, cluster, planner).run())
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,11 @@ class _Template:
 class _Expansion:
     """Expands one function. Equal ops with equal choices share the work."""
 
-    def __init__(self, function: Function, calls: CallTable) -> None:
+    def __init__(self, function: Function, cluster: Cluster, planner: ReshardPlanner) -> None:
         self.function = function
-        self.calls = calls
+        self.cluster = cluster
+        self.planner = planner
+        self.calls: dict[ProcessMesh, CallTable] = {}
         self.values = dict(function.values)
         self.templates: dict[tuple[Call, OpDist], _Template] = {}
 
@@ -88,7 +91,7 @@ class _Expansion:
         return replace(self.function, ops=tuple(ops), values=self.values)
 
     def _expanded(self, op: Op, dist: OpDist) -> Sequence[Op]:
-        call = self.calls.of(op, self.values)
+        call = self._calls(dist.mesh).of(op, self.values)
         template = self._template(call, op, dist)
         ops, new = expand_body(call.rule, op, dist, self.values, self._fresh)
         origin = Origin("chosen", f"body {dist.body!r} of {op.kind} ({op.origin})")
@@ -101,9 +104,17 @@ class _Expansion:
             for inner, found in zip(ops, template.dists, strict=True)
         ]
 
+    def _calls(self, mesh: ProcessMesh) -> CallTable:
+        """Returns the calls on a slice of the mesh."""
+        if mesh not in self.calls:
+            self.calls[mesh] = CallTable(Space(mesh, self.cluster, self.planner))
+        return self.calls[mesh]
+
     def _leave(self, name: str, layout: Layout) -> None:
         """Stores a result as the body leaves it, unless the user wants it otherwise."""
         value = self.values[name]
+        if value.dist is not None and value.dist.mesh != layout.mesh:
+            return  # it is kept on another slice of the mesh
         if value.origin is None or value.origin.kind not in PINNED:
             stored = layout.without_partial() if name in self.function.outputs else layout
             self.values[name] = replace(value, dist=stored)
@@ -112,7 +123,7 @@ class _Expansion:
         key = (call, dist)
         if key not in self.templates:
             function = body_function(call.rule, op, dist, self.values)
-            self.templates[key] = _solved(self.calls, function)
+            self.templates[key] = _solved(self._calls(dist.mesh), function)
         return self.templates[key]
 
     def _fresh(self, hint: str) -> str:

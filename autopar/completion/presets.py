@@ -67,9 +67,16 @@ def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program
 
 
 def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
-    """Pins values of a graph by a strategy, and returns the presets that it consists of."""
+    """Pins values of a graph by a strategy, and returns the presets that it consists of.
+
+    On a slice of a mesh, those along axes that the slice has.
+    """
     mesh = graph.space.mesh
-    chosen = parse_strategy(strategy, mesh) if strategy.strip() else default_strategy(graph)
+    if strategy.strip():
+        named = parse_strategy(strategy, mesh.root)
+        chosen = tuple(item for item in named if item.axis in mesh.dim_names)
+    else:
+        chosen = default_strategy(graph)
     active = [item for item in chosen if mesh.axis_size(item.axis) > 1]
     for item in active:
         if item.preset in KEPT_SPLIT:

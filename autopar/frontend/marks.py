@@ -2,7 +2,8 @@
 
 A mark says how its result lies. The result is the operand, so the operand's value is pinned and
 the mark itself is gone; only where that value is pinned otherwise already does the mark stay, as an
-op that does nothing but connect the two layouts.
+op that does nothing but connect the two layouts. A mark on a slice of the mesh always stays: the
+tensor that it returns is on the slice, the one that it is given where it was computed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Pinned:
     def is_pending(self) -> bool:
         """Whether a reduction is pending."""
         return self.layout is not None and bool(self.layout.partial)
+
+    def is_part_of(self, mesh: ProcessMesh) -> bool:
+        """Whether the tensor is to be on a slice of a mesh."""
+        return self.layout is not None and self.layout.mesh != mesh
 
     def merged(self, other: Pinned) -> Pinned | None:
         """Returns what both say together; None if they contradict one another."""
@@ -173,6 +178,10 @@ class _Reader:
         together = pinned if earlier is None else earlier.merged(pinned)
         if self._is_of_parameter(node):
             self._drop(node, holder)
+        elif pinned.is_part_of(self.mesh):
+            # Whatever else reads the tensor reads it from where it is computed.
+            _check_moved(node, pinned)
+            self.pins[node] = pinned
         elif together is None or (pinned.is_pending and holder.op == "placeholder"):
             _check_used(node, pinned, earlier)
             self.pins[node] = pinned
@@ -237,12 +246,15 @@ def _mesh_of(marks: Sequence[Mark]) -> ProcessMesh:
 
 
 def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
-    if mark.mesh is not None and mark.mesh != mesh:
+    home = mesh if mark.mesh is None else mesh.slice_of(mark.mesh)
+    if home is None or (home == mesh and mark.mesh not in (None, mesh)):
+        assert mark.mesh is not None
         raise AnnotationError(f"{mark.place}: {_other_mesh(mark.mesh, mesh)}")
+    mark = mark.on(home)
     shape = tuple(node.meta["val"].shape)
     try:
         place = f"{mark.place} (gradient)" if mark.is_gradient else mark.place
-        return Pinned(place, mark.layout(shape, mesh), mark.masked(mesh), mark.offload)
+        return Pinned(place, mark.layout(shape, home), mark.masked(home), mark.offload)
     except AnnotationError as error:
         raise AnnotationError(f"{mark.place}: {error}") from error
 
@@ -251,8 +263,8 @@ def _other_mesh(mesh: ProcessMesh, program: ProcessMesh) -> str:
     ids = f"{mesh} of processes {_shortened(mesh.process_ids)}"
     if mesh.size < program.size and set(mesh.process_ids) < set(program.process_ids):
         return (
-            f"the mark is on {ids}, a part of {program}; sub-meshes aren't executed yet, so mark"
-            " the tensor on the whole mesh"
+            f"the mark is on {ids}, which are no slice of {program}; take one from it, as"
+            f" mesh[{program.dim_names[0]!r}, 0]"
         )
     return (
         f"the mark is on {ids}, but the model is compiled for {program} of processes"
@@ -262,6 +274,14 @@ def _other_mesh(mesh: ProcessMesh, program: ProcessMesh) -> str:
 
 def _shortened(ids: tuple[int, ...]) -> str:
     return str(list(ids)) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
+
+
+def _check_moved(node: fx.Node, pinned: Pinned) -> None:
+    if not node.users:
+        raise AnnotationError(
+            f"{pinned.place}: nothing uses the tensor that is returned here, which is the one on"
+            " the part of the mesh; use it, or remove the mark"
+        )
 
 
 def _check_used(node: fx.Node, pinned: Pinned, earlier: Pinned | None) -> None:

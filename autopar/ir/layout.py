@@ -315,6 +315,15 @@ class Layout:
         order = self.mesh.dim_names
         return replace(self, partial=tuple((a, pending[a]) for a in order if a in pending))
 
+    def onto(self, mesh: ProcessMesh) -> Layout:
+        """Returns the complete layout on another slice, split along the axes that both have."""
+        known = frozenset(mesh.dim_names)
+        dims = tuple(
+            tuple(SubDim(sub.size, tuple(a for a in sub.axes if a in known)) for sub in dim)
+            for dim in self.dims
+        )
+        return Layout(mesh, dims).normalized()
+
     def problems(self, shape: Sequence[int]) -> list[str]:
         """Returns what is inconsistent about this layout of a tensor of this shape."""
         found: list[str] = []

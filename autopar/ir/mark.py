@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autopar.ir.errors import AnnotationError
@@ -75,6 +75,17 @@ class Mark:
         """
         return Mark(self.mesh, self.dims_mapping, place=self.place, is_gradient=True)
 
+    def on(self, mesh: ProcessMesh) -> Mark:
+        """Returns the mark on a mesh of the same processes, whose axes may have other names."""
+        if self.mesh is None or self.mesh.dim_names == mesh.dim_names:
+            return replace(self, mesh=mesh)
+        names = dict(zip(self.mesh.dim_names, mesh.dim_names, strict=True))
+        entries = None
+        if self.dims_mapping is not None:
+            entries = tuple(_renamed(entry, names) for entry in self.dims_mapping)
+        partial = tuple((names.get(str(axis), axis), monoid) for axis, monoid in self.partial)
+        return replace(self, mesh=mesh, dims_mapping=entries, partial=partial)
+
     def check(self, shape: Sequence[int]) -> None:
         """Checks what can be checked before the program's mesh is known.
 
@@ -125,6 +136,14 @@ class Mark:
                 f"a mask of shape {list(shape)} for {mesh}; give one 0 or 1 per process"
             )
         return tuple(process for process, bit in zip(mesh.ids, bits, strict=True) if bit)
+
+
+def _renamed(entry: DimMapping, names: Mapping[str, str]) -> DimMapping:
+    if isinstance(entry, str):
+        return names.get(entry, entry)
+    if entry is None or isinstance(entry, int):
+        return entry
+    return tuple(names.get(axis, axis) if isinstance(axis, str) else axis for axis in entry)
 
 
 def partial_of(given: Mapping[int | str, str] | None) -> tuple[tuple[int | str, str], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autopar.ir.errors import AnnotationError, near_misses
@@ -108,6 +108,14 @@ class ProcessMesh:
         """The process ids, by the name they have in Paddle's annotation interface."""
         return self.process_ids
 
+    @property
+    def root(self) -> ProcessMesh:
+        """The mesh that this one is a part of, itself part of none."""
+        mesh = self
+        while mesh.parent is not None:
+            mesh = mesh.parent
+        return mesh
+
     def axis_index(self, axis: int | str) -> int:
         """Returns the position of an axis given by name or by index (negative from the end)."""
         if isinstance(axis, str):
@@ -150,6 +158,30 @@ class ProcessMesh:
         names = self.dim_names[:at] + self.dim_names[at + 1 :]
         sub._set(shape, _compact(ids), names, self, (*self.fixed, (self.dim_names[at], index)))
         return sub
+
+    def at(self, fixed: Iterable[tuple[str, int]]) -> ProcessMesh:
+        """Returns the slice at these coordinates; in whichever order they come, the same one."""
+        sub, indices = self, dict(fixed)
+        for axis in self.dim_names:
+            if axis in indices:
+                sub = sub[axis, indices[axis]]
+        return sub
+
+    def slice_of(self, part: ProcessMesh) -> ProcessMesh | None:
+        """Returns the slice of this mesh that has the processes of another; None if none has.
+
+        The other may be a slice of an equal mesh, or list processes that make up a slice. Its axes
+        may have other names.
+        """
+        if part.root == self and len(part.fixed) + part.ndim == self.ndim:
+            return self.at(part.fixed)
+        position = {process: at for at, process in enumerate(self._ids)}
+        if not set(part.ids) <= position.keys():
+            return None
+        found = [self.coordinates(position[process]) for process in part.ids]
+        shared = set(found[0].items()).intersection(*(each.items() for each in found))
+        sub = self.at(item for item in shared if item[0] in self.dim_names)
+        return sub if (sub.shape, sub.process_ids) == (part.shape, part.process_ids) else None
 
     def __iter__(self) -> Iterator[ProcessMesh]:
         return (self[index] for index in range(self.shape[0]))

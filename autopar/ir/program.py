@@ -293,7 +293,9 @@ class Port:
         shape: Global shape.
         role: One of `ROLES`.
         box: Per dimension, the rank's piece of each sub-dimension, major to minor. The piece of
-            the dimension is their product.
+            the dimension is their product. A rank that has none of a tensor on another slice of the
+            mesh has a first piece of no elements; for that, the box of a scalar on a slice has a
+            dimension more than the scalar.
         fill: Of an input: what all its elements are unless something else is given. State that
             is in no weights file starts with it, and a learning rate is it until it is changed.
         aliases: Further labels of it: the other names of a tied parameter.

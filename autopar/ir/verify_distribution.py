@@ -114,6 +114,8 @@ class _FunctionCheck:
         if value.dist is None or (value.origin is not None and value.origin.kind in PINNED):
             return
         stored = value.dist.normalized()
+        if stored.mesh != left.mesh:
+            return  # it is kept on another slice of the mesh
         is_reduced_output = value.name in outputs and left.partial and not stored.partial
         if stored != left and not is_reduced_output:
             subject = f"layout of {value_name(value.name)}"

@@ -54,10 +54,11 @@ def _check_port(port: Port, value: Value, level: str, problems: Problems) -> Non
         problems.add(f"{subject}: dtype", f"that of the value, {value.dtype}", port.dtype)
     if level == "serial" and port.shape != value.shape:
         problems.add(f"{subject}: shape", list(value.shape), list(port.shape))
-    if len(port.shape) != len(value.shape):
+    scalar = not port.shape
+    if len(port.shape) != len(value.shape) and not (scalar and value.shape == (0,)):
         problems.add(f"{subject}: shape", f"{len(value.shape)} dimensions", list(port.shape))
     boxed = tuple(math.prod(sub.size for sub in dim) for dim in port.box)
-    if port.box and boxed != port.shape:
+    if port.box and boxed != port.shape and not (scalar and boxed == (1,)):
         problems.add(f"{subject}: box", f"one of a tensor {list(port.shape)}", list(boxed))
     for name, option in port.options:
         if not _is_plain(option):

@@ -36,6 +36,11 @@ class Collective:
         return tuple(str(axis) for axis in axes) if isinstance(axes, tuple) else ()
 
     @property
+    def among(self) -> tuple[tuple[int, ...], ...]:
+        """The coordinates of its members along the axes; empty for all, and after mapping."""
+        return among_of(self.op)
+
+    @property
     def group(self) -> str:
         """The group that it runs in; empty before mapping."""
         group = self.op.arg("group")
@@ -44,7 +49,7 @@ class Collective:
     @property
     def settings(self) -> Mapping[str, Arg]:
         """The arguments on which all members must agree: all but the tensor and the group."""
-        own = ("self", "axes", "group")
+        own = ("self", "axes", "among", "group")
         return {name: arg for name, arg in self.op.args if name not in own}
 
     @property
@@ -61,6 +66,13 @@ class Collective:
         settings = "".join(f", {name}={arg}" for name, arg in self.settings.items())
         text = f"%{self.result.name} = {self.op.kind}(%{self.operand.name}{settings})"
         return f"{text}{place} ({self.op.loc})"
+
+
+def among_of(op: Op) -> tuple[tuple[int, ...], ...]:
+    """Returns the coordinates of a collective's members along its axes; empty for all."""
+    among = op.arg("among")
+    rows = [row for row in among if isinstance(row, tuple)] if isinstance(among, tuple) else []
+    return tuple(tuple(at for at in row if isinstance(at, int)) for row in rows)
 
 
 Site = Collective | tuple[str, int]

@@ -12,6 +12,7 @@ from autopar.ir.program import Program
 from autopar.mapping.collectives import collectives
 from autopar.mapping.groups import named_groups
 from autopar.mapping.map import Map, mesh_of
+from autopar.mapping.parts import Parts, programs_of
 from autopar.mapping.placement import Placement
 from autopar.mapping.prove import prove
 from autopar.mapping.strip import Strip
@@ -41,27 +42,32 @@ def deploy(
     mapping, strip = Map(cluster, placement), Strip()
     mesh, processes = mesh_of(program), mapping.processes(program)
     mapped = mapping(program)
-    executable = strip(mapped)
     if observe is not None:
         observe(mapping.name, mapped)
-        observe(strip.name, executable)
-    used = dict.fromkeys(each.axes for each in collectives(program))
+    parts = programs_of(mapped)
+    executables = tuple(strip(each) for each in parts.programs)
+    if observe is not None:
+        for executable in executables:
+            observe(strip.name, executable)
+    used = dict.fromkeys((each.axes, each.among) for each in collectives(program))
     deployment = Deployment(
-        (executable,),
+        executables,
         mesh.dim_names,
-        rank_table(mesh, processes),
+        rank_table(mesh, processes, parts),
         named_groups(mesh, used, processes),
     )
     prove(deployment)
     return deployment
 
 
-def rank_table(mesh: ProcessMesh, processes: Sequence[int]) -> tuple[RankEntry, ...]:
-    """Returns one entry per rank, all running program 0.
+def rank_table(mesh: ProcessMesh, processes: Sequence[int], parts: Parts) -> tuple[RankEntry, ...]:
+    """Returns one entry per rank.
 
     Args:
         mesh: The logical processes.
         processes: The process id that each rank carries out.
+        parts: Which program runs where.
     """
     coords = dict(zip(mesh.ids, product(*map(range, mesh.shape)), strict=True))
-    return tuple(RankEntry(0, coords[process], process) for process in processes)
+    entries = ((coords[process], process) for process in processes)
+    return tuple(RankEntry(parts.program_at(at), at, process) for at, process in entries)

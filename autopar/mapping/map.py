@@ -8,7 +8,7 @@ from typing import ClassVar
 from autopar.cost.cluster import Cluster
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, Program
-from autopar.mapping.collectives import COMM
+from autopar.mapping.collectives import COMM, among_of
 from autopar.mapping.groups import group_name
 from autopar.mapping.placement import Placement, resolve
 from autopar.mapping.traffic import traffic
@@ -70,6 +70,8 @@ def _with_group(op: Op, mesh: ProcessMesh) -> Op:
     axes = op.arg("axes")
     if not op.kind.startswith(COMM) or not isinstance(axes, tuple):
         return op
-    name = group_name([str(axis) for axis in axes], mesh)
-    args = tuple(("group", name) if key == "axes" else (key, arg) for key, arg in op.args)
+    name = group_name([str(axis) for axis in axes], mesh, among_of(op))
+    args = tuple(
+        ("group", name) if key == "axes" else (key, arg) for key, arg in op.args if key != "among"
+    )
     return replace(op, args=args)

@@ -6,18 +6,41 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autopar.ir.errors import VerificationError
+from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
 from autopar.ir.layout import Layout, local_extent
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import BoxDim, Port, Signature, Value
 
 Box = tuple[tuple[BoxDim, ...], ...]
 
 
 def box_of(layout: Layout) -> Box:
-    """Returns, per dimension, a rank's piece of each sub-dimension of a tensor laid out so."""
-    return tuple(
+    """Returns, per dimension, a rank's piece of each sub-dimension of a tensor laid out so.
+
+    Outside of the layout's slice of the mesh the first length is 0; see `Port.box`.
+    """
+    held = is_in(layout.mesh)
+    box = tuple(
         tuple(BoxDim(sub.size, *local_extent(sub, layout.mesh)) for sub in dim)
         for dim in layout.dims
     )
+    if held == 1:
+        return box
+    if not box:
+        return ((BoxDim(1, 0, held),),)
+    first, *rest = box[0]
+    first = replace(first, length=multiply(first.length, held))
+    return ((first, *rest), *box[1:])
+
+
+def is_in(mesh: ProcessMesh) -> IntExpr:
+    """Returns 1 on the processes of a slice, and 0 elsewhere."""
+    found: IntExpr = 1
+    for axis, index in mesh.fixed:
+        if mesh.root.axis_size(axis) > 1:
+            near = minimum(Coord(axis) + (1 - index), multiply(Coord(axis), -1) + (index + 1))
+            found = multiply(found, maximum(0, near))
+    return found
 
 
 def with_boxes(signature: Signature, values: Mapping[str, Value]) -> Signature:

@@ -179,7 +179,8 @@ class _Coalescing:
     def _key(self, op: Op) -> tuple[object, ...]:
         dtype = self.values[op.operands[0]].dtype
         phase = op.phase if self.options.phases_apart else ""
-        return op.kind, _axes(op), op.arg("monoid"), dtype, op.microbatch, phase
+        mesh = op.dist.mesh if op.dist else None
+        return op.kind, mesh, _axes(op), op.arg("monoid"), dtype, op.microbatch, phase
 
     def _nbytes(self, op: Op) -> int:
         operand = self.values[op.operands[0]]

@@ -61,10 +61,10 @@ def lower_reshard(source: Layout, reshard: Reshard) -> list[LocalStep]:
     layout = source.normalized()
     shown = _unexposed(layout)
     for move in reshard.moves:
-        if move.kind == "permute":
+        if move.kind in _OF_PIECES:
             if shown != _unexposed(layout):
                 steps.append(_view(layout, _whole(layout)))
-            steps += _permute(layout, move)
+            steps += _OF_PIECES[move.kind](layout, move)
             layout, shown = move.layout, _unexposed(move.layout)
             continue
         before, after = _exposures(layout, move)
@@ -227,6 +227,29 @@ def _permute(layout: Layout, move: Move) -> Iterator[LocalStep]:
             yield LocalStep("aten.slice.Tensor", args, received, received == move.layout)
 
 
+def _restrict(layout: Layout, move: Move) -> Iterator[LocalStep]:
+    """Yields what a process of a part of the mesh has there already."""
+    yield LocalStep("aten.alias.default", (), move.layout, True)
+
+
+def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
+    """Yields the move to the same coordinates on another slice: a group of two for each process."""
+    here, there = dict(layout.mesh.fixed), dict(move.layout.mesh.fixed)
+    source = tuple(here[axis] for axis in move.axes)
+    among = tuple(sorted((source, tuple(there[axis] for axis in move.axes))))
+    args: tuple[tuple[str, Arg], ...] = (("source", among.index(source)), ("axes", move.axes))
+    yield LocalStep("comm.broadcast", (*args, ("among", among)), move.layout, True)
+
+
+def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
+    """Yields the move from one index of the axes to all."""
+    source, here = 0, dict(layout.mesh.fixed)
+    for axis in move.axes:
+        source = source * move.layout.mesh.axis_size(axis) + here[axis]
+    args: tuple[tuple[str, Arg], ...] = (("source", source), ("axes", move.axes))
+    yield LocalStep("comm.broadcast", args, move.layout, True)
+
+
 def _padded(layout: Layout) -> Layout:
     """Returns a layout in which all processes hold as much as the one that holds most."""
     count = layout.mesh.axes_size
@@ -289,6 +312,10 @@ _OPS = {
     "to_partial": _to_partial,
     "reshape_empty": _reshape_empty,
 }
+
+
+_OF_PIECES = {"permute": _permute, "restrict": _restrict, "send": _send, "spread": _spread}
+"""Moves that take the piece as it is, whatever its dimensions."""
 
 
 def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | None) -> int:

@@ -189,7 +189,7 @@ class _FunctionPartitioner:
             value = self.function.values[name]
             for step in way.steps:
                 result = self._fresh(name)
-                self._append(step.kind, known, step.args, result, origin, reader)
+                self._append(step.kind, known, step.args, result, way.layout, origin, reader)
                 # No layout describes pieces that overlap.
                 role = value.role if value.role == "gradient" else "activation"
                 local = replace(value, name=result, shape=step.shape, role=role)
@@ -229,7 +229,7 @@ class _FunctionPartitioner:
             result = self._add_form(value, step.layout, origin, lifetime)
         else:
             result = self._add_value(value, self._fresh(value.name), step.layout, origin)
-        self._append(step.kind, operand, step.args, result, origin, reader)
+        self._append(step.kind, operand, step.args, result, step.layout, origin, reader)
         return result
 
     def _append(
@@ -238,6 +238,7 @@ class _FunctionPartitioner:
         operand: str,
         args: tuple[tuple[str, Arg], ...],
         result: str,
+        layout: Layout,
         origin: Origin,
         reader: Op,
     ) -> None:
@@ -247,7 +248,7 @@ class _FunctionPartitioner:
                 kind,
                 (("self", Ref(operand)), *args),
                 (result,),
-                dist=OpDist(self.planner.model.mesh),
+                dist=OpDist(layout.mesh),
                 origin=origin,
                 loc=reader.loc,
                 stage=reader.stage,

@@ -57,13 +57,15 @@ def resolve_box(
 ) -> Box:
     """Returns the box of `Port.box` on the rank with these coordinates.
 
-    A port without a box (of a serial program) stands for the whole tensor of this shape.
+    A port without a box (of a serial program) stands for the whole tensor of this shape. A scalar
+    on a slice of the mesh has a dimension more, without an element where it isn't.
     """
     if not box:
         return whole_box(shape)
-    return tuple(
+    found = tuple(
         tuple(_extent(sub.size, sub.start, sub.length, coords) for sub in dim) for dim in box
     )
+    return found if is_empty(found) else found[: len(shape)]
 
 
 def layout_box(layout: Layout, coords: Mapping[str, int]) -> Box:

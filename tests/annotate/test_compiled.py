@@ -215,7 +215,7 @@ class Wrong(nn.Module):
     ("model", "offset", "message"),
     [
         (Wrong(stage=1), 3, r"forward: pipeline_stage\(1\)"),
-        (Wrong(mesh=MESH[0]), 4, "sub-meshes aren't executed yet"),
+        (Wrong(mesh=ProcessMesh([0, 3], parent=MESH)), 4, "which are no slice of"),
         (Wrong(mesh=ProcessMesh([[0, 1, 2, 3]], ["dp", "tp"])), 4, "use one mesh for both"),
         (Wrong(rank=3), 4, "has 3 entries, but the tensor has 2 dimensions"),
     ],

@@ -15,6 +15,7 @@ from autopar.annotate import ProcessMesh, offload, pipeline_stage, shard, shard_
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
 from autopar.inspection import show_program
 from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh as Mesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_from_bytes, program_to_bytes
@@ -138,12 +139,30 @@ def test_one_mark_with_a_mesh_is_enough() -> None:
     assert sorted(pins(program).values()) == ["[8, 32@tp]", "[8@dp, 32]"]
 
 
+@pytest.mark.parametrize(
+    "part",
+    [MESH[1], MESH["dp", 1], Mesh([2, 3], ["tp"]), Mesh([2, 3], ["x"], parent=MESH)],
+)
+def test_a_mark_on_a_slice_stays_and_pins_what_it_returns(part: Mesh) -> None:
+    program = exported(Model(lambda h: shard(h, part, [part.dim_names[0], None])), mesh=MESH)
+    (pinned,) = (value for value in program.main.values.values() if value.dist is not None)
+    assert pinned.dist == Layout.from_dims_mapping(MESH["dp", 1], (8, 32), ["tp", None])
+    (mark,) = (op for op in program.main.ops if op.results == (pinned.name,))
+    assert mark.kind == "aten.alias.default"
+    assert mark.operands != mark.results
+
+
 BAD: Mapping[str, tuple[Callable[[Tensor], Tensor], Mesh | None, str]] = {
     "no mesh": (lambda h: shard(h, None, ["dp", None]), None, "leaves the mesh open"),
-    "sub-mesh": (
-        lambda h: shard(h, MESH[1], ["tp", None]),
+    "no slice": (
+        lambda h: shard(h, Mesh([0, 3], ["tp"], parent=MESH), ["tp", None]),
         None,
-        r"on ProcessMesh\(tp=2\) of processes \[2, 3\], a part of .*sub-meshes aren't executed yet",
+        r"on ProcessMesh\(tp=2\) of processes \[0, 3\], which are no slice of .*mesh\['dp', 0\]",
+    ),
+    "unused on a slice": (
+        lambda h: (h, shard(h, MESH[1], [None, None]))[0],
+        None,
+        "nothing uses the tensor that is returned here, which is the one on the part of the mesh",
     ),
     "other mesh": (
         lambda h: shard(h, MESH, ["dp", None]),

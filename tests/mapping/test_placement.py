@@ -42,7 +42,7 @@ def reductions(mesh: ProcessMesh, **nbytes: int) -> Program:
 class TestGroups:
     def test_lists_follow_the_blocks(self) -> None:
         axes = [("tp",), ("dp",), ("dp", "tp"), ("tp", "dp")]
-        assert named_groups(MESH, axes, range(8)) == {
+        assert named_groups(MESH, [(each, ()) for each in axes], range(8)) == {
             "tp": ((0, 1, 2, 3), (4, 5, 6, 7)),
             "dp": ((0, 4), (1, 5), (2, 6), (3, 7)),
             "dp_tp": ((0, 1, 2, 3, 4, 5, 6, 7),),
@@ -53,7 +53,7 @@ class TestGroups:
     def test_members_differ_in_the_axes_alone_first_axis_major(self, axes: tuple[str, ...]) -> None:
         mesh = ProcessMesh.of_shape((2, 3, 2), ("a", "b", "c"))
         processes = [5, 0, 7, 11, 2, 9, 1, 3, 10, 4, 8, 6]
-        lists = named_groups(mesh, [axes], processes)["_".join(axes)]
+        lists = named_groups(mesh, [(axes, ())], processes)["_".join(axes)]
         assert sorted(rank for members in lists for rank in members) == list(range(12))
         for members in lists:
             coords = [mesh.coordinates(processes[rank]) for rank in members]
@@ -64,8 +64,16 @@ class TestGroups:
     def test_process_ids_need_not_count_from_zero(self) -> None:
         mesh = ProcessMesh([[7, 3], [10, 5]], ["a", "b"])
         ranks = {3: 0, 5: 1, 7: 2, 10: 3}
-        assert named_groups(mesh, [("b",)], sorted(ranks)) == {
+        assert named_groups(mesh, [(("b",), ())], sorted(ranks)) == {
             "b": ((ranks[7], ranks[3]), (ranks[10], ranks[5]))
+        }
+
+    def test_slices_meet_in_groups_of_some_coordinates(self) -> None:
+        mesh = ProcessMesh.of_shape((3, 2, 2), ("a", "b", "c"))
+        used = [(("a",), ((0,), (2,))), (("a", "c"), ((0, 1), (1, 0)))]
+        assert named_groups(mesh, used, range(12)) == {
+            "a:0-2": ((0, 8), (1, 9), (2, 10), (3, 11)),
+            "a_c:0.1-1.0": ((1, 4), (3, 6)),
         }
 
     def test_names_never_collide(self) -> None:

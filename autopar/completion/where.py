@@ -1,0 +1,198 @@
+"""Where: the slice of the mesh on which each op runs and each value is kept.
+
+A mark on a slice (`annotate.shard(x, mesh["pp", 0], ...)`) sends a tensor there, and what is
+computed from it follows:
+
+* Forward ops run on the smallest slice that holds all the slices of their operands: on the slice of
+  a marked tensor, and on the whole mesh where tensors of different slices meet. What depends on no
+  mark runs where its readers run.
+* Parameters, buffers and other inputs are kept on the smallest slice that holds all their readers;
+  gradients, the optimizer's state and new contents lie where what they belong to lies.
+* Backward ops and updates run where their results are wanted, as far as that is within the slice of
+  their operands or beside it: gradients follow their forward values.
+* What follows from no mark is on the whole mesh, and so are the outputs of the program.
+
+A place is the set of axes that are fixed at an index; the whole mesh is the empty one. So the
+smallest slice that holds two others is what the sets have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from autopar.ir.layout import Layout
+from autopar.ir.program import STORED_ROLES, Function, Op
+
+Place = frozenset[tuple[str, int]]
+"""The fixed axes of a slice, with their indices."""
+
+WHOLE: Place = frozenset()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything of a function is.
+
+    Attributes:
+        ops: Where each op runs, by its results.
+        values: Where each value is kept; one that is pinned elsewhere than it is computed, there.
+    """
+
+    ops: Mapping[tuple[str, ...], Place]
+    values: Mapping[str, Place]
+
+    @property
+    def are_slices(self) -> bool:
+        """Whether anything is elsewhere than on the whole mesh."""
+        return any(self.ops.values()) or any(self.values.values())
+
+
+def place_of(layout: Layout) -> Place:
+    """Returns the place of the mesh that a layout is on."""
+    return frozenset(layout.mesh.fixed)
+
+
+def find_places(function: Function) -> Places:
+    """Returns where the ops of a serial function run, as its pins have it."""
+    pinned = {name: place_of(v.dist) for name, v in function.values.items() if v.dist is not None}
+    if not any(pinned.values()):
+        everywhere = dict.fromkeys((op.results for op in function.ops), WHOLE)
+        return Places(everywhere, dict.fromkeys(function.values, WHOLE))
+    return _Finder(function, pinned).run()
+
+
+@dataclass
+class _Finder:
+    """Finds places, first of forward ops, then of inputs, then of the others from the end on."""
+
+    function: Function
+    pinned: Mapping[str, Place]
+    ops: dict[tuple[str, ...], Place] = field(default_factory=dict)
+    values: dict[str, Place] = field(default_factory=dict)
+    """Where values are kept, of those for which it is known so far."""
+
+    def run(self) -> Places:
+        function = self.function
+        self.uses = function.consumers()
+        self.values.update((name, self.pinned[name]) for name in self._pinned_inputs())
+        forward = [op for op in function.ops if op.phase == "forward"]
+        backward = [op for op in function.ops if op.phase != "forward"]
+        for op in forward:
+            self._put(op, self._of_operands(op))
+        for op in reversed(forward):
+            self._put(op, self._of_readers(op, ("forward",)))
+        self._put_inputs(("forward",))
+        self._put_belongings()
+        near = self._near(backward)
+        for op in reversed(backward):
+            self._put(op, _wanted(near[op.results], self._of_readers(op)))
+        for op in reversed(forward):
+            self._put(op, self._of_readers(op))
+        for op in function.ops:
+            self._put(op, WHOLE)
+        self._put_inputs()
+        self._put_ends()
+        return Places(self.ops, self.values)
+
+    def _pinned_inputs(self) -> Iterable[str]:
+        """Yields the inputs of which a pin says where they are.
+
+        The pin of what the program stores says how it is split, wherever that is, unless it is on
+        a slice or split along an axis of which a slice has one index.
+        """
+        for name in self.function.inputs:
+            if self.pinned.get(name) or (name in self.pinned and not self._is_stored(name)):
+                yield name
+
+    def _is_stored(self, name: str) -> bool:
+        return self.function.values[name].role in STORED_ROLES
+
+    def _fits(self, name: str, place: Place) -> bool:
+        """Whether the layout that is pinned of an input is one on a place, too."""
+        layout = self.function.values[name].dist
+        return layout is None or not {axis for axis, _ in place} & set(layout.sharded_axes)
+
+    def _put(self, op: Op, place: Place | None) -> None:
+        """Notes where an op runs, if that is known now and wasn't before; a mark says it itself."""
+        if op.results in self.ops:
+            return
+        sent = self.pinned.get(op.results[0]) if len(op.results) == 1 else None
+        place = sent if sent else place
+        if place is None and all(name in self.pinned for name in op.results):
+            place = _joined(self.pinned[name] for name in op.results)
+        if place is None:
+            return
+        self.ops[op.results] = place
+        for name in op.results:
+            self.values[name] = self.pinned.get(name, self.values.get(name, place))
+
+    def _of_operands(self, op: Op) -> Place | None:
+        return _joined(self.values[name] for name in op.operands if name in self.values)
+
+    def _of_readers(self, op: Op, phases: tuple[str, ...] = ()) -> Place | None:
+        """Returns the smallest place with all readers of an op's results that are known."""
+        readers = [each for name in op.results for each in self._readers(name, phases)]
+        kept = [self.values[name] for name in op.results if name in self.values]
+        return _joined([*kept, *readers])
+
+    def _readers(self, name: str, phases: tuple[str, ...] = ()) -> Iterable[Place]:
+        for op in self.uses[name]:
+            if op.results in self.ops and (not phases or op.phase in phases):
+                yield self.ops[op.results]
+
+    def _put_inputs(self, phases: tuple[str, ...] = ()) -> None:
+        """Keeps inputs where they are read, those that nobody reads on the whole mesh."""
+        for name in self.function.inputs:
+            if name in self.values:
+                continue
+            place = _joined(self._readers(name, phases))
+            if place is not None or not phases:
+                self.values[name] = place if place and self._fits(name, place) else WHOLE
+
+    def _put_belongings(self) -> None:
+        """Keeps new contents and gradients where what they belong to is kept."""
+        for output, source in self.function.aliases:
+            if source in self.values:
+                self.values.setdefault(output, self.values[source])
+        for name in self.function.values:
+            kind, slash, parameter = name.partition("/")
+            if kind == "grad" and slash and parameter in self.function.inputs:
+                self.values.setdefault(name, self.values.get(parameter, WHOLE))
+
+    def _near(self, ops: Iterable[Op]) -> dict[tuple[str, ...], Place | None]:
+        """Returns where the operands of ops would lead them, one after another."""
+        found: dict[tuple[str, ...], Place | None] = {}
+        led: dict[str, Place | None] = {}
+        for op in ops:
+            places = [self.values.get(name, led.get(name)) for name in op.operands]
+            place = _joined(each for each in places if each is not None)
+            found[op.results] = place
+            for name in op.results:
+                led[name] = self.pinned.get(name, place)
+        return found
+
+    def _put_ends(self) -> None:
+        """Keeps new contents where the old ones are, and outputs that users see everywhere."""
+        renewed = dict(self.function.aliases)
+        for name in self.function.outputs:
+            self.values[name] = self.values[renewed[name]] if name in renewed else WHOLE
+
+
+def _joined(places: Iterable[Place]) -> Place | None:
+    """Returns the smallest place that holds others; None without any."""
+    found = list(places)
+    return frozenset.intersection(*found) if found else None
+
+
+def _wanted(near: Place | None, wanted: Place | None) -> Place | None:
+    """Returns where a backward op or an update runs.
+
+    Args:
+        near: The smallest place with all its operands.
+        wanted: The smallest place with all its readers.
+    """
+    if wanted is None or (near is not None and near > wanted):
+        # To gather what is smaller afterwards beats to gather the operands.
+        return near
+    return wanted

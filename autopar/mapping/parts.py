@@ -1,0 +1,151 @@
+"""Parts: from one program whose ops run on slices of the mesh to a program per kind of rank.
+
+Ranks that are on the same slices run the same program: the ops of those slices, and of what moves
+between slices those ends that touch them. So the work grows with the number of slices that differ,
+not with the number of ranks. A program on the whole mesh stays as it is.
+
+Every rank has all inputs and outputs of the program in its signature; of those on other slices it
+holds a piece without elements (see `Port.box`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Arg, DType, Function, Op, Program, Value
+from autopar.mapping.collectives import COMM
+
+Fixed = tuple[tuple[str, int], ...]
+"""The axes at which a slice is fixed, with their indices."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The programs of all ranks.
+
+    Attributes:
+        programs: Each different one.
+        axes: The mesh axes.
+        slices: The slices that tell ranks apart.
+        of: The program of the ranks that are on just these slices.
+    """
+
+    programs: tuple[Program, ...]
+    axes: tuple[str, ...]
+    slices: tuple[Fixed, ...]
+    of: Mapping[frozenset[Fixed], int]
+
+    def program_at(self, coords: Sequence[int]) -> int:
+        """Returns the number of the program of the rank with these coordinates."""
+        return self.of[_slices_at(self.slices, dict(zip(self.axes, coords, strict=True)))]
+
+
+def programs_of(program: Program) -> Parts:
+    """Returns the programs of the ranks, from one whose ops name their slices."""
+    mesh, main = program.mesh, program.main
+    assert mesh is not None
+    slices = tuple(dict.fromkeys(sorted(_slices(main))))
+    found: dict[frozenset[Fixed], int] = {}
+    programs: list[Program] = []
+    for coords in _kinds_of_ranks(mesh, slices):
+        here = _slices_at(slices, coords)
+        if here not in found:
+            found[here] = len(programs)
+            programs.append(program.with_main(_part(main, here)) if slices else program)
+    return Parts(tuple(programs), mesh.dim_names, slices, found)
+
+
+def _slices(function: Function) -> Iterator[Fixed]:
+    """Yields the slices of a function's ops and values."""
+    meshes = dict.fromkeys(
+        [
+            *(value.dist.mesh for value in function.values.values() if value.dist is not None),
+            *(op.dist.mesh for op in function.ops if op.dist is not None),
+        ]
+    )
+    return (mesh.fixed for mesh in meshes if mesh.fixed)
+
+
+def _kinds_of_ranks(mesh: ProcessMesh, slices: Iterable[Fixed]) -> Iterator[dict[str, int]]:
+    """Yields coordinates of at least one rank of each kind.
+
+    Along an axis, all indices at which no slice is fixed are alike.
+    """
+    named: dict[str, set[int]] = {axis: set() for axis in mesh.dim_names}
+    for axis, index in (pair for fixed in slices for pair in fixed):
+        named[axis].add(index)
+    choices = []
+    for axis, indices in named.items():
+        other = next((at for at in range(mesh.axis_size(axis)) if at not in indices), None)
+        choices.append(sorted(indices if other is None else {*indices, other}))
+    for coords in product(*choices):
+        yield dict(zip(named, coords, strict=True))
+
+
+def _slices_at(slices: Iterable[Fixed], coords: Mapping[str, int]) -> frozenset[Fixed]:
+    """Returns the slices that a rank is on."""
+    return frozenset(
+        fixed for fixed in slices if all(coords[axis] == index for axis, index in fixed)
+    )
+
+
+def _part(function: Function, here: frozenset[Fixed]) -> Function:
+    """Returns what the ranks do that are on these slices."""
+    values: dict[str, Value] = {}
+    for name in function.inputs:
+        values[name] = _held(function.values[name], here)
+    ops: list[Op] = []
+    for op in function.ops:
+        for each, made in _ends(op, function.values, here):
+            ops.append(each)
+            values.update((value.name, value) for value in made)
+    for name in function.outputs:
+        if name not in values:
+            value = _held(function.values[name], here)
+            values[name] = value
+            ops.append(_constant(value, "aten.full.default", ("fill_value", 0)))
+    return replace(function, values=values, ops=tuple(ops))
+
+
+def _ends(
+    op: Op, values: Mapping[str, Value], here: frozenset[Fixed]
+) -> Iterator[tuple[Op, list[Value]]]:
+    """Yields what an op is on a rank, with the values that are made there."""
+    made = [values[name] for name in op.results]
+    gets = _is_there(_fixed_of_op(op), here)
+    if not op.kind.startswith(COMM):
+        if gets:
+            yield op, made
+        return
+    operand = values[op.operands[0]]
+    brings = gets if operand.dist is None else _is_there(operand.dist.mesh.fixed, here)
+    if gets and not brings:
+        # A rank that only receives brings memory of the right size.
+        room = replace(made[0], name=f"{made[0].name}.room", role="activation")
+        yield _constant(room, "aten.empty.memory_format"), [room]
+        yield op.with_operands([room.name]), made
+    elif brings:
+        yield op, made
+
+
+def _fixed_of_op(op: Op) -> Fixed:
+    return op.dist.mesh.fixed if op.dist is not None else ()
+
+
+def _is_there(fixed: Fixed, here: frozenset[Fixed]) -> bool:
+    return not fixed or fixed in here
+
+
+def _held(value: Value, here: frozenset[Fixed]) -> Value:
+    """Returns an input or output as a rank holds it: without elements, if it is elsewhere."""
+    if value.dist is None or _is_there(value.dist.mesh.fixed, here):
+        return value
+    return replace(value, shape=(0, *value.shape[1:]), dist=None)
+
+
+def _constant(value: Value, kind: str, *args: tuple[str, Arg]) -> Op:
+    given = (("size", value.shape), *args, ("dtype", DType(value.dtype)))
+    return Op(kind, given, (value.name,), loc=value.loc)

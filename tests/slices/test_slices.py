@@ -1,0 +1,101 @@
+"""Slices of a mesh: what is marked for one runs there alone, with the results of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar import ProcessMesh
+from autopar.runtime.api import run_virtual
+from autopar.runtime.trainer import open_trainer
+from tests.runtime.real import run_ranks
+from tests.runtime.targets import run_program, train
+from tests.runtime.training import assert_same
+from tests.slices.models import (
+    CUBE,
+    PAIR,
+    SQUARE,
+    TALL,
+    THREE,
+    Batch,
+    Stages,
+    Towers,
+    batches,
+    compiled,
+    saved,
+    trained,
+)
+
+CASES: dict[str, tuple[ProcessMesh, Sequence[ProcessMesh], tuple[str, ...]]] = {
+    "2": (PAIR, [PAIR[0], PAIR[1]], ()),
+    "there and back": (PAIR, [PAIR[1], PAIR[0], PAIR[1]], ()),
+    "3, one left out": (THREE, [THREE[2], THREE[0]], ()),
+    "2x2": (SQUARE, [SQUARE[0], SQUARE[1]], ("tp",)),
+    "2x2, columns": (SQUARE, [SQUARE["tp", 1], SQUARE["tp", 0]], ("pp",)),
+    "crossing": (SQUARE, [SQUARE["pp", 0], SQUARE["tp", 1]], ("tp",)),
+    "slice and whole": (SQUARE, [SQUARE[1], SQUARE, SQUARE[0]], ("tp", "pp")),
+    "3x2, features": (TALL, [TALL[0], TALL[2], TALL[1]], ("", "tp")),
+    "nested": (CUBE, [CUBE[0], CUBE[0]["dp", 1], CUBE["tp", 1]["pp", 1]], ("dp", "tp")),
+    "2x2x2": (CUBE, [CUBE[1], CUBE["dp", 0], CUBE[0][1][1]], ("tp",)),
+}
+X = batches(3, 6, 8)
+
+
+def check_forward(model: nn.Module, mesh: ProcessMesh, folder: Path, **options: str | None) -> None:
+    x = X[0][0]
+    autopar.compile(model, x, mesh=mesh, **options).save(folder)  # type: ignore[arg-type]
+    found = run_virtual(folder, {"x": x})["output"]
+    assert_same({"output": found}, {"output": model(x)})
+
+
+@pytest.mark.parametrize("strategy", [None, ""])
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_one_device(tmp_path: Path, case: str, strategy: str | None) -> None:
+    mesh, places, mapping = CASES[case]
+    check_forward(Stages(places, *mapping), mesh, tmp_path / "b", strategy=strategy)
+
+
+def check_training(
+    model: nn.Module, mesh: ProcessMesh, folder: Path, given: Sequence[Batch], **options: object
+) -> None:
+    build = saved(compiled(model, mesh, given[0], **options), folder)
+    losses = trained(model, given, options.get("clip_grad_norm"))  # type: ignore[arg-type]
+    with open_trainer(build, virtual=True) as trainer:
+        assert [trainer.step(batch).item() for batch in given] == pytest.approx(losses, rel=1e-5)
+        assert_same(trainer.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("case", CASES)
+def test_training_is_that_of_one_device(tmp_path: Path, case: str, clip: float | None) -> None:
+    mesh, places, mapping = CASES[case]
+    check_training(Stages(places, *mapping), mesh, tmp_path / "b", X, clip_grad_norm=clip)
+
+
+@pytest.mark.parametrize("mesh", [PAIR, SQUARE, THREE])
+def test_towers_train_as_on_one_device(tmp_path: Path, mesh: ProcessMesh) -> None:
+    given = batches(3, 2, 8, 8)
+    check_training(Towers(mesh[0], mesh[1]), mesh, tmp_path / "b", given, clip_grad_norm=0.5)
+
+
+def test_two_processes_run_a_layer_each(tmp_path: Path) -> None:
+    model, x = Stages([PAIR[0], PAIR[1]]), X[0][0]
+    autopar.compile(model, x, mesh=PAIR).save(tmp_path / "b")
+    (whole, _), (nothing, _) = run_ranks(2, run_program, [tmp_path / "b"], {"x": x})
+    assert_same({"output": torch.from_numpy(whole["output"])}, {"output": model(x)})
+    assert not nothing
+
+
+def test_two_processes_train_a_layer_each(tmp_path: Path) -> None:
+    model = Stages([PAIR[0], PAIR[1]])
+    build = saved(compiled(model, PAIR, X[0]), tmp_path / "b")
+    outcomes = run_ranks(2, train, build, X, tmp_path)
+    losses = trained(model, X)
+    for found, state, _ in outcomes:
+        assert found == pytest.approx(losses, rel=1e-5)
+        assert_same({k: torch.from_numpy(v) for k, v in state.items()}, model.state_dict())
