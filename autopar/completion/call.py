@@ -13,6 +13,7 @@ from autopar.cost.halo import halo_seconds
 from autopar.ir.distribution import pending_once
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normalize_dim
 from autopar.ir.ops import rule_of
+from autopar.ir.ops.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
 from autopar.ir.rule import SAME, Dims, Linear, Rule, TensorType
 from autopar.ir.window import Window
@@ -229,6 +230,8 @@ class Call:
 
     def _seconds(self, dist: OpDist) -> float:
         types = (*self.operands, *self.results)
+        if self.example[0].kind in FREE:
+            return 0.0
         if dist.pending:
             # What flows through changes no size.
             dist = replace(dist, pending=())
