@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.annotate import MeshLike, apply_pins, as_mesh
+from autopar.annotate import MeshLike, apply_pins_of, as_mesh
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
@@ -135,6 +135,8 @@ def compile(
     variants = []
     for batch in more_batches:
         program = capture(model, batch, recipe, known).program
-        alike = stored_alike(apply_pins(program, known, options.pins), compiled)
+        alike = stored_alike(
+            apply_pins_of(captured.program, program, known, options.pins), compiled
+        )
         variants.append(compile_program(alike, replace(options, pins=(), settled=True)))
     return CompiledModule(captured, compiled, tuple(variants))

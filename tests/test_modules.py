@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import autopar
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.modules import CompiledModule
 from autopar.report import render_summary, summarize
 
 
@@ -49,6 +50,53 @@ def test_a_short_last_batch_trains_the_same_state(strategy: str, tmp_path: Path)
             torch.testing.assert_close(tensor, model.state_dict()[name])
         with pytest.raises(InvalidInputError, match=r"f32\[5, 6\], it must be f32\[6, 6\]"):
             trainer.step(batch(0, 5))
+
+
+class Numbered(nn.Module):
+    """Computes more for large batches, so that what follows is numbered otherwise."""
+
+    def __init__(self, more: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.more = more
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] > 2:
+            x = x.relu()
+        hidden = self.up(x)
+        for _ in range(self.more if x.shape[0] > 2 else 1):
+            hidden = hidden.relu()
+        out: Tensor = self.down(hidden)
+        return out
+
+
+def compile_numbered(more: int) -> CompiledModule:
+    """Compiles for two batches, with a pin of what the first program calls `relu_1`."""
+    model = Numbered(more)
+    return autopar.compile(
+        model,
+        batch(0, 4),
+        mesh="2",
+        loss=F.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
+        more_batches=[batch(0, 2)],
+        strategy=None,
+        shard={"relu_1": [None, 0]},
+    )
+
+
+def test_pins_mean_the_same_values_in_all_batches() -> None:
+    (short,) = compile_numbered(more=1).variants
+    values = short.serial.main.values
+    dist = values["relu"].dist
+    assert "relu_1" not in values
+    assert dist is not None
+    assert dist.dims_mapping == (-1, 0)
+
+
+def test_pins_without_a_counterpart_in_another_batch_are_refused() -> None:
+    with pytest.raises(AnnotationError, match=r"%relu_1 \(.*modules.py:\d+.* no one counterpart"):
+        compile_numbered(more=2)
 
 
 class Attention(nn.Module):

@@ -6,6 +6,7 @@
     unexecuted  refuses what is recorded, but not carried out yet
     paddle      the spellings of Paddle's first annotation interface
     pins        pins tensors of a program by name pattern, from options or a YAML file
+    same        which values of two captures of a model are the same
     mesh        meshes as users give them, and giving a program its mesh
 
 A pin is `Value.dist` with an origin. Completion never changes what is annotated.
@@ -17,7 +18,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
-from autopar.annotate.pins import Annotations, Pin, apply_pins, load_annotations, parse_pin
+from autopar.annotate.pins import (
+    Annotations,
+    Pin,
+    apply_pins,
+    apply_pins_of,
+    load_annotations,
+    parse_pin,
+)
 from autopar.annotate.unexecuted import refuse_unexecuted
 from autopar.ir.mesh import ProcessMesh
 
@@ -33,6 +41,7 @@ __all__ = [
     "ProcessMesh",
     "apply_mesh",
     "apply_pins",
+    "apply_pins_of",
     "as_mesh",
     "load_annotations",
     "offload",

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
-from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.annotate.same import counterparts
+from autopar.ir.errors import UNKNOWN, AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
@@ -122,13 +123,54 @@ def apply_pins(program: Program, mesh: MeshLike, pins: Sequence[Pin]) -> Program
         AnnotationError: If a pattern matches nothing, a mapping doesn't fit a value, or two pins
             disagree about a value.
     """
-    mesh = as_mesh(mesh)
+    return _applied(program, as_mesh(mesh), ((pin, _found(program, pin)) for pin in pins))
+
+
+def apply_pins_of(
+    first: Program, program: Program, mesh: MeshLike, pins: Sequence[Pin], *, partly: bool = False
+) -> Program:
+    """Returns a program with the values pinned that pins match in another capture of its model.
+
+    Args:
+        first: The serial program in which patterns are looked up.
+        program: A serial program of the same model, for another batch or mode.
+        mesh: The processes.
+        pins: The pins.
+        partly: Whether the program may lack what is pinned in the first one.
+
+    Raises:
+        AnnotationError: As `apply_pins`, or if a value hasn't got one counterpart.
+    """
+    same = counterparts(first, program) if pins else {}
+
+    def found(pin: Pin) -> Iterator[str]:
+        for name in _found(first, pin):
+            if name in same:
+                yield same[name]
+            elif not partly:
+                where = next((op.loc for op in first.main.ops if name in op.results), UNKNOWN)
+                raise AnnotationError(
+                    f"{pin.place}: what it pins, %{name} ({where}), has no one counterpart in the"
+                    " program for another batch; mark it in the model by annotate.shard"
+                )
+
+    return _applied(program, as_mesh(mesh), ((pin, found(pin)) for pin in pins))
+
+
+def _found(program: Program, pin: Pin) -> list[str]:
+    """Returns the names of the values of `main` that a pin matches."""
+    return _matching(pin, program.main.values, _names(program))
+
+
+def _applied(
+    program: Program, mesh: ProcessMesh, found: Iterable[tuple[Pin, Iterable[str]]]
+) -> Program:
     program = apply_mesh(program, mesh)
     main = program.main
     names = _names(program)
     values = dict(main.values)
-    for pin in pins:
-        for name in _matching(pin, values, names):
+    for pin, pinned in found:
+        for name in pinned:
             values[name] = _pinned(values[name], names[name], mesh, pin)
     return program.with_main(replace(main, values=values))
 

@@ -6,7 +6,6 @@ batches, take that as given.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import inspect
 import warnings
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.annotate import apply_pins
+from autopar.annotate import apply_pins_of
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
 from autopar.ir.errors import InvalidInputError, near_misses
@@ -238,8 +237,8 @@ class Runner:
         """Compiles a captured module; later ones with the layouts of the first."""
         program, options = captured.program, self.options
         if self.first is not None:
-            pins = [pin for pin in options.pins if _matches(program, pin.pattern)]
-            program = apply_pins(program, options.mesh, pins)
+            first = self.first.captured.program
+            program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
             # After the pins: the first program may have placed them within a dimension.
             program = _changed(program, self._decided(program))
             options = replace(options, pins=())
@@ -311,9 +310,3 @@ def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> str:
 def _changed(program: Program, values: Mapping[str, Value]) -> Program:
     main = program.main
     return program.with_main(replace(main, values={**main.values, **values}))
-
-
-def _matches(program: Program, pattern: str) -> bool:
-    ports = (*program.signature.inputs, *program.signature.outputs)
-    names = {*program.main.values, *(port.label for port in ports)}
-    return bool(fnmatch.filter(names, pattern))
