@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autopar import annotate, runtime
     from autopar.cost import Cluster
+    from autopar.explanation import explain
     from autopar.ir.errors import AutoparError
     from autopar.ir.mesh import ProcessMesh
     from autopar.modules import CompiledModule, compile
@@ -34,6 +35,7 @@ _HOMES = {
     "ProcessMesh": "autopar.ir.mesh",
     "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
+    "explain": "autopar.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
 }
@@ -48,6 +50,7 @@ __all__ = [
     "annotate",
     "compile",
     "compile_onnx",
+    "explain",
     "load",
     "parallelize",
     "runtime",

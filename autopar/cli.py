@@ -243,6 +243,42 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
         _show_summary(path, form)
 
 
+@main.command("explain")
+@click.argument("build", type=PATH)
+@click.argument("name", required=False, metavar="[VALUE_OR_OP]")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.yaml",
+    help="Predict for other hardware than the build was compiled for.",
+)
+@click.option(
+    "--alternatives/--no-alternatives",
+    default=True,
+    help="Whether to say what other splits would cost. The program is completed once for each.",
+)
+def explain_command(build: Path, name: str | None, cluster: str | None, alternatives: bool) -> None:
+    """Say why a value is split as it is, and what other splits would cost.
+
+    An op is named by its result, or by its ONNX node. Without a name: the collectives that take
+    most time, with the lines of the model that they come from.
+
+    \b
+    Examples:
+      autopar explain build/
+      autopar explain build/ layers.3.attn.out.weight
+      autopar explain build/ mm_3 --cluster h100x4
+    """
+    from autopar.explanation import explain
+
+    with status("predicting"):
+        if name is None:
+            unsuited("the list of collectives has no", ("alternatives",))
+            shown = str(explain(build, cluster=cluster))
+        else:
+            shown = str(explain(build, name, cluster=cluster, alternatives=alternatives))
+    click.echo(shown)
+
+
 @main.command("run")
 @click.argument("build", type=PATH)
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help=INPUT_HELP)

@@ -229,6 +229,14 @@ def human_flops(count: float) -> str:
     return f"{count:.3g} PFLOP"
 
 
+def human_seconds(seconds: float) -> str:
+    """Returns a time with a decimal unit: `3.2 us`, `45 ms`, `1.5 s`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}" if seconds < 1000 * size else f"{seconds:.0f} s"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
+
+
 def _percent(part: float, total: float) -> str:
     return f"{100 * part / total:.1f}%" if total else "0%"
 

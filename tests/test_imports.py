@@ -32,6 +32,7 @@ SEE_ALL = {
     "__main__",
     "cli",
     "console",
+    "explanation",
     "inspection",
     "modules",
     "oracle",

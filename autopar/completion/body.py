@@ -49,7 +49,9 @@ def body_function(rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value])
     for at, name in enumerate(op.results):
         inner[name] = replace(values[name], dist=produced(rule, dist, at), origin=origin)
     inner.update((value.name, value) for value in new)
-    return Function("body", tuple(dict.fromkeys(op.operands)), op.results, inner, tuple(ops))
+    # Ops of a body may have been made of the op itself, whose choice isn't theirs.
+    free = tuple(replace(each, dist=None) for each in ops)
+    return Function("body", tuple(dict.fromkeys(op.operands)), op.results, inner, free)
 
 
 def _numbered() -> Callable[[str], str]:

@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.completion.call import Call, CallTable
+from autopar.completion.call import Call, CallTable, Choice
 from autopar.completion.cuts import Cuts
 from autopar.completion.join import Joins
 from autopar.completion.space import Form, Space
-from autopar.completion.splits import Splits
+from autopar.completion.splits import Key, Splits
 from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import DimLayout, dim_axes, normalize_dim
 from autopar.ir.ops.table import MOVED
-from autopar.ir.program import STORED_ROLES, Op, Value
+from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,6 +61,7 @@ class Graph:
         aliases: (output, input) pairs that share storage, hence a layout.
         kept: The axes along which a value is split only while it is kept (see `keep`).
         settled: Per op, splits that it has whatever its neighbours want.
+        decided: The choices of ops that the user pinned.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Graph:
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
         self.nodes = [self._node(at, op) for at, op in enumerate(_canonical(ops))]
+        self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
 
     def _pin(self, value: Value) -> Form | None:
         if value.dist is None:
@@ -190,6 +193,37 @@ class Graph:
         nodes = [producer[0]] if producer else []
         nodes.extend(node for node, _ in self.uses[value])
         return nodes
+
+
+def decision(node: Node) -> Choice:
+    """Returns the choice of an op that is pinned.
+
+    Raises:
+        AnnotationError: If the op can't be computed so.
+    """
+    op, call, dist = node.op, node.call, node.op.dist or OpDist(node.call.space.mesh)
+    split: dict[Key, DimLayout] = {
+        name: normalize_dim(dim, dist.mesh) for name, dim in dist.factors if dim_axes(dim)
+    }
+    choice = None
+    if split.keys() <= call.splittable and (call.has_rule or not split):
+        choice = call.choice(call.space.table.of(split), dist.pending)
+    if choice is None or choice.dist.body != dist.body:
+        why = f"by {op.origin.detail}" if op.origin and op.origin.detail else "by a pin"
+        factors = ", ".join(sorted(call.splittable)) or "none"
+        raise AnnotationError(
+            f"%{op.results[0]}: {op.kind} at {op.loc} can't be computed as {why}:"
+            f" {dist_text(dist)}; factors of it that can be split are {factors}"
+        )
+    return choice
+
+
+def dist_text(dist: OpDist) -> str:
+    """Returns a choice for messages: `m@dp, k@tp`, `nothing split`."""
+    split = [f"{name}@{','.join(axes)}" for name, dim in dist.factors if (axes := dim_axes(dim))]
+    split += [f"{p.monoid}@{p.axis} pending" for p in dist.pending]
+    split += [f"by body {dist.body!r}"] if dist.body else []
+    return ", ".join(split) or "nothing split"
 
 
 def _canonical(ops: Sequence[Op]) -> list[Op]:

@@ -80,7 +80,11 @@ def _lift(graph: Graph, choices: list[Choice], axis: str, lifted: frozenset[int]
     for index in sorted(lifted):
         node, splits = graph.nodes[index], choices[index].splits
         choice = node.call.choice(graph.space.table.without(splits, axis))
-        if choice is None or axis in graph.settled.get(index, graph.space.table.none).places:
+        if (
+            choice is None
+            or index in graph.decided
+            or axis in graph.settled.get(index, graph.space.table.none).places
+        ):
             return []
         without[index] = choice
     for index, choice in without.items():

@@ -139,6 +139,8 @@ class _Cut:
 
     def _row(self, node: Node, pieces: set[int]) -> tuple[int, ...] | None:
         """Returns the operands that are pending together if pieces flow through an op."""
+        if node.index in self.graph.decided:
+            return None
         choice = self.choices[node.index]
         busy = choice.splits.places
         taken = {*busy, *(pending.axis for pending in choice.dist.pending)}

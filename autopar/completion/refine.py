@@ -51,7 +51,8 @@ class Refine:
         self._run()
 
     def _run(self) -> None:
-        nodes = [node for node in self.graph.nodes if node.call.has_rule]
+        decided = self.graph.decided
+        nodes = [n for n in self.graph.nodes if n.call.has_rule and n.index not in decided]
         self._sweep(nodes, {node.index for node in nodes})
         self._seconds_now.clear()
         moved = {at for node in nodes for at in self._retreat(node)}
@@ -146,6 +147,8 @@ class Refine:
                 if producer is None or self.graph.pins[value] is not None:
                     continue
                 before = producer[0]
+                if before.index in self.graph.decided:
+                    continue
                 if before.index not in found and axis in self._splits(before).places:
                     found[before.index] = before
                     queue.append(before)

@@ -58,6 +58,8 @@ def _agreeing(
         for other in graph.neighbours(value):
             if other is node or other.steady or not other.call.has_rule:
                 continue
+            if other.index in graph.decided:
+                continue
             position = other.tensors.index(value)
             if space.complete(_around(choices[other.index])[position]) is old:
                 yield other, position, new

@@ -50,13 +50,16 @@ class Spread:
         self._run(range(len(graph.values)), steady=True)
 
     def _settle(self) -> list[int]:
-        """Gives ops the splits that are settled, and returns the values that take them over."""
+        """Gives ops what is decided or settled, and returns the values that take them over."""
         touched: dict[int, None] = {}
+        for index, choice in sorted(self.graph.decided.items()):
+            self.choices[index] = choice
+            touched.update(dict.fromkeys(self.graph.nodes[index].tensors))
         for index, splits in sorted(self.graph.settled.items()):
             node = self.graph.nodes[index]
-            choice = node.call.choice(splits)
-            if choice is not None:
-                self.choices[index] = choice
+            settled = node.call.choice(splits)
+            if settled is not None:
+                self.choices[index] = settled
                 touched.update(dict.fromkeys(node.tensors))
         return self._changed(touched)
 
@@ -86,7 +89,8 @@ class Spread:
             if self.forms[v].splits.items
             for node in self.graph.neighbours(v)
         }
-        return [nodes[at] for at in sorted(nodes) if nodes[at].call.has_rule]
+        free = (at for at in sorted(nodes) if at not in self.graph.decided)
+        return [nodes[at] for at in free if nodes[at].call.has_rule]
 
     def _absorb(self, node: Node, steady: bool) -> tuple[Choice, dict[str, int]] | None:
         """Returns an op's choice with what its neighbours newly suggest, if there is anything."""

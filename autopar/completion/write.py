@@ -60,6 +60,8 @@ def _complete_op(op: Op, node: Node, solution: Solution) -> Op:
 def _op_origin(solution: Solution, node: Node) -> Origin:
     if not node.call.has_rule:
         return Origin("fallback", f"{bare_kind(node.op.kind)} has no rule")
+    if node.index in solution.graph.decided:
+        return node.op.origin or Origin("annotated")
     choice = solution.choices[node.index]
     if node.index in solution.chosen:
         return Origin("chosen", "by predicted cost")
@@ -82,7 +84,8 @@ def _value_origin(solution: Solution, value: int) -> Origin:
     if producer is not None:
         node = producer[0]
         kind = _op_origin(solution, node).kind
-        return Origin("implied" if kind in ("chosen", "preset") else kind, _by(node))
+        follows = kind in ("annotated", "chosen", "preset")
+        return Origin("implied" if follows else kind, _by(node))
     axes = solution.forms[value].splits.places
     sources = sorted({solution.value_source[value].get(axis, -1) for axis in axes} - {-1})
     if sources:

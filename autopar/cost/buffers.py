@@ -265,7 +265,7 @@ class _Walk:
         (operand,), (name,) = op.operands, op.results
         placed = self._dense(name)
         collective = Collective(
-            dict(self.known.integers(op)),
+            {**dict(op.args), **dict(self.known.integers(op))},
             self.placed[operand],
             placed,
             self.known.members(op),

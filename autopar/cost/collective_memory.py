@@ -35,7 +35,7 @@ class Collective(NamedTuple):
     """A collective on one rank.
 
     Attributes:
-        args: Its arguments that are integers.
+        args: Its arguments; integers are those of the rank.
         operand: What the rank brings.
         result: What it gets.
         members: How many ranks take part.

@@ -171,10 +171,12 @@ class CommunicationModel:
         """Returns the algorithm that is cheapest on each level of links that a group spans.
 
         Args:
-            kind: A name of `KINDS`.
+            kind: A name of `algorithms.KINDS`; of others there is nothing to choose.
             nbytes: As for the method of this name.
             axes: The mesh axes of the group.
         """
+        if kind not in KINDS:
+            return ()
         ways, shrinks = KINDS[kind]
         found = []
         for link, count in self._levels(axes):

@@ -35,17 +35,18 @@ def traffic(program: Program, mesh: ProcessMesh) -> tuple[Traffic, ...]:
     found = sites(program)
     times = executions(found)
     counts: dict[tuple[str, tuple[str, ...], int], int] = {}
-    origin = dict.fromkeys(mesh.dim_names, 0)
     for name, each in found.items():
         for site in each:
             if isinstance(site, Collective):
-                nbytes = _nbytes(site, origin)
+                nbytes = collective_bytes(site, mesh)
                 key = (site.op.kind, site.axes, nbytes)
                 counts[key] = counts.get(key, 0) + times[name]
     return tuple(Traffic(*key, count) for key, count in counts.items())
 
 
-def _nbytes(site: Collective, origin: dict[str, int]) -> int:
+def collective_bytes(site: Collective, mesh: ProcessMesh) -> int:
+    """Returns the bytes of a collective, as `Traffic.nbytes` has them."""
+    origin = dict.fromkeys(mesh.dim_names, 0)
     # The process at the origin has the first block of everything, and no block is larger.
     operand, result = (
         tuple(evaluate(size, origin) for size in value.shape)

@@ -1,0 +1,53 @@
+"""Price: predicted seconds and bytes of a completed program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.completion import Legalize
+from autopar.cost import Cluster, ReshardPlanner, evaluate, memory_timeline
+from autopar.ir.program import Program
+from autopar.partition import Coalesce, Partition
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one execution of a program takes on the rank with the largest parts.
+
+    Attributes:
+        seconds: Serialized: as if nothing overlapped.
+        overlapped_seconds: With sums beside what doesn't wait for them.
+        communication_seconds: Of all collectives, one after another.
+        communication_bytes: The larger of operand and result of each collective, summed up.
+        peak_bytes: The most memory that is taken at a time.
+    """
+
+    seconds: float
+    overlapped_seconds: float
+    communication_seconds: float
+    communication_bytes: int
+    peak_bytes: int
+
+
+def price(serial: Program, cluster: Cluster, planner: ReshardPlanner) -> Price:
+    """Returns the price of a completed program.
+
+    Args:
+        serial: The program; ops may still have bodies.
+        cluster: The hardware.
+        planner: Of reshards on that cluster.
+    """
+    ranks = partition(Legalize(cluster, planner)(serial), cluster, planner)
+    found = evaluate(ranks, cluster, model=planner.model)
+    return Price(
+        found.serialized_seconds,
+        found.overlapped_seconds,
+        found.communication_seconds,
+        found.communicated_bytes,
+        memory_timeline(ranks).peak_bytes,
+    )
+
+
+def partition(serial: Program, cluster: Cluster, planner: ReshardPlanner) -> Program:
+    """Returns what a rank runs of a completed, legalized program."""
+    return Coalesce(cluster)(Partition(cluster, planner)(serial))

@@ -1,0 +1,103 @@
+"""Subject: a compiled program together with what decided it, from a build or fresh from compile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.ir.build import read_build
+from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program, Value
+from autopar.modules import CompiledModule
+from autopar.pipeline import Compiled
+from autopar.recorded import Recorded
+
+Explainable = str | Path | Compiled | CompiledModule
+"""What can be explained: a build folder, or what a compilation returned."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A compiled program, and what decided it.
+
+    Attributes:
+        serial: The completed program.
+        completed: The same before ops were replaced by bodies.
+        options: The cluster, the presets.
+    """
+
+    serial: Program
+    completed: Program
+    options: Recorded
+
+    @classmethod
+    def of(cls, what: Explainable) -> Subject:
+        """Returns the subject that a build folder or a compilation is.
+
+        Raises:
+            InvalidInputError: If it isn't a build, or an older autopar wrote it.
+        """
+        if isinstance(what, CompiledModule):
+            what = what.compiled
+        if isinstance(what, Compiled):
+            chosen = what.options
+            options = Recorded(chosen.cluster, chosen.strategy, chosen.settled)
+            return cls(what.serial, what.completed, options)
+        build = read_build(what)
+        return cls(build.serial, build.completed, Recorded.of(build))
+
+    def on(self, cluster: Cluster) -> Subject:
+        """Returns the same program on another cluster."""
+        return replace(self, options=replace(self.options, cluster=cluster))
+
+    @cached_property
+    def mesh(self) -> ProcessMesh:
+        """The processes."""
+        assert self.serial.mesh is not None
+        return self.serial.mesh
+
+    @cached_property
+    def planner(self) -> ReshardPlanner:
+        """Plans reshards on the cluster."""
+        return ReshardPlanner(CommunicationModel(self.options.cluster, self.mesh))
+
+    def program(self, name: str) -> Program:
+        """Returns the program that is to say about a value: before bodies, if it was there then."""
+        return self.completed if name in self.completed.main.values else self.serial
+
+    def value(self, name: str) -> Value:
+        """Returns the value that a name or label means.
+
+        Args:
+            name: A value's name, with or without `%`, or the user's name of an input or output.
+
+        Raises:
+            InvalidInputError: If there is none; names the closest ones.
+        """
+        values = self.serial.main.values
+        name = name.removeprefix("%")
+        if name in values:
+            return values[name]
+        ports = (*self.serial.signature.inputs, *self.serial.signature.outputs)
+        labels = {label: port.name for port in reversed(ports) for label in port.aliases}
+        labels |= {port.label: port.name for port in reversed(ports) if port.label}
+        if name in labels:
+            return values[labels[name]]
+        by_node = [value.name for value in values.values() if value.loc.name == name]
+        by_node += [op.results[0] for op in self.serial.main.ops if op.loc.name == name]
+        if by_node:
+            return values[by_node[0]]
+        raise InvalidInputError(f"there is no value {name!r}{_hint(name, [*labels, *values])}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = near_misses(name, dict.fromkeys(known))
+    if close:
+        return close
+    holding = [each for each in dict.fromkeys(known) if name in each]
+    if holding:
+        return f"; {name!r} is in {', '.join(holding[:4])}"
+    return "; `autopar inspect BUILD --serial` shows all names"
