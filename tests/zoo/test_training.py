@@ -11,6 +11,7 @@ import pytest
 
 import autopar
 from autopar.frontend.torch import Recipe, capture
+from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 from tests.random_pins import random_pins
 from tests.zoo.models import ZOO, mixtral
@@ -36,6 +37,9 @@ PIN_SETS = 10
 
 EXPERTS = [("2", "expert:a"), ("3", "expert:a"), ("2x2", "ddp:a,expert:b")]
 """Meshes and strategies of the model that has experts."""
+
+SEQUENCE_PRESETS = ("sequence", "context")
+WITHOUT_SEQUENCE = "resnet"
 
 FAST_PRESETS = [
     ("gpt2", "2x3", "fsdp:a,tensor:b"),
@@ -69,9 +73,15 @@ def strategies(mesh: str) -> list[str]:
 
 def _preset_cases() -> list[object]:
     every = [(model, mesh, each) for model in ZOO for mesh in MESHES for each in strategies(mesh)]
+    every = [case for case in every if not _needs_a_sequence(case[0], case[2])]
     every += [("mixtral", mesh, each) for mesh, each in EXPERTS]
     rest = [case for case in every if case not in FAST_PRESETS]
     return [*FAST_PRESETS, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
+
+
+def _needs_a_sequence(model: str, strategy: str) -> bool:
+    """Whether a strategy splits a sequence that the model doesn't have."""
+    return model == WITHOUT_SEQUENCE and any(each in strategy for each in SEQUENCE_PRESETS)
 
 
 def _pin_cases() -> list[object]:
@@ -83,6 +93,12 @@ def _pin_cases() -> list[object]:
 @pytest.mark.parametrize(("model", "mesh", "strategy"), _preset_cases())
 def test_presets_train_as_one_device(model: str, mesh: str, strategy: str) -> None:
     check(ZOO[model](), mesh_of(mesh), strategy)
+
+
+@pytest.mark.parametrize("preset", SEQUENCE_PRESETS)
+def test_models_without_a_sequence_refuse_to_split_it(preset: str) -> None:
+    with pytest.raises(AnnotationError, match="sequence"):
+        check(ZOO[WITHOUT_SEQUENCE](), mesh_of("2x2"), f"tensor:a,{preset}:b")
 
 
 def test_wide_experts_are_computed_where_they_are() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 import autopar
 from autopar import ProcessMesh
@@ -104,15 +104,20 @@ def _state_file(build: Path, rank: int) -> Path:
 
 
 def compile_step(
-    example: Example, mesh: ProcessMesh, strategy: str | None, pins: Pins, build: Path
+    example: Example,
+    mesh: ProcessMesh,
+    strategy: str | None,
+    pins: Pins,
+    build: Path,
+    optimizer: Optimizer | None = None,
 ) -> None:
-    """Writes the build of a model's training step."""
+    """Writes the build of a model's training step, by default with `example_optimizer`."""
     autopar.compile(
         example.model,
         example.batch(0),
         mesh=mesh,
         loss=example.loss,
-        optimizer=example_optimizer(example.model),
+        optimizer=optimizer or example_optimizer(example.model),
         clip_grad_norm=1.0,
         strategy=strategy,
         shard=pins,
