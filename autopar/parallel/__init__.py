@@ -2,7 +2,6 @@
 
 pmodel = autopar.parallelize(model, example_inputs, mesh="dp=2,tp=4")
 
-layouts     parameters as DTensors: which layouts have a placement
 split       a rank's program in two: forward, and backward
 variant     one compiled program of a module: for a mode and the shapes of a batch
 shards      parameters: cut, gathered, loaded, clipped

@@ -18,6 +18,7 @@ from autopar.ir.errors import RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.serde import program_to_bytes
 from autopar.runtime.groups import Group, create_groups
+from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
 
 TIMEOUT = timedelta(minutes=10)
@@ -66,9 +67,7 @@ class Job:
         """
         if isinstance(self.given, DeviceMesh) or self.size == 1:
             return self.given if isinstance(self.given, DeviceMesh) and self.size > 1 else None
-        rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
-        ranks = torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
-        return DeviceMesh(self.device.type, ranks, mesh_dim_names=mesh.dim_names)
+        return device_mesh_of(deployment, mesh, self.device.type)
 
     def compare_calls(self, digest: int, describe: Callable[[], str]) -> None:
         """Makes sure that all ranks make the same call; otherwise they would wait for one another.

@@ -24,9 +24,9 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Program, Value
 from autopar.parallel.job import Job
-from autopar.parallel.layouts import is_split, placeable
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.runtime.placements import is_split, placeable
 
 MANY = 16
 """Programs of one module from which on a warning says so."""

@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
 from autopar.ir.layout import Layout, dim_axes, dim_size
-from autopar.parallel.layouts import placements_of
 from autopar.runtime.boxes import Box, box_shape, layout_box, take
 from autopar.runtime.communication import carried, restored
+from autopar.runtime.placements import as_dtensor, placements_of
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,9 @@ class Shard:
 
     def wrapped(self, piece: Tensor) -> Tensor:
         """Returns a piece as a DTensor, or as it is."""
-        if self.mesh is None:
+        if self.mesh is None or self.placements is None:
             return piece
-        stride = torch.empty(self.shape, device="meta").stride()
-        return DTensor.from_local(
-            piece,
-            self.mesh,
-            self.placements,
-            run_check=False,
-            shape=torch.Size(self.shape),
-            stride=stride,
-        )
+        return as_dtensor(piece, self.shape, self.mesh, self.placements)
 
     def cut(self, whole: Tensor) -> Tensor:
         """Returns the rank's piece of a whole parameter, in memory of its own."""

@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 
 from autopar.frontend.torch import Differentiable
 from autopar.ir.program import Program
-from autopar.parallel.layouts import is_split, placements_of
 from autopar.parallel.shards import shard_of
 from autopar.parallel.split import first_half, split
 from autopar.pipeline import Compiled
@@ -22,6 +21,7 @@ from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
 from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.placements import is_split, placements_of
 from autopar.runtime.ports import port_box, seed_input
 from autopar.runtime.specialize import specialize_functions
 from autopar.runtime.torch_compile import through_torch_compile

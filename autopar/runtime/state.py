@@ -115,6 +115,10 @@ class State:
             name: label for label, entry in self.entries.items() for name in entry.names
         }
 
+    def name_of(self, label: str) -> str:
+        """Returns the name of the value that is a tensor, or its first part."""
+        return self._ports[self.entries[label].at[0]].name
+
     def name_in(self, label: str, given: Container[str]) -> str | None:
         """Returns the first of a tensor's names under which it is given; None if under none."""
         return next((name for name in self.entries[label].names if name in given), None)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.layout import Layout
 from autopar.runtime.distributed import Session
 from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.ports import (
@@ -32,6 +33,10 @@ from autopar.runtime.training_state import TrainingState
 from autopar.runtime.updates import Abandoned, InPlace
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, weight_paths
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 
 class NonFiniteLoss(RuntimeFailure):
@@ -84,7 +89,9 @@ def open_trainer(
     else:
         ranks = Session(build, in_place=in_place, weights=weights, **options)
     variants = [each.deployment for each in found.variants]
-    return Trainer(ranks, variants, seed=seed, name=str(build))
+    values = found.serial.main.values
+    layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
+    return Trainer(ranks, variants, seed=seed, name=str(build), layouts=layouts)
 
 
 def _refuse_non_finite(loss: Tensor) -> None:
@@ -106,6 +113,7 @@ class Trainer:
         variants: The programs for batches of other shapes.
         seed: What the random numbers of all steps depend on; by default the build's own.
         name: What errors call the build.
+        layouts: How the ranks hold stored inputs, by value name.
 
     Attributes:
         steps: Number of steps done.
@@ -122,8 +130,10 @@ class Trainer:
         *,
         seed: int | None = None,
         name: str = "the build",
+        layouts: Mapping[str, Layout] | None = None,
     ) -> None:
         self.ranks = ranks
+        self._layouts = layouts or {}
         self.steps = 0
         self._first = min(ranks.programs)
         program = ranks.programs[self._first]
@@ -309,6 +319,21 @@ class Trainer:
         """
         model = self._state.model
         return {label: model.pieces(label)[self._first] for label in model.entries}
+
+    def dtensors(self, mesh: DeviceMesh | None = None) -> dict[str, DTensor]:
+        """Returns parameters and buffers as DTensors by name; all ranks call alike.
+
+        Their local parts are the memory that steps write to. Of what no DTensor can be, as a fused
+        weight that is split between its heads, it is a copy, whole on every rank.
+
+        Args:
+            mesh: The ranks, in the order and shape of the compiled mesh; by default one is made.
+
+        Raises:
+            InvalidInputError: If there is no process group, or the mesh is another one.
+        """
+        with self.ranks.reported():
+            return self._state.dtensors(self._layouts, mesh)
 
     def close(self) -> None:
         """Ends the trainer, and the process group if it was made for it."""

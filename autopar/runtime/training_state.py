@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.layout import Layout
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import LearningRates
 from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
 from autopar.runtime.weights import Entry, WeightFile, write_order, write_tensors
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 PROGRESS = ("steps", "seed")
 """Plain values that say where a training is."""
@@ -51,6 +56,30 @@ class TrainingState:
             name: tensor
             for label, tensor in found.items()
             for name in self.model.entries[label].names
+        }
+
+    def dtensors(
+        self, layouts: Mapping[str, Layout], mesh: DeviceMesh | None
+    ) -> dict[str, DTensor]:
+        """Returns parameters and buffers as DTensors by name; see `Trainer.dtensors`.
+
+        Args:
+            layouts: How the ranks hold stored inputs, by value name.
+            mesh: The ranks; None to make one.
+
+        Raises:
+            InvalidInputError: If there is no process group, or the mesh is another one.
+        """
+        # Here, since it takes torch.distributed.tensor a second to load.
+        from autopar.runtime.dtensors import Wrapping
+
+        check_present(self.ranks.absent)
+        wrapping = Wrapping(self.ranks, layouts, mesh)
+        return {
+            name: tensor
+            for label, entry in self.model.entries.items()
+            for tensor in [wrapping.of(self.model, label)]
+            for name in entry.names
         }
 
     def put_model(self, given: Mapping[str, Any]) -> None:

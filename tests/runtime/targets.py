@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import AutoparError, InvalidInputError
 from autopar.ir.program import Op
@@ -130,6 +131,32 @@ def called(
     torch.manual_seed(0)
     with load(build, init=make_model, timeout=20.0, processes=processes) as session:
         return reason, session(x).numpy()
+
+
+def wrapped(processes: Processes, build: Path, batches: Sequence[Batch]) -> Any:
+    """Returns the placements of a trainer's DTensors, and what differs from its state after steps.
+
+    They are made before the steps, so that they show whether their memory is that of the state.
+    """
+    with load(build, timeout=20.0, processes=processes) as trainer:
+        tensors = trainer.dtensors()
+        for batch in batches:
+            trainer.step(batch)
+        again = trainer.dtensors(next(iter(tensors.values())).device_mesh)
+        state = trainer.state_dict()
+        shared = {name: tensors[name] for name in ("up.weight", "down.weight", "down.bias")}
+        problems = [
+            name
+            for name, tensor in (*shared.items(), *again.items())
+            if not torch.equal(tensor.full_tensor(), state[name])
+        ]
+        placed = {name: str(tensor.placements) for name, tensor in tensors.items()}
+        other = DeviceMesh("cpu", torch.tensor([1, 0]))
+        try:
+            trainer.dtensors(other)
+        except InvalidInputError as error:
+            problems.append(str(error))
+    return placed, problems
 
 
 def train(

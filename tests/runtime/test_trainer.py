@@ -19,9 +19,10 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import refuse, train, train_compiled
+from tests.runtime.targets import refuse, train, train_compiled, wrapped
 from tests.runtime.training import (
     LAYOUTS,
+    MEGATRON,
     Layout,
     Reference,
     assert_same,
@@ -40,6 +41,22 @@ def test_losses_are_those_of_one_device(tmp_path: Path, layout: Layout) -> None:
         for batch in batches(5):
             assert trainer.step(batch).item() == pytest.approx(one.step(batch), rel=1e-5)
     assert trainer.steps == 5
+
+
+def test_pieces_are_dtensors_over_the_memory_of_the_state(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", ("tp=2", "none", MEGATRON))
+    for placed, problems in run_ranks(2, wrapped, build, batches(2)):
+        assert placed == {
+            "up.weight": "(Shard(dim=0),)",
+            "down.weight": "(Shard(dim=1),)",
+            "down.bias": "(Replicate(),)",
+            "mean": "(Replicate(),)",
+        }
+        (refusal,) = problems
+        assert "compiled for the ranks [0, 1], the mesh has [1, 0]" in refusal
+    trainer = open_trainer(build, virtual=True)
+    with pytest.raises(InvalidInputError, match="DTensors need a job of processes"):
+        trainer.dtensors()
 
 
 def test_two_processes_train_as_one_device(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Layouts of parameters as placements of DTensors.
+"""Pieces of tensors as DTensors: which layouts are placements, and on which mesh.
 
 A DTensor splits a whole dimension over one mesh axis, as `torch.chunk` does: into blocks of
 ceil(S/n), which are ours. Over several axes it splits block by block, so the blocks are ours only
@@ -8,8 +8,12 @@ parts of a fused weight) have no placement that torch.distributed.checkpoint cou
 
 from __future__ import annotations
 
-from torch.distributed.tensor import Placement, Replicate, Shard
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from autopar.ir.deployment import Deployment
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, dim_size
 from autopar.ir.mesh import ProcessMesh
 
@@ -22,6 +26,33 @@ def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
     for at, dim in enumerate(layout.normalized().dims):
         found.update((axis, Shard(at)) for axis in dim_axes(dim))
     return tuple(found.get(axis, Replicate()) for axis in layout.mesh.dim_names)
+
+
+def device_mesh_of(deployment: Deployment, mesh: ProcessMesh, device: str) -> DeviceMesh:
+    """Returns a mesh of torch's with the processes as placed; all ranks call alike.
+
+    Args:
+        deployment: Which rank carries out which process.
+        mesh: The mesh of the program.
+        device: The type of the devices, as `cpu`.
+    """
+    return DeviceMesh(device, ranks_of(deployment, mesh), mesh_dim_names=mesh.dim_names)
+
+
+def ranks_of(deployment: Deployment, mesh: ProcessMesh) -> Tensor:
+    """Returns the ranks that carry out the processes of a mesh, in its shape."""
+    rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
+    return torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
+
+
+def as_dtensor(
+    piece: Tensor, shape: tuple[int, ...], mesh: DeviceMesh, placements: tuple[Placement, ...]
+) -> DTensor:
+    """Returns a rank's piece of a tensor of this shape as a DTensor, over the same memory."""
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(
+        piece, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
 
 
 def is_split(layout: Layout) -> bool:
