@@ -86,10 +86,11 @@ class Subject:
         labels |= {port.label: port.name for port in reversed(ports) if port.label}
         if name in labels:
             return values[labels[name]]
-        by_node = [value.name for value in values.values() if value.loc.name == name]
-        by_node += [op.results[0] for op in self.serial.main.ops if op.loc.name == name]
-        if by_node:
-            return values[by_node[0]]
+        # An ONNX node is located as `name (type)`.
+        named = (op for op in self.serial.main.ops if op.loc.name and not op.loc.line)
+        nodes = {op.loc.name.partition(" (")[0]: op.results[0] for op in named}
+        if name in nodes:
+            return values[nodes[name]]
         raise InvalidInputError(f"there is no value {name!r}{_hint(name, [*labels, *values])}")
 
 
