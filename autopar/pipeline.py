@@ -26,7 +26,7 @@ from autopar.annotate import (
 )
 from autopar.annotate.mapping_text import Entry
 from autopar.completion import Complete, Legalize, explain
-from autopar.completion.strategy import parse_strategy
+from autopar.completion.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
@@ -61,7 +61,8 @@ class CompileOptions:
     Attributes:
         mesh: The logical processes to compile for.
         cluster: The hardware whose costs guide the decisions.
-        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets.
+        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets,
+            `auto` to search.
         pins: The user's pins.
         placement: Which logical process each rank carries out.
         verify: Whether to verify the program between passes.
@@ -133,7 +134,7 @@ class CompileOptions:
                     f"{annotations} is for {loaded.mesh}, but --mesh says {parsed}; make them equal"
                 )
             pins.extend(loaded.pins)
-        if strategy not in ("", NO_PRESETS):
+        if strategy not in ("", NO_PRESETS, AUTO):
             parse_strategy(strategy, parsed)
         placed = parse_placement(placement)
         return cls(
@@ -242,7 +243,8 @@ def compile_program(
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     complete = Complete(options.cluster, options.strategy, planner, options.settled)
-    completed = complete(program)
+    decided = complete.decide(program)
+    completed = decided.program
     seen(complete.name, completed)
     legalize = Legalize(options.cluster, planner)
     program = legalize(completed)
@@ -256,7 +258,7 @@ def compile_program(
         partitioned = each(partitioned)
         seen(each.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
-    entries = (*report, *explain(program, planner))
+    entries = (*report, *decided.remarks, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from autopar.completion.apart import splits_parts, ways_apart
+from autopar.completion.auto import Decided, decide
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
@@ -16,13 +17,28 @@ from autopar.completion.share import share_moves
 from autopar.completion.slices import complete_slices
 from autopar.completion.solve import Solution, solve
 from autopar.completion.space import Space
+from autopar.completion.strategy import AUTO
 from autopar.completion.where import find_places
 from autopar.completion.write import write_replicated, write_solution
 from autopar.completion.zero import keep_states
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.errors import AnnotationError
+from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Program
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A completed program.
+
+    Attributes:
+        program: The program.
+        remarks: How it was decided, for the report.
+    """
+
+    program: Program
+    remarks: tuple[ReportEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -32,10 +48,12 @@ class Complete:
     Attributes:
         cluster: The hardware whose costs decide.
         strategy: Presets that pin before: None for no presets, "" for the default of the mesh,
-            or text as `data:0,tensor:1`.
+            or text as `data:0,tensor:1`; or `auto`, to search for what is fastest.
         planner: Knows reshards of earlier passes; None if there are none.
         settled: Whether pins of what is stored are final, not to be placed between the parts of a
             fused dimension.
+        seconds_limit: Wall time after which search takes the best plan so far; None for no limit,
+            with which the same program always gets the same plan.
     """
 
     name: ClassVar[str] = "complete"
@@ -44,11 +62,20 @@ class Complete:
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
     settled: bool = False
+    seconds_limit: float | None = None
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
 
         Functions other than `main` are computed by every process alike.
+
+        Raises:
+            AnnotationError: If the program has no mesh, or pins contradict one another.
+        """
+        return self.decide(program).program
+
+    def decide(self, program: Program) -> Completed:
+        """Returns the completed program, and what a user should know of how it was decided.
 
         Raises:
             AnnotationError: If the program has no mesh, or pins contradict one another.
@@ -59,38 +86,56 @@ class Complete:
         calls = CallTable(space)
         if find_places(program.main).are_slices:
             return self._on_slices(program, space)
-        done, solution = self._solved(program, calls)
+        done, decided = self._solved(program, calls)
         if space.axes:
             for apart in ways_apart(program):
                 other, found = self._solved(apart, calls)
-                cheaper = found.seconds < solution.seconds * (1 - GAIN)
-                if cheaper and splits_parts(other, found):
-                    done, solution = other, found
-        return _with_main(done, write_solution(done.main, solution), space.mesh)
+                cheaper = found.solution.seconds < decided.solution.seconds * (1 - GAIN)
+                if cheaper and splits_parts(other, found.solution):
+                    done, decided = other, found
+        main = write_solution(done.main, decided.solution)
+        return Completed(_with_main(done, main, space.mesh), decided.remarks)
 
-    def _on_slices(self, program: Program, space: Space) -> Program:
+    def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""
         main = share_moves(renew_views(program.main))
+        remarks: list[ReportEntry] = []
 
         def completed(function: Function, mesh: ProcessMesh) -> Function:
             calls = CallTable(Space(mesh, self.cluster, space.planner))
-            return write_solution(function, self._solution(function, calls))
+            decided = self._decided(function, calls)
+            remarks.extend(decided.remarks)
+            return write_solution(function, decided.solution)
 
         done = complete_slices(main, find_places(main), space.mesh, completed)
-        return _with_main(program, done, space.mesh)
+        return Completed(_with_main(program, done, space.mesh), tuple(remarks))
 
-    def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Solution]:
+    def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Decided]:
         """Returns a program as it was completed, and what was decided about it."""
         main = share_moves(renew_views(program.main))
-        return program.with_main(main), self._solution(main, calls)
+        return program.with_main(main), self._decided(main, calls)
 
-    def _solution(self, main: Function, calls: CallTable) -> Solution:
+    def _decided(self, main: Function, calls: CallTable) -> Decided:
         """Returns what is decided about a function on one mesh."""
+        if self.strategy != AUTO:
+            return Decided(self._propagated(main, calls, self.strategy))
+
+        def preset(strategy: str) -> Solution:
+            return self._propagated(main, calls, strategy)
+
+        return decide(self._graph(main, calls), preset, self.seconds_limit)
+
+    def _graph(self, main: Function, calls: CallTable) -> Graph:
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)
         if not self.settled:
             place_pins(graph)
-        if self.strategy is not None:
-            pin_strategy(graph, self.strategy)
+        return graph
+
+    def _propagated(self, main: Function, calls: CallTable, strategy: str | None) -> Solution:
+        """Returns what follows from the pins of the user and of a strategy."""
+        graph = self._graph(main, calls)
+        if strategy is not None:
+            pin_strategy(graph, strategy)
         keep_states(graph)
         return solve(graph)
 

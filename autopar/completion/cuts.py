@@ -42,6 +42,10 @@ class Cuts:
             inner = stride
         return tuple(reversed(found))
 
+    def within(self, node: Node) -> dict[str, Strides]:
+        """Returns the boundaries within an op's factors, as far as its tensors have them."""
+        return self._within_factors(node, node.call.tensors, node.call.rule.sizes)
+
     def _visit(self, node: Node) -> None:
         rule = node.call.rule
         tensors = node.call.tensors

@@ -62,6 +62,7 @@ class Graph:
         kept: The axes along which a value is split only while it is kept (see `keep`).
         settled: Per op, splits that it has whatever its neighbours want.
         decided: The choices of ops that the user pinned.
+        lifetimes: The phases of microbatches, with their position in the program's order.
     """
 
     def __init__(
@@ -91,6 +92,8 @@ class Graph:
         self.aliases = [(self.position[out], self.position[into]) for out, into in aliases]
         self.kept: dict[int, frozenset[str]] = {}
         self.settled: dict[int, Splits] = {}
+        phases = dict.fromkeys((op.phase, op.microbatch) for op in ops)
+        self.lifetimes = {lifetime: at for at, lifetime in enumerate(phases)}
         self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]

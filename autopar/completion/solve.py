@@ -8,6 +8,7 @@ from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.lift import lift_sums
 from autopar.completion.pending import flow_pending
+from autopar.completion.price import Price
 from autopar.completion.refine import GAIN, Refine, stored_form
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
@@ -40,20 +41,7 @@ class Solution:
     @property
     def seconds(self) -> float:
         """Predicted seconds of all ops and reshards."""
-        space, graph = self.graph.space, self.graph
-        total = sum(choice.seconds for choice in self.choices)
-        for value, form in enumerate(self.forms):
-            size = graph.itemsizes[value]
-            producer = graph.producer[value]
-            if producer is not None:
-                made = self.choices[producer[0].index].produced[producer[1]]
-                total += space.seconds(made, form, size)
-            demands = dict.fromkeys(
-                self.choices[node.index].consumed[at] for node, at in graph.uses[value]
-            )
-            if demands:
-                total += space.spread_seconds(form, list(demands), size)
-        return total
+        return Price(self.graph).total(self.choices, self.forms)
 
 
 def solve(graph: Graph) -> Solution:

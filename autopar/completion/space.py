@@ -113,6 +113,11 @@ class Space:
             found = form.only[axis] = self.form(Layout(self.mesh, dims, partial))
         return found
 
+    def is_gathered(self, form: Form, first: Form) -> bool:
+        """Whether a form has larger pieces than the one in which a value is at first."""
+        size = self.mesh.axes_size
+        return size(form.layout.sharded_axes) < size(first.layout.sharded_axes)
+
     def seconds(self, source: Form, target: Form, itemsize: int) -> float:
         """Returns the predicted seconds of a reshard."""
         if source is target:

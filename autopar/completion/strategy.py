@@ -19,6 +19,9 @@ PRESETS = (
     "fsdp",
 )
 
+AUTO = "auto"
+"""In the place of presets: search for the fastest plan."""
+
 SAME = {"ddp": "data", "zero3": "fsdp"}
 """Other names of presets."""
 

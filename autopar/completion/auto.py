@@ -1,0 +1,68 @@
+"""Auto: the strategy that searches, and falls back to the best preset where that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autopar.completion.graph import Graph
+from autopar.completion.incumbents import best_preset
+from autopar.completion.search import CLOSE, search
+from autopar.completion.solve import Solution
+from autopar.ir.manifest import ReportEntry
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A plan, and what to say of it.
+
+    Attributes:
+        solution: The plan.
+        remarks: For the report.
+    """
+
+    solution: Solution
+    remarks: tuple[ReportEntry, ...] = ()
+
+
+def decide(
+    graph: Graph, preset: Callable[[str], Solution], seconds_limit: float | None = None
+) -> Decided:
+    """Returns the fastest plan that search or a preset finds.
+
+    Args:
+        graph: With the user's pins.
+        preset: Completes the same program by a preset.
+        seconds_limit: Wall time after which search returns the best plan so far.
+    """
+    found = search(graph, seconds_limit=seconds_limit)
+    if not graph.space.axes:
+        return Decided(found.solution)
+    solution, seconds = found.solution, found.seconds
+    best = best_preset(graph.space.mesh, preset, len(graph.nodes))
+    notes = []
+    if best is not None:
+        strategy, other, taken = best
+        if taken < seconds:
+            solution, seconds = other, taken
+            notes.append(f"this is preset {strategy}, which search did not beat")
+        else:
+            notes.append(f"the best preset, {strategy}, takes {_milliseconds(taken)}")
+    bound = min(found.bound_seconds, seconds)
+    gap = 1 - bound / seconds if seconds else 0.0
+    text = (
+        f"{_milliseconds(seconds)} predicted, one thing after another; no plan takes less than"
+        f" {_milliseconds(bound)} ({_percent(gap)})"
+    )
+    return Decided(solution, (ReportEntry("search", "auto", "; ".join((text, *notes))),))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _percent(gap: float) -> str:
+    return "proven best" if gap <= CLOSE else f"gap {gap:.2%}"
+
+
+__all__: Sequence[str] = ("Decided", "decide")

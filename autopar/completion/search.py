@@ -1,0 +1,144 @@
+"""Search: the plan with the least predicted seconds, among all ways to compute every op.
+
+What the user pinned stays; everything else is free. A model of the graph is solved by elimination
+and message passing, which also prove how fast a plan can be at most. Reshards are planned only
+where a solution has them: where one turns out to take longer than its bound, the model learns
+that, and is solved again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autopar.completion.call import Choice
+from autopar.completion.dual import Dual
+from autopar.completion.eliminate import eliminate
+from autopar.completion.graph import Graph
+from autopar.completion.model import Model, build_model
+from autopar.completion.price import Price
+from autopar.completion.solve import Solution
+from autopar.completion.space import Form
+from autopar.completion.transfer import Transfers
+
+MAX_ROUNDS = 12
+"""How often the model may learn of reshards; by then most plans are settled."""
+
+MAX_ASCENTS = 200
+"""How often messages are sent in a round, if the bound still rises."""
+
+CHECKED = 10
+"""After so many ascents labels are looked at."""
+
+CLOSE = 1e-6
+"""Relative gap at which a plan counts as the best."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        solution: The best plan.
+        seconds: Its predicted seconds.
+        bound_seconds: Seconds that every plan takes at least.
+    """
+
+    solution: Solution
+    seconds: float
+    bound_seconds: float
+
+    @property
+    def gap(self) -> float:
+        """The part of the seconds that the bound leaves open."""
+        if self.seconds <= self.bound_seconds or not self.seconds:
+            return 0.0
+        return 1 - self.bound_seconds / self.seconds
+
+
+def search(graph: Graph, *, seconds_limit: float | None = None) -> Found:
+    """Returns the best plan for a graph, with a bound.
+
+    Args:
+        graph: With the user's pins.
+        seconds_limit: Wall time after which the best plan so far is returned.
+    """
+    return _Search(graph, seconds_limit).run()
+
+
+@dataclass
+class _Search:
+    graph: Graph
+    seconds_limit: float | None
+    price: Price = field(init=False)
+    transfers: Transfers = field(init=False)
+    best: Found | None = field(init=False, default=None)
+    bound: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.price = Price(self.graph)
+        self.transfers = Transfers(self.graph.space)
+        self.start = time.monotonic()
+
+    def run(self) -> Found:
+        for _ in range(MAX_ROUNDS):
+            model = build_model(self.graph, self.transfers)
+            labels = self._solve(model)
+            learned = self._learn(model, labels)
+            self._keep(model, labels)
+            if not learned or self._is_late():
+                break
+        assert self.best is not None
+        return Found(self.best.solution, self.best.seconds, self.bound)
+
+    def _is_late(self) -> bool:
+        limit = self.seconds_limit
+        return limit is not None and time.monotonic() - self.start > limit
+
+    def _solve(self, model: Model) -> list[int]:
+        """Returns the best labels found of a model, and raises the bound."""
+        whole = model.network.copy()
+        reduced = eliminate(model.network)
+        dual = Dual(reduced.core)
+        best: list[int] = []
+        least = before = float("inf")
+        for ascent in range(1, MAX_ASCENTS + 1):
+            bound = dual.ascend() + reduced.seconds
+            if ascent % CHECKED == 0 or not reduced.kept:
+                labels = reduced.labels(dual.labels())
+                seconds = whole.seconds(labels)
+                if seconds < least:
+                    best, least = labels, seconds
+                if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
+                    break
+                before = bound
+                if self._is_late():
+                    break
+        self.bound = max(self.bound, bound)
+        return best
+
+    def _learn(self, model: Model, labels: Sequence[int]) -> bool:
+        """Plans the reshards that labels stand for; returns whether one is dearer than thought."""
+        return self.transfers.learn(model.transfers_of(labels))
+
+    def _keep(self, model: Model, labels: Sequence[int]) -> None:
+        """Prices the plan that labels stand for, and keeps it if it is the best so far."""
+        choices = model.choices(labels)
+        forms = model.forms(labels)
+        seconds = self.price.total(choices, forms)
+        if self.best is None or seconds < self.best.seconds:
+            solution = _solution(self.graph, choices, forms)
+            self.best = Found(solution, seconds, 0.0)
+
+
+def _solution(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
+    chosen = frozenset(
+        node.index
+        for node in graph.nodes
+        if choices[node.index].splits.items or choices[node.index].dist.pending
+    )
+    nodes, values = len(graph.nodes), len(graph.values)
+    sources: list[dict[str, int]] = [{} for _ in range(nodes)]
+    origins: list[dict[str, int]] = [{} for _ in range(values)]
+    return Solution(graph, choices, forms, sources, origins, chosen, frozenset())

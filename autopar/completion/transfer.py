@@ -1,0 +1,103 @@
+"""Transfer: tables of the seconds between the forms in which ops leave and need a value.
+
+Planning every reshard that could happen would take longer than the search. So tables hold bounds
+that need no planning, and a reshard is planned once a solution would carry it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.completion.network import IMPOSSIBLE, Array
+from autopar.completion.space import Form, Space
+from autopar.cost.bulk import BulkPlanner
+
+ROUNDING = 1e-9
+"""Relative difference of seconds that doesn't count."""
+
+
+class Ends:
+    """The form that a tensor has with each label of a variable.
+
+    Attributes:
+        forms: The different forms.
+        index: Per label, the form's position.
+    """
+
+    def __init__(self, of_label: Sequence[Form]) -> None:
+        self.of_label = tuple(of_label)
+        order = {form: at for at, form in enumerate(dict.fromkeys(of_label))}
+        self.forms = tuple(order)
+        self.index: NDArray[np.intp] = np.array([order[form] for form in of_label], dtype=np.intp)
+
+    def is_same(self, other: Ends) -> NDArray[np.bool_]:
+        """Returns with which labels two tensors have the same form."""
+        pairs = zip(self.of_label, other.of_label, strict=True)
+        return np.array([one is another for one, another in pairs])
+
+
+class Transfers:
+    """The tables of one space.
+
+    Args:
+        space: Prices.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.bulk = BulkPlanner(space.planner.model)
+        self._ends: dict[tuple[Form, ...], Ends] = {}
+        self._tables: dict[tuple[Ends, Ends, int], Array] = {}
+
+    def ends(self, of_label: Sequence[Form]) -> Ends:
+        """Returns the forms of labels; equal ones are the same object."""
+        key = tuple(of_label)
+        found = self._ends.get(key)
+        if found is None:
+            found = self._ends[key] = Ends(key)
+        return found
+
+    def seconds(self, source: Ends, target: Ends, itemsize: int) -> Array:
+        """Returns at most the seconds of a reshard for each pair of labels."""
+        key = (source, target, itemsize)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = self._table(source, target, itemsize)
+        return table[np.ix_(source.index, target.index)]
+
+    def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
+        forms = list(dict.fromkeys((*source.forms, *target.forms)))
+        seconds = self.bulk.seconds([form.layout for form in forms], itemsize)
+        at = {form: number for number, form in enumerate(forms)}
+        table = seconds[
+            np.ix_([at[form] for form in source.forms], [at[form] for form in target.forms])
+        ]
+        for row, column in np.argwhere(~np.isfinite(table)):
+            pair = source.forms[row], target.forms[column]
+            table[row, column] = self.space.least_seconds(*pair, itemsize)
+        return table
+
+    def learn(self, moves: Iterable[tuple[Ends, Form, Ends, Form, int]]) -> bool:
+        """Plans reshards; returns whether one takes longer than the tables say.
+
+        Args:
+            moves: Each (ends, form, ends, form, bytes per element).
+        """
+        changed = False
+        for source, made, target, needed, itemsize in dict.fromkeys(moves):
+            table = self._tables[source, target, itemsize]
+            at = source.forms.index(made), target.forms.index(needed)
+            seconds = self.space.seconds(made, needed, itemsize)
+            if abs(seconds - table[at]) > ROUNDING * seconds:
+                changed = True
+            table[at] = seconds
+        return changed
+
+    def lasting(self, source: Ends, target: Ends) -> Array:
+        """Returns what forbids to keep a form beyond one phase that was gathered for it."""
+        gathered = self.space.is_gathered
+        table = np.array([[gathered(kept, made) for kept in target.forms] for made in source.forms])
+        return np.where(table, IMPOSSIBLE, 0.0)[np.ix_(source.index, target.index)]

@@ -1,0 +1,186 @@
+"""Bulk: the seconds between all layouts of a tensor at once.
+
+`ReshardPlanner` finds the fastest reshard between two layouts, among all there are. A search over
+plans asks for thousands of pairs, most of which it never uses. Here every move from one of the
+given layouts to another is priced in closed form, for all pairs together as arrays, and the
+shortest paths follow from these. Moves by way of a layout that isn't among them are left out, so a
+path may be slower than the planner's, rarely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.cost.collectives import CommunicationModel
+from autopar.ir.layout import Layout, block_size
+
+Table = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Digit = tuple[int, int, int]
+"""Where an axis splits: dimension, elements major to it, elements with those minor to it."""
+
+FREE, PENDING = -1, -2
+
+
+class BulkPlanner:
+    """Prices reshards between many layouts on one mesh.
+
+    Args:
+        model: Predicts seconds.
+    """
+
+    def __init__(self, model: CommunicationModel) -> None:
+        self.model = model
+        mesh = model.mesh
+        self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
+        self._digits: dict[Layout, tuple[dict[str, Digit], int]] = {}
+
+    def seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
+        """Returns the seconds from each layout to each other; infinite where no path is known.
+
+        Args:
+            layouts: Of one tensor, all different.
+            itemsize: Bytes per element.
+        """
+        moves = _Moves(self, layouts, itemsize).run()
+        for middle in range(len(layouts)):
+            np.minimum(moves, moves[:, middle : middle + 1] + moves[middle], out=moves)
+        return moves
+
+    def digits(self, layout: Layout) -> tuple[dict[str, Digit], int]:
+        """Returns where each axis splits, and the elements of the largest piece."""
+        found = self._digits.get(layout)
+        if found is None:
+            found = self._digits[layout] = self._derive(layout)
+        return found
+
+    def _derive(self, layout: Layout) -> tuple[dict[str, Digit], int]:
+        places: dict[str, Digit] = {}
+        elements = 1
+        for at, dim in enumerate(layout.dims):
+            outer = 1
+            for sub in dim:
+                rest = sub.size
+                for axis in sub.axes:
+                    places[axis] = (at, outer, rest)
+                    count = layout.mesh.axis_size(axis)
+                    outer, rest = outer * count, block_size(rest, count)
+                elements *= block_size(sub.size, layout.mesh.axes_size(sub.axes))
+                outer *= rest
+        return places, elements
+
+
+class _Moves:
+    """All moves between layouts of one tensor."""
+
+    def __init__(self, planner: BulkPlanner, layouts: Sequence[Layout], itemsize: int) -> None:
+        self.model = planner.model
+        self.axes = planner.axes
+        self.places = [planner.digits(layout) for layout in layouts]
+        self.bytes = np.array([elements * itemsize for _, elements in self.places], dtype=float)
+        self.codes = self._codes(layouts)
+        self.same = [
+            self.codes[:, None, a] == self.codes[None, :, a] for a in range(len(self.axes))
+        ]
+        self.seconds = np.full((len(layouts),) * 2, math.inf)
+        np.fill_diagonal(self.seconds, 0.0)
+
+    def _codes(self, layouts: Sequence[Layout]) -> NDArray[np.int64]:
+        """Returns per layout and axis a number for where the axis splits."""
+        numbers: dict[Digit, int] = {}
+        codes = np.full((len(layouts), len(self.axes)), FREE)
+        for at, (layout, (places, _)) in enumerate(zip(layouts, self.places, strict=True)):
+            pending = set(layout.partial_axes)
+            for number, axis in enumerate(self.axes):
+                if axis in places:
+                    codes[at, number] = numbers.setdefault(places[axis], len(numbers))
+                elif axis in pending:
+                    codes[at, number] = PENDING
+        return codes
+
+    def run(self) -> Table:
+        """Returns the seconds of the fastest single move for every pair."""
+        for count in range(1, len(self.axes) + 1):
+            for group in combinations(range(len(self.axes)), count):
+                self._move(group)
+        for pair in combinations(range(len(self.axes)), 2):
+            self._permute(pair)
+        return self.seconds
+
+    def _move(self, group: tuple[int, ...]) -> None:
+        """Adds the moves of axes that change together, the others staying where they are."""
+        rest = self._rest(group)
+        names = tuple(self.axes[a] for a in group)
+        codes = self.codes[:, group]
+        free, due = (codes == FREE).all(axis=1), (codes == PENDING).all(axis=1)
+        run = self._runs(group)
+        parts = float(self.model.mesh.axes_size(names))
+        if len(group) == 1:
+            self._offer(rest & free[:, None] & ~free[None, :], np.zeros_like(self.bytes))
+        gather = self._priced(self.model.all_gather, self.bytes, names)
+        self._offer(rest & run[:, None] & free[None, :], gather)
+        reduce = self._priced(self.model.all_reduce, self.bytes, names)
+        self._offer(rest & due[:, None] & free[None, :], reduce)
+        scatter = self._priced(self.model.reduce_scatter, self.bytes, names, parts)
+        self._offer(rest & due[:, None] & run[None, :], scatter)
+        moved = ~self.same[group[0]] & run[:, None] & run[None, :]
+        exchange = self._priced(self.model.all_to_all, self.bytes, names)
+        self._offer(rest & moved, exchange)
+
+    def _rest(self, group: tuple[int, ...]) -> Mask:
+        """Returns which pairs have all other axes alike."""
+        rest: Mask = np.ones_like(self.same[0])
+        for axis, same in enumerate(self.same):
+            if axis not in group:
+                rest &= same
+        return rest
+
+    def _runs(self, group: tuple[int, ...]) -> Mask:
+        """Returns which layouts split one stretch over these axes, next to one another."""
+        return np.array([self._is_run(places, group) for places, _ in self.places], dtype=bool)
+
+    def _is_run(self, places: dict[str, Digit], group: tuple[int, ...]) -> bool:
+        names = [self.axes[a] for a in group]
+        if any(name not in places for name in names):
+            return False
+        digits = sorted((places[name], self.model.mesh.axis_size(name)) for name in names)
+        return all(
+            one[0] == other[0] and one[1] * count == other[1]
+            for (one, count), (other, _) in pairwise(digits)
+        )
+
+    def _permute(self, pair: tuple[int, int]) -> None:
+        """Adds moves in which two axes of the same size change places."""
+        one, other = pair
+        names = (self.axes[one], self.axes[other])
+        if len({self.model.mesh.axis_size(name) for name in names}) > 1:
+            return
+        codes = self.codes
+        swapped = (codes[:, None, one] == codes[None, :, other]) & (
+            codes[:, None, other] == codes[None, :, one]
+        )
+        seconds = self._priced(self.model.point_to_point, self.bytes, names)
+        self._offer(self._rest(pair) & swapped & ~self.same[one], seconds)
+
+    def _priced(
+        self,
+        price: Callable[[float, Sequence[str]], float],
+        nbytes: Table,
+        axes: tuple[str, ...],
+        parts: float = 1.0,
+    ) -> Table:
+        """Returns per layout the seconds of a collective that leaves it."""
+        sizes, which = np.unique(nbytes, return_inverse=True)
+        copy = self.model.local_copy
+        seconds = [price(float(size) * parts, axes) + copy(float(size)) for size in sizes]
+        return np.array(seconds)[which]
+
+    def _offer(self, pairs: Mask, seconds: Table) -> None:
+        """Takes a move that leads to a layout, for these pairs, where it is the fastest."""
+        offered = np.where(pairs, seconds[None, :], math.inf)
+        np.minimum(self.seconds, offered, out=self.seconds)
