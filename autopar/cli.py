@@ -133,6 +133,11 @@ def main(traceback: bool) -> None:
     " communicates most on the fastest links; or ids as 0,2,1,3, or a file with them.",
 )
 @click.option(
+    "--memory",
+    metavar="24GiB",
+    help="What a device may hold at once. What doesn't fit is computed again where it is needed.",
+)
+@click.option(
     "--allow-external",
     "external",
     multiple=True,
@@ -145,8 +150,8 @@ def main(traceback: bool) -> None:
     "print_after",
     multiple=True,
     metavar="PASS",
-    help="Print the program after annotate, complete, legalize, partition, map or strip."
-    " Repeatable.",
+    help="Print the program after annotate, complete, legalize, partition, recompute, map or"
+    " strip. Repeatable.",
 )
 @click.option("--no-verify", is_flag=True, help="Don't check the program after each pass.")
 @click.option("-q", "--quiet", is_flag=True, help="Don't print the summary.")
@@ -161,6 +166,7 @@ def compile_command(
     annotations: Path | None,
     cluster: str,
     placement: str,
+    memory: str | None,
     external: tuple[Path, ...],
     print_after: tuple[str, ...],
     no_verify: bool,
@@ -187,6 +193,7 @@ def compile_command(
             shards=shards,
             annotations=annotations,
             placement=placement,
+            memory=memory,
             verify=not no_verify,
         )
         observer = pipeline.printer(print_after, click.echo)

@@ -73,6 +73,7 @@ def compile(
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
+    memory: str | int | None = None,
 ) -> CompiledModule:
     """Compiles a model, or a training step of it, for a mesh.
 
@@ -109,9 +110,13 @@ def compile(
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
+        memory: What a device may hold at once, parameters, optimizer state and batch included:
+            bytes, or text as `24GiB`. Activations that don't fit are computed again in the
+            backward pass.
 
     Raises:
-        AutoparError: If the model, an option or a pin can't be used as given.
+        AutoparError: If the model, an option or a pin can't be used as given, or a step can't be
+            made to fit into memory.
     """
     recipe = Recipe(
         loss=loss,
@@ -127,7 +132,12 @@ def compile(
     known = as_mesh(mesh)
     captured = capture(model, example_inputs, recipe, known)
     options = CompileOptions.of(
-        mesh=known, strategy=strategy, shard=shard, cluster=cluster, placement=placement
+        mesh=known,
+        strategy=strategy,
+        shard=shard,
+        cluster=cluster,
+        placement=placement,
+        memory=memory,
     )
     compiled = compile_program(captured.program, options)
     if more_batches and optimizer is None:

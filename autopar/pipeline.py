@@ -1,6 +1,7 @@
 """The order of the passes, from a model to a build folder.
 
-    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> mapping -> strip
+    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> recompute
+    -> mapping -> strip
 
 Passes never call one another; this is the one place that knows their order.
 """
@@ -36,10 +37,11 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
 from autopar.ir.program import STORED_ROLES, Program
 from autopar.ir.text import print_program
+from autopar.ir.units import parse_bytes
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
-from autopar.partition import Coalesce, Partition
+from autopar.partition import Coalesce, Partition, Recompute
 from autopar.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ Observer = Callable[[str, Program], None]
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
 
-PASSES = ("annotate", "complete", "legalize", "partition", "coalesce", "map", "strip")
+PASSES = ("annotate", "complete", "legalize", "partition", "coalesce", "recompute", "map", "strip")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class CompileOptions:
         verify: Whether to verify the program between passes.
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
         settled: Whether pins of what is stored are final (see `Complete`).
+        memory_bytes: What a device may hold at once; None for any number.
     """
 
     mesh: ProcessMesh
@@ -78,6 +81,7 @@ class CompileOptions:
     verify: bool = True
     phases_apart: bool = False
     settled: bool = False
+    memory_bytes: int | None = None
 
     @classmethod
     def of(
@@ -88,6 +92,7 @@ class CompileOptions:
         shard: Mapping[str, Sequence[Entry]] | None = None,
         cluster: str | Cluster = "cpu",
         placement: Placement = "identity",
+        memory: str | int | None = None,
     ) -> CompileOptions:
         """Returns the options as Python callers give them; see `compile_onnx`.
 
@@ -104,6 +109,7 @@ class CompileOptions:
             strategy=None if strategy == NO_PRESETS else strategy,
             pins=pins,
             placement=placement,
+            memory_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
         )
 
     @classmethod
@@ -116,6 +122,7 @@ class CompileOptions:
         shards: Sequence[str] = (),
         annotations: Path | None = None,
         placement: str = "identity",
+        memory: str | None = None,
         verify: bool = True,
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
@@ -143,6 +150,7 @@ class CompileOptions:
             strategy=None if strategy == NO_PRESETS else strategy,
             pins=tuple(pins),
             placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
+            memory_bytes=None if memory is None else parse_bytes(memory),
             verify=verify,
         )
 
@@ -253,7 +261,11 @@ def compile_program(
         program = store(program)
     partitioned = program
     coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
-    passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce)
+    passes: tuple[Pass, ...] = (
+        Partition(options.cluster, planner),
+        coalesce,
+        Recompute(options.cluster, options.memory_bytes),
+    )
     for each in passes:
         partitioned = each(partitioned)
         seen(each.name, partitioned)

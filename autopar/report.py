@@ -20,6 +20,7 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import DTYPE_BYTES, Port, Program
+from autopar.ir.units import human_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -208,16 +209,6 @@ def _render_entry(entry: ReportEntry) -> str:
     size = f" ({human_bytes(entry.bytes)})" if entry.bytes else ""
     place = f" [{entry.loc}]" if str(entry.loc) != "?" else ""
     return f"{entry.subject}: {entry.detail}{size}{place}"
-
-
-def human_bytes(count: int) -> str:
-    """Returns a size with a binary unit: `512 B`, `1.5 KiB`, `64.0 MiB`."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def human_flops(count: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autopar.partition.coalesce import Coalesce
+from autopar.partition.recompute import Recompute
 from autopar.partition.spmd import Partition
 
-__all__ = ["Coalesce", "Partition"]
+__all__ = ["Coalesce", "Partition", "Recompute"]

@@ -1,0 +1,42 @@
+"""Bytes as people write them: 24GiB, 80GB, 512 MiB."""
+
+from __future__ import annotations
+
+import re
+
+from autopar.ir.errors import InvalidInputError
+
+_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Returns the bytes that a text such as `24GiB`, `80 GB` or `1000000` means.
+
+    Raises:
+        InvalidInputError: If it can't be understood.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get((match[2] or "b").lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidInputError(f"memory {text!r}: write a number and a unit, as 24GiB or 80GB")
+    return int(float(match[1]) * unit)
+
+
+def human_bytes(count: int) -> str:
+    """Returns a size with a binary unit: `512 B`, `1.5 KiB`, `64.0 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

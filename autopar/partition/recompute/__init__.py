@@ -1,0 +1,94 @@
+"""Recompute: activations that don't fit are computed again when the backward pass needs them.
+
+Activation checkpointing (Chen et al., "Training deep nets with sublinear memory cost", 2016) as a
+rewrite of a rank's program, op by op. It works on the partitioned program, where local sizes and
+every collective are known: an op whose operands would have to be communicated again is as dear as
+that. Copies are ops like others, in the backward phase, with `recompute` in their plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from autopar.cost.cluster import Cluster
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import Program
+from autopar.ir.units import human_bytes
+from autopar.partition.recompute.copies import write_copies
+from autopar.partition.recompute.frontier import Frontier
+from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.tape import tape_of
+
+__all__ = ["Recompute", "Recomputed", "recompute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A program whose backward pass computes some values again.
+
+    Attributes:
+        program: The program.
+        added_seconds: What this adds to a step, in serialized seconds.
+        peak_bytes: The most bytes that a rank holds at once.
+    """
+
+    program: Program
+    added_seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """Makes a partitioned training step fit into memory.
+
+    Attributes:
+        cluster: Predicts seconds.
+        memory_bytes: What a rank may hold at once, parameters, state and batch included; None for
+            any number.
+    """
+
+    name: ClassVar[str] = "recompute"
+    cluster: Cluster
+    memory_bytes: int | None = None
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the program.
+
+        Raises:
+            InvalidInputError: If it needs more than the limit whatever is computed again.
+        """
+        if self.memory_bytes is None:
+            return program
+        return recompute(program, self.cluster, self.memory_bytes).program
+
+
+def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomputed:
+    """Returns the fastest known program that holds no more than a limit.
+
+    More memory never makes it slower, and less memory never makes it hold more.
+
+    Args:
+        program: A partitioned program.
+        cluster: Predicts seconds.
+        memory_bytes: The limit.
+
+    Raises:
+        InvalidInputError: If it needs more than the limit whatever is computed again.
+    """
+    assert program.mesh is not None
+    tape = tape_of(program.main, program.mesh, cluster)
+    frontier = Frontier(tape)
+    point = frontier.fastest(memory_bytes)
+    if point is None:
+        least = frontier.smallest.peak_bytes
+        raise InvalidInputError(
+            f"a device would hold {human_bytes(least)} even if it computed again what it can,"
+            f" {human_bytes(least - memory_bytes)} more than the limit of"
+            f" {human_bytes(memory_bytes)}; raise the limit, split parameters or the batch over"
+            " more devices, or accumulate gradients over more microbatches"
+        )
+    if not point.repeated:
+        return Recomputed(program, 0.0, point.peak_bytes)
+    main = write_copies(tape, replay(tape, point.repeated, range(len(tape.ops))))
+    return Recomputed(program.with_main(main), point.added_seconds, point.peak_bytes)

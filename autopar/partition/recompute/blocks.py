@@ -1,0 +1,135 @@
+"""Blocks: where the forward pass of a microbatch may be cut, so that little crosses the cut.
+
+A block whose ops are repeated starts from what crosses its border, which is saved. Borders are
+where the bytes that later forward ops read are fewest, as between the layers of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.partition.recompute.tape import Tape
+
+RISE = 1.5
+"""By which factor the bytes that cross must rise before and after a border."""
+
+SMALL = 8
+"""How many times less than others a block may make; others join their neighbour."""
+
+FEW = 10
+"""The part of a block's bytes that may be read before the block's turn in the backward pass."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a microbatch.
+
+    Attributes:
+        batch: The microbatch.
+        forward: The forward ops of each block, in order.
+        backward: The backward ops while the block's values are read: of the last block first.
+    """
+
+    batch: int
+    forward: tuple[tuple[int, ...], ...]
+    backward: tuple[tuple[int, ...], ...]
+
+
+def blocks_of(tape: Tape, batch: int) -> Blocks | None:
+    """Returns the blocks of a microbatch; None if it has no backward pass."""
+    forward = [
+        at
+        for at, op in enumerate(tape.ops)
+        if op.phase == "forward" and op.microbatch == batch and op.results
+    ]
+    backward = [at for at, late in enumerate(tape.late) if late and tape.batches[at] == batch]
+    if not forward or not backward:
+        return None
+    borders = _spread(tape, forward, _borders(_crossing(tape, forward)))
+    ends = [*borders, len(forward)]
+    parts = tuple(tuple(forward[start:end]) for start, end in zip([0, *borders], ends, strict=True))
+    return Blocks(batch, parts, _regions(tape, parts, backward))
+
+
+def _crossing(tape: Tape, forward: Sequence[int]) -> list[int]:
+    """Returns the bytes that are made before each forward op and read by it or later ones."""
+    begin: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for place, at in enumerate(forward):
+        for value in tape.reads[at]:
+            home = tape.homes[value]
+            if home in begin:
+                last[home] = place
+        for value in tape.makes[at]:
+            begin.setdefault(tape.homes[value], place)
+    change = [0] * (len(forward) + 1)
+    for home, end in last.items():
+        if home not in tape.kept:
+            change[begin[home] + 1] += tape.nbytes[home]
+            change[end + 1] -= tape.nbytes[home]
+    found, total = [], 0
+    for each in change[:-1]:
+        total += each
+        found.append(total)
+    return found
+
+
+def _borders(crossing: Sequence[int]) -> list[int]:
+    """Returns the places of the minima between rises."""
+    found: list[int] = []
+    low, high, place, rising = crossing[0], crossing[0], 0, True
+    for at, nbytes in enumerate(crossing):
+        if rising:
+            high = max(high, nbytes)
+            if nbytes * RISE <= high:
+                low, place, rising = nbytes, at, False
+        elif nbytes <= low:
+            low, place = nbytes, at
+        elif nbytes >= low * RISE:
+            if place:
+                found.append(place)
+            high, rising = nbytes, True
+    return found
+
+
+def _spread(tape: Tape, forward: Sequence[int], borders: Sequence[int]) -> list[int]:
+    """Returns the borders but those of blocks that make next to nothing."""
+    made = [sum(tape.nbytes[v] for v in tape.makes[at] if tape.homes[v] == v) for at in forward]
+    least = sum(made) / (len(borders) + 1) / SMALL
+    found: list[int] = []
+    for border in borders:
+        start = found[-1] if found else 0
+        if sum(made[start:border]) >= least and sum(made[border:]) >= least:
+            found.append(border)
+    return found
+
+
+def _regions(
+    tape: Tape, parts: Sequence[Sequence[int]], backward: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Returns the backward ops of each block: from where its values begin to be read."""
+    places = {at: place for place, at in enumerate(backward)}
+    starts = [_start(tape, part, places) for part in parts]
+    starts[-1] = 0
+    for number in reversed(range(len(parts) - 1)):
+        starts[number] = max(starts[number], starts[number + 1])
+    ends = [len(backward), *starts[:-1]]
+    return tuple(tuple(backward[start:end]) for start, end in zip(starts, ends, strict=True))
+
+
+def _start(tape: Tape, part: Sequence[int], places: Mapping[int, int]) -> int:
+    """Returns the first of the places where a part's values are read, but for a few bytes."""
+    firsts: dict[int, int] = {}
+    for at in part:
+        for value in tape.makes[at]:
+            home = tape.homes[value]
+            read = [places[reader] for reader in tape.readers[value] if reader in places]
+            if read and home not in tape.kept:
+                firsts[home] = min([*read, firsts.get(home, len(places))])
+    rest = sum(tape.nbytes[home] for home in firsts) / FEW
+    for place, home in sorted((place, home) for home, place in firsts.items()):
+        rest -= tape.nbytes[home]
+        if rest < 0:
+            return place
+    return 0

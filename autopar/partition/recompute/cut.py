@@ -1,0 +1,155 @@
+"""Which ops of consecutive blocks to repeat: the best ways between saving all and saving nothing.
+
+Repeating costs seconds, saving costs bytes. At any price of a byte the best choice is a minimum
+cut, as Jain et al. and torch's partitioner have it: an op on the sink's side is repeated, a value
+between the sides is saved. The prices at which the choice changes give all best ways but those
+inside the convex hull (Eisner and Severance, "Mathematical techniques for efficient record
+segmentation in large shared databases", 1976).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autopar.partition.recompute.flow import SINK, SOURCE, Network
+from autopar.partition.recompute.tape import Tape
+
+HUGE = 1e12
+"""More than any sum of normalized costs."""
+
+MOST_WAYS = 10
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Ops of consecutive blocks, and values by their number; equal ones have equal solutions.
+
+    Attributes:
+        seconds: Of each op, None if it must not be repeated.
+        reads: The values of these blocks that each op reads if it is repeated.
+        made: The op that makes each value.
+        nbytes: What saving each value costs; 0 if it is there anyway.
+        needed: The values that the backward pass reads.
+        bases: Of a value in the memory of another one, that; -1 of others.
+    """
+
+    seconds: tuple[float | None, ...]
+    reads: tuple[tuple[int, ...], ...]
+    made: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    needed: tuple[int, ...]
+    bases: tuple[int, ...]
+
+
+Way = frozenset[int]
+"""The ops that are repeated."""
+
+
+def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
+    """Returns the problem that forward ops in order pose. What later ones read is saved."""
+    inside = {at: number for number, at in enumerate(ops)}
+    numbers: dict[int, int] = {}
+    for at in ops:
+        for value in tape.makes[at]:
+            numbers[value] = len(numbers)
+    saved = {value for value in numbers if _is_kept(tape, value, inside)}
+    homes = {tape.homes[value] for value in saved}
+
+    def cost(value: int) -> int:
+        home = tape.homes[value]
+        return 0 if home in homes or home in tape.kept or home not in numbers else tape.nbytes[home]
+
+    needed = [
+        number
+        for value, number in numbers.items()
+        if value not in saved
+        and any(tape.late[at] and tape.batches[at] == batch for at in tape.readers[value])
+    ]
+    return Problem(
+        tuple(None if tape.again[at] is None else tape.seconds[at] for at in ops),
+        tuple(
+            tuple(numbers[v] for v in tape.again_reads[at] if v in numbers and v not in saved)
+            for at in ops
+        ),
+        tuple(inside[tape.makers[value]] for value in numbers),
+        tuple(map(cost, numbers)),
+        tuple(needed),
+        tuple(numbers.get(tape.homes[v], -1) if tape.homes[v] != v else -1 for v in numbers),
+    )
+
+
+def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
+    """Whether a value is there anyway for the backward pass: the caller or later blocks read it."""
+    if value in tape.kept:
+        return True
+    return any(tape.early[at] and at not in inside for at in tape.readers[value])
+
+
+def ways(problem: Problem) -> list[Way]:
+    """Returns the best ways, from the fastest to the one that saves least."""
+    scale = max((s for s in problem.seconds if s is not None), default=0.0) or 1.0
+    largest = max(problem.nbytes, default=0) or 1
+    least = _best(problem, scale, HUGE / 1e3 / largest)
+    nothing: Way = frozenset()
+    found = {nothing: _figures(problem, nothing, scale), least: _figures(problem, least, scale)}
+    queue = [(nothing, least)]
+    while queue and len(found) < MOST_WAYS:
+        left, right = queue.pop(0)
+        (bytes_left, cost_left), (bytes_right, cost_right) = found[left], found[right]
+        if bytes_left <= bytes_right:
+            continue
+        price = (cost_right - cost_left) / (bytes_left - bytes_right)
+        between = _best(problem, scale, price)
+        nbytes, cost = figures = _figures(problem, between, scale)
+        bound = cost_left + price * bytes_left
+        if between not in found and cost + price * nbytes < bound * (1 - 1e-9):
+            found[between] = figures
+            queue += [(left, between), (between, right)]
+    return sorted(found, key=lambda way: (found[way][1], -found[way][0], sorted(way)))
+
+
+def _figures(problem: Problem, way: Way, scale: float) -> tuple[int, float]:
+    """Returns the bytes that a way saves, and its normalized cost."""
+    cost = sum((problem.seconds[op] or 0.0) / scale for op in way)
+    read = {*problem.needed, *(value for op in way for value in problem.reads[op])}
+    memory: dict[int, int] = {}
+    for value in read:
+        if problem.made[value] not in way:
+            base = problem.bases[value]
+            memory[value if base < 0 else base] = problem.nbytes[value]
+    return sum(memory.values()), cost
+
+
+def _best(problem: Problem, scale: float, price: float) -> Way:
+    """Returns the way that is best if a byte costs this much, and of such ways the shortest."""
+    first_value = 2 + len(problem.seconds)
+    network = Network(first_value + len(problem.made))
+    for op, seconds in enumerate(problem.seconds):
+        cost = HUGE if seconds is None else seconds / scale + 1e-9
+        network.add(SOURCE, 2 + op, cost)
+        for value in problem.reads[op]:
+            network.add(first_value + value, 2 + op, HUGE)
+    for value, op in enumerate(problem.made):
+        network.add(2 + op, first_value + value, price * problem.nbytes[value])
+    for value in problem.needed:
+        network.add(first_value + value, SINK, HUGE)
+    sides = network.cut()
+    found = {op for op in range(len(problem.seconds)) if sides[2 + op]}
+    return frozenset(found - _free_views(problem, found))
+
+
+def _free_views(problem: Problem, repeated: set[int]) -> set[int]:
+    """Returns the repeated views of memory that is there anyway."""
+    results: dict[int, list[int]] = {}
+    for value, op in enumerate(problem.made):
+        results.setdefault(op, []).append(value)
+    found = set()
+    for op in repeated:
+        bases = [problem.bases[value] for value in results.get(op, ())]
+        if bases and all(base >= 0 and problem.made[base] not in repeated for base in bases):
+            base = bases[0]
+            read = {*problem.needed, *(v for each in repeated for v in problem.reads[each])}
+            if base in read or not problem.nbytes[base]:
+                found.add(op)
+    return found

@@ -1,0 +1,192 @@
+"""Recomputation: the same losses with less memory, and ever less memory with ever more copies."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import autopar
+from autopar import ProcessMesh
+from autopar.cost import Cluster
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import Op, Program
+from autopar.modules import CompiledModule
+from autopar.partition.recompute import recompute
+from autopar.partition.recompute.frontier import Frontier
+from autopar.partition.recompute.tape import tape_of
+from tests.zoo.models import ZOO, Example
+
+STEPS = 2
+CLUSTER = Cluster.load("h100")
+
+
+class Dropped(nn.Module):
+    """Layers that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = ((nn.Linear(12, 12), nn.GELU(), nn.Dropout(0.3)) for _ in range(4))
+        self.layers = nn.Sequential(*(each for layer in layers for each in layer))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(x)
+        return found
+
+
+def dropped() -> Example:
+    torch.manual_seed(0)
+    drawn = torch.Generator().manual_seed(3)
+    batch = (torch.randn(64, 12, generator=drawn),), torch.randn(64, 12, generator=drawn)
+    return Example(Dropped().train(), lambda number: batch, F.mse_loss)
+
+
+MODELS = {**ZOO, "dropped": dropped}
+MESHES = {
+    "": (ProcessMesh((0,), ("a",)), ""),
+    "ddp,tensor": (ProcessMesh([[0, 1], [2, 3]], ("a", "b")), "ddp:a,tensor:b"),
+    "fsdp": (ProcessMesh((0, 1, 2, 3), ("a",)), "fsdp:a"),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves."""
+
+    losses: list[float]
+    state: Mapping[str, Tensor]
+
+
+@cache
+def compiled(
+    model: str, mesh: str, memory: int | None = None, accumulate: int = 1
+) -> CompiledModule:
+    example = MODELS[model]()
+    processes, strategy = MESHES[mesh]
+    return autopar.compile(
+        example.model,
+        example.batch(0),
+        mesh=processes,
+        strategy=strategy,
+        loss=example.loss,
+        optimizer=torch.optim.AdamW(example.model.parameters(), 1e-3),
+        clip_grad_norm=1.0,
+        accumulate=accumulate,
+        cluster=CLUSTER,
+        memory=memory,
+    )
+
+
+def trained(found: CompiledModule, model: str) -> Trained:
+    with tempfile.TemporaryDirectory() as folder:
+        found.save(f"{folder}/build")
+        with autopar.load(f"{folder}/build", virtual=True) as trainer:
+            batches = map(MODELS[model]().batch, range(STEPS))
+            losses = [trainer.step(batch).item() for batch in batches]
+            return Trained(losses, dict(trainer.state_dict()))
+
+
+@cache
+def frontier(model: str, mesh: str, accumulate: int = 1) -> Frontier:
+    return frontier_of(compiled(model, mesh, accumulate=accumulate).compiled.partitioned)
+
+
+def frontier_of(program: Program) -> Frontier:
+    assert program.mesh is not None
+    return Frontier(tape_of(program.main, program.mesh, CLUSTER))
+
+
+def copies(program: Program) -> list[Op]:
+    return [op for op in program.main.ops if "recompute" in dict(op.plan)]
+
+
+CASES = [
+    ("gpt2", "", 1),
+    ("gpt2", "ddp,tensor", 1),
+    ("resnet", "fsdp", 1),
+    ("dropped", "ddp,tensor", 2),
+    ("resnet", "", 1),
+    ("gpt2", "fsdp", 2),
+    ("resnet", "ddp,tensor", 1),
+    *((model, mesh, 1) for model in ("llama", "t5", "mixtral", "whisper") for mesh in MESHES),
+]
+FAST = 4
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "accumulate"),
+    [*CASES[:FAST], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[FAST:])],
+)
+def test_training_is_the_same_to_the_bit(model: str, mesh: str, accumulate: int) -> None:
+    least = frontier(model, mesh, accumulate).smallest.peak_bytes
+    small = compiled(model, mesh, least, accumulate)
+    assert copies(small.compiled.partitioned)
+    found = trained(small, model)
+    expected = trained(compiled(model, mesh, accumulate=accumulate), model)
+    assert found.losses == expected.losses
+    for name, tensor in expected.state.items():
+        assert torch.equal(found.state[name], tensor), name
+
+
+@pytest.mark.parametrize("model", ["gpt2", "resnet", "dropped"])
+def test_memory_is_paid_for_with_time(model: str) -> None:
+    points = frontier(model, "").points
+    assert points[0].added_seconds == 0
+    for faster, smaller in pairwise(points):
+        assert faster.added_seconds < smaller.added_seconds
+        assert faster.peak_bytes > smaller.peak_bytes
+    assert points[-1].peak_bytes < 0.98 * points[0].peak_bytes
+
+
+def test_more_memory_is_never_slower_nor_less_memory_larger() -> None:
+    found = frontier("gpt2", "")
+    most, least = found.unconstrained.peak_bytes, found.smallest.peak_bytes
+    limits = [least + (most - least) * at // 97 for at in range(98)]
+    chosen = [found.fastest(limit) for limit in limits]
+    for limit, point in zip(limits, chosen, strict=True):
+        assert point is not None
+        assert point.peak_bytes <= limit
+    for less, more in pairwise(chosen):
+        assert less is not None
+        assert more is not None
+        assert more.added_seconds <= less.added_seconds
+        assert more.peak_bytes >= less.peak_bytes
+
+
+def test_copies_say_what_they_are() -> None:
+    program = compiled("gpt2", "").compiled.partitioned
+    found = recompute(program, CLUSTER, frontier("gpt2", "").smallest.peak_bytes).program
+    made = {op.results[0]: op for op in program.main.ops}
+    for op in copies(found):
+        original = made[dict(op.plan)["recompute"]]
+        assert (op.phase, op.loc, op.dist) == ("backward", original.loc, original.dist)
+        assert op.kind == original.kind
+    rest = [op.results for op in found.main.ops if "recompute" not in dict(op.plan)]
+    assert sorted(rest) == sorted(op.results for op in program.main.ops)
+
+
+def test_running_statistics_are_renewed_once() -> None:
+    least = frontier("resnet", "").smallest.peak_bytes
+    program = compiled("resnet", "", least).compiled.partitioned
+    kinds = [op.kind for op in copies(program)]
+    assert "aten._native_batch_norm_legit.no_stats" in kinds
+    assert "aten._native_batch_norm_legit_functional.default" not in kinds
+
+
+def test_a_limit_that_all_fits_into_changes_nothing() -> None:
+    program = compiled("gpt2", "").compiled.partitioned
+    found = recompute(program, CLUSTER, 2**40)
+    assert found.program is program
+    assert found.added_seconds == 0
+
+
+def test_too_little_memory_is_said_by_how_much() -> None:
+    with pytest.raises(InvalidInputError, match=r"more than the limit of 300\.0 KiB; raise"):
+        compiled("gpt2", "", 300 * 2**10)
