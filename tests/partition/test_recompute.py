@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import autopar
 from autopar import ProcessMesh
-from autopar.cost import Cluster
+from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Op, Program
 from autopar.modules import CompiledModule
@@ -99,8 +99,7 @@ def frontier(model: str, mesh: str, accumulate: int = 1) -> Frontier:
 
 
 def frontier_of(program: Program) -> Frontier:
-    assert program.mesh is not None
-    return Frontier(tape_of(program.main, program.mesh, CLUSTER))
+    return Frontier(tape_of(program, CLUSTER))
 
 
 def copies(program: Program) -> list[Op]:
@@ -158,6 +157,28 @@ def test_more_memory_is_never_slower_nor_less_memory_larger() -> None:
         assert more is not None
         assert more.added_seconds <= less.added_seconds
         assert more.peak_bytes >= less.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh"),
+    [
+        ("gpt2", "fsdp"),
+        ("resnet", "ddp,tensor"),
+        *(
+            pytest.param(model, mesh, marks=pytest.mark.slow)
+            for model in ("gpt2", "llama", "t5", "mixtral", "whisper", "vit", "resnet", "dropped")
+            for mesh in MESHES
+        ),
+    ],
+)
+def test_plans_hold_what_the_evaluator_says_of_their_programs(model: str, mesh: str) -> None:
+    program = compiled(model, mesh).compiled.partitioned
+    before = evaluate(program, CLUSTER).serialized_seconds
+    for point in frontier(model, mesh).points:
+        found = recompute(program, CLUSTER, point.peak_bytes)
+        assert found.peak_bytes == memory_timeline(found.program).peak_bytes
+        seconds = evaluate(found.program, CLUSTER).serialized_seconds
+        assert found.added_seconds == pytest.approx(seconds - before, abs=1e-12)
 
 
 def test_copies_say_what_they_are() -> None:

@@ -76,8 +76,7 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
     Raises:
         InvalidInputError: If it needs more than the limit whatever is computed again.
     """
-    assert program.mesh is not None
-    tape = tape_of(program.main, program.mesh, cluster)
+    tape = tape_of(program, cluster)
     frontier = Frontier(tape)
     point = frontier.fastest(memory_bytes)
     if point is None:

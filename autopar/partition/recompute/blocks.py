@@ -58,16 +58,13 @@ def _crossing(tape: Tape, forward: Sequence[int]) -> list[int]:
     last: dict[int, int] = {}
     for place, at in enumerate(forward):
         for value in tape.reads[at]:
-            home = tape.homes[value]
-            if home in begin:
-                last[home] = place
-        for value in tape.makes[at]:
-            begin.setdefault(tape.homes[value], place)
+            last.update((piece, place) for piece in tape.places[value] if piece in begin)
+        begin.update(dict.fromkeys(tape.takes[at], place))
     change = [0] * (len(forward) + 1)
-    for home, end in last.items():
-        if home not in tape.kept:
-            change[begin[home] + 1] += tape.nbytes[home]
-            change[end + 1] -= tape.nbytes[home]
+    for piece, end in last.items():
+        if not tape.stays[piece]:
+            change[begin[piece] + 1] += tape.nbytes[piece]
+            change[end + 1] -= tape.nbytes[piece]
     found, total = [], 0
     for each in change[:-1]:
         total += each
@@ -95,7 +92,7 @@ def _borders(crossing: Sequence[int]) -> list[int]:
 
 def _spread(tape: Tape, forward: Sequence[int], borders: Sequence[int]) -> list[int]:
     """Returns the borders but those of blocks that make next to nothing."""
-    made = [sum(tape.nbytes[v] for v in tape.makes[at] if tape.homes[v] == v) for at in forward]
+    made = [sum(tape.nbytes[piece] for piece in tape.takes[at]) for at in forward]
     least = sum(made) / (len(borders) + 1) / SMALL
     found: list[int] = []
     for border in borders:
@@ -123,13 +120,13 @@ def _start(tape: Tape, part: Sequence[int], places: Mapping[int, int]) -> int:
     firsts: dict[int, int] = {}
     for at in part:
         for value in tape.makes[at]:
-            home = tape.homes[value]
             read = [places[reader] for reader in tape.readers[value] if reader in places]
-            if read and home not in tape.kept:
-                firsts[home] = min([*read, firsts.get(home, len(places))])
-    rest = sum(tape.nbytes[home] for home in firsts) / FEW
-    for place, home in sorted((place, home) for home, place in firsts.items()):
-        rest -= tape.nbytes[home]
+            for piece in tape.places[value] if read else ():
+                if not tape.stays[piece]:
+                    firsts[piece] = min([*read, firsts.get(piece, len(places))])
+    rest = sum(tape.nbytes[piece] for piece in firsts) / FEW
+    for place, piece in sorted((place, piece) for piece, place in firsts.items()):
+        rest -= tape.nbytes[piece]
         if rest < 0:
             return place
     return 0

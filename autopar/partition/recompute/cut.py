@@ -54,11 +54,25 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
         for value in tape.makes[at]:
             numbers[value] = len(numbers)
     saved = {value for value in numbers if _is_kept(tape, value, inside)}
-    homes = {tape.homes[value] for value in saved}
+    free = {piece for value in saved for piece in tape.places[value]}
+    owners = {
+        piece: numbers[value]
+        for at in ops
+        for value in tape.makes[at]
+        for piece in tape.places[value]
+        if piece in tape.takes[at]
+    }
 
     def cost(value: int) -> int:
-        home = tape.homes[value]
-        return 0 if home in homes or home in tape.kept or home not in numbers else tape.nbytes[home]
+        return sum(
+            tape.nbytes[piece]
+            for piece in tape.places[value]
+            if piece in owners and piece not in free and not tape.stays[piece]
+        )
+
+    def base(value: int) -> int:
+        owned = {owners.get(piece, -1) for piece in tape.places[value]} - {numbers[value]}
+        return owned.pop() if len(owned) == 1 else -1
 
     needed = [
         number
@@ -75,13 +89,13 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
         tuple(inside[tape.makers[value]] for value in numbers),
         tuple(map(cost, numbers)),
         tuple(needed),
-        tuple(numbers.get(tape.homes[v], -1) if tape.homes[v] != v else -1 for v in numbers),
+        tuple(map(base, numbers)),
     )
 
 
 def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
     """Whether a value is there anyway for the backward pass: the caller or later blocks read it."""
-    if value in tape.kept:
+    if any(tape.stays[piece] for piece in tape.places[value]):
         return True
     return any(tape.early[at] and at not in inside for at in tape.readers[value])
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.partition.recompute.cut import Way
+from autopar.partition.recompute.live import live_bytes
 from autopar.partition.recompute.plan import Planner
-from autopar.partition.recompute.replay import live_bytes, replay
+from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape
 
 LEVELS = 64
@@ -83,7 +84,7 @@ def measure(tape: Tape, repeated: Way) -> Point:
     """Returns what a plan costs."""
     steps = replay(tape, repeated, range(len(tape.ops)))
     seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
-    return Point(repeated, seconds, tape.resident + max(live_bytes(tape, steps), default=0))
+    return Point(repeated, seconds, max(live_bytes(tape, steps), default=0))
 
 
 def _least(planner: Planner, most: int) -> int:

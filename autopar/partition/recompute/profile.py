@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from autopar.partition.recompute.blocks import Blocks
 from autopar.partition.recompute.cut import Way
-from autopar.partition.recompute.replay import Held, Step, live_bytes, replay
+from autopar.partition.recompute.live import moving_bytes
+from autopar.partition.recompute.replay import Held, Step, replay
 from autopar.partition.recompute.tape import Tape
 
 
@@ -30,7 +31,7 @@ class Profile:
 
 
 class Surroundings:
-    """The bytes that a microbatch's forward values don't account for, over time.
+    """The bytes around a microbatch's forward values, over time.
 
     Args:
         tape: The tape.
@@ -39,18 +40,13 @@ class Surroundings:
 
     def __init__(self, tape: Tape, batch: int) -> None:
         self.tape = tape
-        steps = [
-            step
-            if not (tape.early[step.op] and tape.batches[step.op] == batch)
-            else Step(step.op, -1, step.reads, ())
+        others = [
+            step if tape.batches[step.op] != batch else Step(step.op, -1, step.reads, ())
             for step in replay(tape, (), range(len(tape.ops)))
         ]
-        self.during = [nbytes + tape.resident for nbytes in live_bytes(tape, steps)]
-
-    def before(self, at: int) -> int:
-        """Returns the bytes just before an op."""
-        made = sum(self.tape.nbytes[v] for v in self.tape.makes[at] if self.tape.homes[v] == v)
-        return self.during[at] - made if not self.tape.early[at] else self.during[at]
+        moving = moving_bytes(tape, others)
+        self.during = [sum(both) for both in zip(tape.during, moving, strict=True)]
+        self.before = [sum(both) for both in zip(tape.before, moving, strict=False)]
 
     def profile(self, blocks: Blocks, first: int, last: int, way: Way) -> Profile:
         """Returns what blocks take.
@@ -71,7 +67,7 @@ class Surroundings:
             *_copies_only(replay(tape, repeated, backward)),
             Step(forward[-1], -1, self._crossing(forward), ()),
         ]
-        live = live_bytes(tape, steps)
+        live = moving_bytes(tape, steps)
         needed = 0
         waiting = 0
         for step, nbytes in zip(steps, live, strict=True):
@@ -79,7 +75,7 @@ class Surroundings:
                 waiting = max(waiting, nbytes)
                 continue
             around = self.during[step.op]
-            needed = max(needed, nbytes + around, waiting + self.before(step.op) if waiting else 0)
+            needed = max(needed, nbytes + around, waiting + self.before[step.op] if waiting else 0)
             waiting = 0
         seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
         return Profile(repeated, seconds, live[len(forward)], needed)

@@ -1,48 +1,28 @@
 """The tape: a rank's program as numbers, so that ways to run it are compared in milliseconds.
 
-Values and ops are counted. The rank with all coordinates 0 holds and computes most, so sizes are
-its.
+Ops, values and pieces of memory are counted. What ops cost and which memory they take is as the
+evaluator says of the program as it is; the tape knows what of that moves with the order of ops.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
-from autopar.cost.cluster import Cluster
-from autopar.cost.rank_seconds import RankSeconds
-from autopar.ir.expr import IntExpr, evaluate
-from autopar.ir.mesh import ProcessMesh
-from autopar.ir.ops.view import VIEWS
-from autopar.ir.program import Function, Op, Value
+from autopar.cost import Cluster, Lifetimes, evaluate, lifetimes
+from autopar.ir.program import Function, Op, Program
 from autopar.partition.recompute.repeat import repeated
-
-_SHARING = VIEWS | {
-    f"aten.{name}"
-    for name in (
-        "alias.default",
-        "detach.default",
-        "select.int",
-        "slice.Tensor",
-        "split.Tensor",
-        "split_with_sizes.default",
-        "chunk.default",
-        "unbind.int",
-        "squeeze.default",
-        "unsqueeze.default",
-    )
-}
-"""Ops whose results are in the memory of their first operand."""
 
 
 @dataclass(frozen=True)
 class Tape:
-    """The ops of a function.
+    """The ops of `main`, by their position.
 
     Attributes:
         function: The function.
+        memory: The memory that it takes.
         seconds: Of each op.
         reads: The values that each op reads, each once.
         makes: The values that each op makes.
@@ -52,15 +32,13 @@ class Tape:
         early: Whether each op is of a forward pass.
         late: Whether each op is of a backward pass.
         batches: The microbatch of each op.
-        homes: Of each value, the one in whose memory it is.
-        nbytes: Bytes of the memory of each value that is its own home.
-        makers: The op that makes each value; -1 for inputs.
-        kept: Values that are there from the beginning or to the end.
         names: Of the values.
-        resident: Bytes of the inputs.
+        makers: The op that makes each value; -1 for inputs.
+        places: The pieces of memory in which each value lies.
     """
 
     function: Function
+    memory: Lifetimes
     seconds: Sequence[float]
     reads: Sequence[tuple[int, ...]]
     makes: Sequence[tuple[int, ...]]
@@ -70,12 +48,9 @@ class Tape:
     early: Sequence[bool]
     late: Sequence[bool]
     batches: Sequence[int]
-    homes: Sequence[int]
-    nbytes: Sequence[int]
-    makers: Sequence[int]
-    kept: frozenset[int]
     names: Sequence[str]
-    resident: int
+    makers: Sequence[int]
+    places: Sequence[tuple[int, ...]]
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -85,7 +60,7 @@ class Tape:
     @cached_property
     def readers(self) -> Sequence[Sequence[int]]:
         """The ops that read each value."""
-        found: list[list[int]] = [[] for _ in self.homes]
+        found: list[list[int]] = [[] for _ in self.names]
         for at, values in enumerate(self.reads):
             for value in values:
                 found[value].append(at)
@@ -98,90 +73,120 @@ class Tape:
         for at, op in enumerate(self.ops):
             if op.phase == "backward":
                 late.setdefault((op.kind, op.args, op.microbatch), at)
-        found = {}
-        batches = sorted({op.microbatch for op in self.ops})
-        for at, op in enumerate(self.ops):
-            if op.phase == "forward":
-                for batch in batches:
-                    twin = late.get((op.kind, op.args, batch))
-                    if twin is not None:
-                        found[at, batch] = twin
+        batches = sorted(set(self.batches))
+        return {
+            (at, batch): late[op.kind, op.args, batch]
+            for at, op in enumerate(self.ops)
+            for batch in batches
+            if op.phase == "forward" and (op.kind, op.args, batch) in late
+        }
+
+    @cached_property
+    def nbytes(self) -> Sequence[int]:
+        """Bytes of each piece of memory."""
+        return [buffer.nbytes for buffer in self.memory.buffers]
+
+    @cached_property
+    def stays(self) -> Sequence[bool]:
+        """Whether each piece is there from the beginning or to the end."""
+        end = len(self.ops)
+        return [buffer.first < 0 or buffer.last >= end for buffer in self.memory.buffers]
+
+    @cached_property
+    def takes(self) -> Sequence[Sequence[int]]:
+        """The pieces that each op takes, of those that come and go with the order of ops.
+
+        These are the forward ops' and those of backward ops that may move ahead.
+        """
+        moving = set(self.twins.values())
+        found: list[list[int]] = [[] for _ in self.ops]
+        for piece, buffer in enumerate(self.memory.buffers):
+            at = buffer.first
+            if at >= 0 and (self.early[at] or at in moving):
+                found[at].append(piece)
+        return found
+
+    @cached_property
+    def ends(self) -> Mapping[int, Sequence[int]]:
+        """By op, the pieces that are there until then though no op reads them.
+
+        So is new content until it is written over the old one.
+        """
+        last: dict[int, int] = {}
+        for at, values in enumerate(self.reads):
+            last.update((piece, at) for value in values for piece in self.places[value])
+        found: dict[int, list[int]] = {}
+        for pieces in self.takes:
+            for piece in pieces:
+                end = self.memory.buffers[piece].last
+                if not self.stays[piece] and end > last.get(piece, -1):
+                    found.setdefault(end, []).append(piece)
+        return found
+
+    @cached_property
+    def besides(self) -> Sequence[int]:
+        """Bytes that each op takes while it runs."""
+        both = self.memory.temporary_bytes, self.memory.communication_bytes
+        return list(map(sum, zip(*both, strict=True)))
+
+    @cached_property
+    def before(self) -> Sequence[int]:
+        """Bytes of pieces that don't move, just before each op."""
+        change = [0] * (len(self.ops) + 2)
+        moving = {piece for pieces in self.takes for piece in pieces}
+        for piece, buffer in enumerate(self.memory.buffers):
+            if piece not in moving:
+                change[buffer.first + 1] += buffer.nbytes
+                change[buffer.last + 1] -= buffer.nbytes
+        return list(accumulate(change))[: len(self.ops) + 1]
+
+    @cached_property
+    def during(self) -> Sequence[int]:
+        """Bytes of pieces that don't move, and of what else it takes, while each op runs."""
+        found = [b + t for b, t in zip(self.before, self.besides, strict=False)]
+        moving = {piece for pieces in self.takes for piece in pieces}
+        for piece, buffer in enumerate(self.memory.buffers):
+            if buffer.first >= 0 and piece not in moving:
+                found[buffer.first] += buffer.nbytes
         return found
 
 
-def tape_of(function: Function, mesh: ProcessMesh, cluster: Cluster) -> Tape:
-    """Returns the tape of a partitioned function.
+def tape_of(program: Program, cluster: Cluster) -> Tape:
+    """Returns the tape of a partitioned program.
 
     Args:
-        function: The function.
-        mesh: Its mesh.
+        program: The program.
         cluster: Predicts seconds.
     """
-    return _Writer(function, mesh, cluster).run()
+    main = program.main
+    memory = lifetimes(program)
+    numbers = {name: number for number, name in enumerate(_names(main))}
+    makers = [-1] * len(numbers)
+    for at, op in enumerate(main.ops):
+        for name in op.results:
+            makers[numbers[name]] = at
+
+    def counted(names: Sequence[str]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(numbers[name] for name in names))
+
+    again = [repeated(op) for op in main.ops]
+    return Tape(
+        function=main,
+        memory=memory,
+        seconds=[cost.seconds for cost in evaluate(program, cluster).costs],
+        reads=[counted(op.operands) for op in main.ops],
+        makes=[counted(op.results) for op in main.ops],
+        again=again,
+        again_reads=[() if op is None else counted(op.operands) for op in again],
+        again_makes=[() if op is None else counted(op.results) for op in again],
+        early=[op.phase == "forward" for op in main.ops],
+        late=[op.phase == "backward" for op in main.ops],
+        batches=[op.microbatch for op in main.ops],
+        names=list(numbers),
+        makers=makers,
+        places=[memory.buffers_of[name] for name in numbers],
+    )
 
 
-@dataclass
-class _Writer:
-    function: Function
-    mesh: ProcessMesh
-    cluster: Cluster
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def run(self) -> Tape:
-        function = self.function
-        coords = dict.fromkeys(self.mesh.dim_names, 0)
-        costs = RankSeconds(function.values, coords, self.cluster, self.mesh)
-        makers = [-1] * len(function.inputs)
-        for name in function.inputs:
-            self.numbers[name] = len(self.numbers)
-        for at, op in enumerate(function.ops):
-            for name in op.results:
-                self.numbers[name] = len(self.numbers)
-                makers.append(at)
-        again = [repeated(op) for op in function.ops]
-        names = list(self.numbers)
-        kept = {self.numbers[name] for name in (*function.inputs, *function.outputs)}
-        nbytes = _sizes([function.values[name] for name in names], coords)
-        renewed = {self.numbers[output] for output, _ in function.aliases}
-        return Tape(
-            function=function,
-            seconds=[costs.of(op) for op in function.ops],
-            reads=[self._numbers(op.operands) for op in function.ops],
-            makes=[self._numbers(op.results) for op in function.ops],
-            again=again,
-            again_reads=[() if op is None else self._numbers(op.operands) for op in again],
-            again_makes=[() if op is None else self._numbers(op.results) for op in again],
-            early=[op.phase == "forward" for op in function.ops],
-            late=[op.phase == "backward" for op in function.ops],
-            batches=[op.microbatch for op in function.ops],
-            homes=self._homes(),
-            nbytes=nbytes,
-            makers=makers,
-            kept=frozenset(kept - renewed),
-            names=names,
-            resident=sum(nbytes[: len(function.inputs)]),
-        )
-
-    def _numbers(self, names: Sequence[str]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(self.numbers[name] for name in names))
-
-    def _homes(self) -> list[int]:
-        homes = list(range(len(self.numbers)))
-        for op in self.function.ops:
-            if op.kind in _SHARING and op.operands:
-                home = homes[self.numbers[op.operands[0]]]
-                for name in op.results:
-                    homes[self.numbers[name]] = home
-        return homes
-
-
-def _sizes(values: Sequence[Value], coords: Mapping[str, int]) -> list[int]:
-    known: dict[tuple[tuple[IntExpr, ...], int], int] = {}
-    found = []
-    for value in values:
-        key = (value.shape, value.itemsize)
-        if key not in known:
-            sizes = (evaluate(size, coords) for size in value.shape)
-            known[key] = math.prod(sizes) * value.itemsize
-        found.append(known[key])
-    return found
+def _names(main: Function) -> list[str]:
+    return [*main.inputs, *(name for op in main.ops for name in op.results)]

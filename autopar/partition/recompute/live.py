@@ -1,0 +1,94 @@
+"""The memory of a replay: what moves with the order of the steps, on top of what doesn't.
+
+Memory is there from the step that takes it to the last one that reads a value in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from autopar.partition.recompute.replay import Held, Step
+from autopar.partition.recompute.tape import Tape
+
+Piece = tuple[int, int]
+"""A piece of memory, and the microbatch of the copy that takes it; -1 for the op itself."""
+
+
+def live_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
+    """Returns the bytes that are taken during each step of a whole replay."""
+    around = 0
+    found = moving_bytes(tape, steps)
+    # From the end: what surrounds a step that was put in is what lies before the next op.
+    ahead = _put_ahead(tape, steps)
+    around = tape.before[len(tape.ops)]
+    for place in range(len(steps) - 1, -1, -1):
+        step = steps[place]
+        if step.batch >= 0 or step.op in ahead:
+            found[place] += around + (tape.besides[step.op] if step.batch < 0 else 0)
+        else:
+            found[place] += tape.during[step.op]
+            around = tape.before[step.op]
+    return found
+
+
+def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
+    """Returns the bytes that are taken during each step, of pieces that move.
+
+    What copies take while they run is among them.
+    """
+    where: dict[Held, tuple[Piece, ...]] = {}
+    begin: dict[Piece, int] = {}
+    last: dict[Piece, int] = {}
+    for at, step in enumerate(steps):
+        for held in step.reads:
+            last.update(dict.fromkeys(where.get(held, ()), at))
+        for ended in tape.ends.get(step.op, ()) if step.batch < 0 else ():
+            if (ended, -1) in begin:
+                last[ended, -1] = at
+        taking = tape.takes[step.op] if step.makes else ()
+        taken = {piece: (piece, step.batch) for piece in taking}
+        for mine in taken.values():
+            begin[mine] = last[mine] = at
+        for held in step.makes:
+            where[held] = _pieces(tape, step, held, taken, where)
+            last.update((piece, at) for piece in where[held] if piece in begin)
+    change = [0] * (len(steps) + 1)
+    for piece, at in begin.items():
+        change[at] += tape.nbytes[piece[0]]
+        if piece[1] >= 0 or not tape.stays[piece[0]]:
+            change[last[piece] + 1] -= tape.nbytes[piece[0]]
+    live = list(accumulate(change[:-1]))
+    for at, step in enumerate(steps):
+        if step.batch >= 0:
+            live[at] += tape.besides[step.op]
+    return live
+
+
+def _pieces(
+    tape: Tape,
+    step: Step,
+    made: Held,
+    taken: Mapping[int, Piece],
+    where: Mapping[Held, tuple[Piece, ...]],
+) -> tuple[Piece, ...]:
+    """Returns the pieces in which a result lies: those taken for it, and those of operands."""
+    found = []
+    for piece in tape.places[made[0]]:
+        if piece in taken:
+            found.append(taken[piece])
+        else:
+            held = (other for held in step.reads for other in where.get(held, ()))
+            found += [other for other in held if other[0] == piece][:1]
+    return tuple(found)
+
+
+def _put_ahead(tape: Tape, steps: Sequence[Step]) -> set[int]:
+    """Returns the ops that are run earlier than they stand on the tape."""
+    found, furthest = set(), len(tape.ops)
+    for step in reversed(steps):
+        if step.batch < 0:
+            if step.op > furthest:
+                found.add(step.op)
+            furthest = min(furthest, step.op)
+    return found
