@@ -21,7 +21,7 @@ from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
 from autopar.mapping import Placement
-from autopar.pipeline import Compiled, CompileOptions, compile_program, stored_alike, write
+from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit, write
 from autopar.report import render_summary, summarize_programs
 
 
@@ -145,8 +145,7 @@ def compile(
     variants = []
     for batch in more_batches:
         program = capture(model, batch, recipe, known).program
-        alike = stored_alike(
-            apply_pins_of(captured.program, program, known, options.pins), compiled
-        )
-        variants.append(compile_program(alike, replace(options, pins=(), settled=True)))
+        pinned = apply_pins_of(captured.program, program, known, options.pins)
+        alike = inherit(pinned, compiled.stored_layouts())
+        variants.append(compile_program(alike, replace(options, pins=())))
     return CompiledModule(captured, compiled, tuple(variants))

@@ -31,7 +31,7 @@ from autopar.completion.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
-from autopar.ir.layout import Origin
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
@@ -69,7 +69,6 @@ class CompileOptions:
         placement: Which logical process each rank carries out.
         verify: Whether to verify the program between passes.
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
-        settled: Whether pins of what is stored are final (see `Complete`).
         memory_bytes: What a device may hold at once; None for any number.
     """
 
@@ -80,7 +79,6 @@ class CompileOptions:
     placement: Placement = "identity"
     verify: bool = True
     phases_apart: bool = False
-    settled: bool = False
     memory_bytes: int | None = None
 
     @classmethod
@@ -175,6 +173,12 @@ class Compiled:
     deployment: Deployment
     report: tuple[ReportEntry, ...] = ()
 
+    def stored_layouts(self) -> dict[str, Layout]:
+        """Returns how what is stored lies, by value name."""
+        values = self.serial.main.values
+        stored = [port.name for port in self.serial.signature.inputs if port.role in STORED_ROLES]
+        return {name: dist for name in stored if (dist := values[name].dist) is not None}
+
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     """Returns the sizes by symbolic dimension that options such as `batch=8` bind.
@@ -250,7 +254,7 @@ def compile_program(
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
-    complete = Complete(options.cluster, options.strategy, planner, options.settled)
+    complete = Complete(options.cluster, options.strategy, planner)
     decided = complete.decide(program)
     completed = decided.program
     seen(complete.name, completed)
@@ -274,20 +278,22 @@ def compile_program(
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
 
-def stored_alike(program: Program, compiled: Compiled) -> Program:
-    """Returns a serial program with what it stores laid out as a compiled program stores it.
+def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    """Returns a serial program in which values lie as another one over the same storage has them.
 
     Args:
-        program: A program over the same weights, for inputs of other shapes.
-        compiled: The compiled program.
+        program: The program, with the user's pins: the other one may have placed those within a
+            dimension.
+        layouts: Of inputs, by name.
     """
     values = dict(program.main.values)
-    for port in program.signature.inputs:
-        if port.role in STORED_ROLES:
-            like = compiled.serial.main.values[port.name].dist
-            origin = Origin("annotated", "stored as for the first batch")
-            values[port.name] = replace(values[port.name], dist=like, origin=origin)
+    for name, layout in layouts.items():
+        if name in values:
+            values[name] = replace(values[name], dist=layout, origin=INHERITED)
     return program.with_main(replace(program.main, values=values))
+
+
+INHERITED = Origin("inherited", "stored as for the first batch")
 
 
 def write(
@@ -320,7 +326,7 @@ def write(
         write_weights=lambda file: write_weights(file, weights),
         variants=[(each.serial, each.deployment) for each in variants],
         completed=compiled.completed if _has_bodies(compiled.completed) else None,
-        options=Recorded(chosen.cluster, chosen.strategy, chosen.settled).text(),
+        options=Recorded(chosen.cluster, chosen.strategy).text(),
     )
 
 

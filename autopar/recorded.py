@@ -1,7 +1,6 @@
 """What a build remembers of its compilation: enough to ask afterwards what else could have been.
 
 strategy: "data:0,tensor:1"
-exact: false
 cluster:
   name: "h100"
   ...
@@ -26,18 +25,15 @@ class Recorded:
     Attributes:
         cluster: The hardware whose costs decided.
         strategy: Presets, as `CompileOptions` has them.
-        exact: Whether pins were taken to the letter.
     """
 
     cluster: Cluster
     strategy: str | None
-    exact: bool = False
 
     def text(self) -> str:
         """Returns the options as YAML."""
         lines = [
             f"strategy: {json.dumps(self.strategy)}",
-            f"exact: {json.dumps(self.exact)}",
             "cluster:",
         ]
         return "\n".join(lines) + "\n" + indent(cluster_text(self.cluster), "  ")
@@ -58,4 +54,4 @@ class Recorded:
             )
         content = yaml.safe_load(build.options)
         cluster = parse_cluster(content["cluster"], f"{build.path / OPTIONS}")
-        return cls(cluster, content["strategy"], content["exact"])
+        return cls(cluster, content["strategy"])

@@ -13,6 +13,7 @@ import autopar
 from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.modules import CompiledModule
 from autopar.report import render_summary, summarize
+from tests.captured import collectives
 
 
 def make_model() -> nn.Module:
@@ -97,6 +98,31 @@ def test_pins_mean_the_same_values_in_all_batches() -> None:
 def test_pins_without_a_counterpart_in_another_batch_are_refused() -> None:
     with pytest.raises(AnnotationError, match=r"%relu_1 \(.*modules.py:\d+.* no one counterpart"):
         compile_numbered(more=2)
+
+
+def test_a_program_for_a_further_batch_communicates_like_one_of_its_own() -> None:
+    """Though its parameters are given, they are gathered where they are used."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 48), nn.GELU(), nn.Linear(48, 4))
+
+    def compiled(first: int, *more: int) -> CompiledModule:
+        return autopar.compile(
+            model,
+            batch(0, first),
+            mesh="2",
+            loss=F.mse_loss,
+            optimizer=torch.optim.AdamW(model.parameters()),
+            more_batches=[batch(0, size) for size in more],
+            strategy="fsdp:d0",
+        )
+
+    (short,) = compiled(96, 64).variants
+    alone = compiled(64).compiled
+    moved = [[(one.kind, one.shape) for one in collectives(each)] for each in (short, alone)]
+    assert sorted(moved[0]) == sorted(moved[1])
+    origins = {v.origin.kind for v in short.serial.main.values.values() if v.origin}
+    assert "inherited" in origins
+    assert "annotated" not in origins
 
 
 class Attention(nn.Module):

@@ -15,7 +15,7 @@ from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normal
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
-from autopar.ir.rule import SAME, Dims, Linear, Rule, TensorType
+from autopar.ir.rule import SAME, Dims, Rule, TensorType
 from autopar.ir.window import Window
 
 
@@ -247,9 +247,17 @@ class Call:
         plain = self.choice(splits)
         return self._derive(replace(plain.dist, pending=pending), splits) if plain else None
 
-    def linear(self, body: str) -> tuple[Linear, ...]:
-        """Returns how the op, computed by this body, commutes with pending reductions."""
-        return self.rule.under(body).linear
+    def rows(self, body: str, monoid: str = "sum") -> list[tuple[int, ...]]:
+        """Returns which operands of the op, computed by this body, may be pending together.
+
+        Each way is a row of positions, in order.
+        """
+        linear = self.rule.under(body).linear
+        return [tuple(sorted(row.operands)) for row in linear if monoid in row.monoids]
+
+    def longest_row(self, body: str = "") -> tuple[int, ...]:
+        """Returns the row of as many operands as possible that may be pending sums together."""
+        return max(self.rows(body), key=len, default=())
 
 
 class CallTable:

@@ -143,7 +143,7 @@ def _layouts(call: Call, factor: str, axis: str, strides: frozenset[int]) -> lis
 
 def _flows(call: Call, body: str, axes: Sequence[str]) -> Iterator[tuple[Pending, ...]]:
     """Yields the ways in which sums that are pending over some of the axes flow through an op."""
-    rows = [tuple(sorted(row.operands)) for row in call.linear(body) if SUM in row.monoids]
+    rows = call.rows(body, SUM)
     if not rows:
         return
     ways: list[tuple[Pending, ...]] = [()]

@@ -50,8 +50,6 @@ class Complete:
         strategy: Presets that pin before: None for no presets, "" for the default of the mesh,
             or text as `data:0,tensor:1`; or `auto`, to search for what is fastest.
         planner: Knows reshards of earlier passes; None if there are none.
-        settled: Whether pins of what is stored are final, not to be placed between the parts of a
-            fused dimension.
         seconds_limit: Wall time after which search takes the best plan so far; None for no limit,
             with which the same program always gets the same plan.
     """
@@ -61,7 +59,6 @@ class Complete:
     cluster: Cluster
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
-    settled: bool = False
     seconds_limit: float | None = None
 
     def __call__(self, program: Program) -> Program:
@@ -127,8 +124,7 @@ class Complete:
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)
-        if not self.settled:
-            place_pins(graph)
+        place_pins(graph)
         return graph
 
     def _propagated(self, main: Function, calls: CallTable, strategy: str | None) -> Solution:

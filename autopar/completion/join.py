@@ -62,7 +62,7 @@ class Joins:
         """Leads an op's operands to where its result ends."""
         if len(node.results) != 1:
             return
-        row, (result,) = _row(node), node.results
+        row, (result,) = node.call.longest_row(), node.results
         for at in row:
             value = node.operands[at]
             if len(self.graph.uses[value]) == 1 and not self._is_fixed(value):
@@ -84,9 +84,3 @@ class Joins:
         if producer is None:
             return ()
         return choices[producer[0].index].produced[producer[1]].layout.partial
-
-
-def _row(node: Node) -> tuple[int, ...]:
-    """Returns the operands of an op that may be pending together, as many as possible."""
-    rows = [tuple(sorted(row.operands)) for row in node.call.rule.linear if "sum" in row.monoids]
-    return max(rows, key=len, default=())

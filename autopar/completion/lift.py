@@ -51,7 +51,7 @@ def _visit(
     for at, value in enumerate(node.results):
         if (axis, "sum") in choice.produced[at].layout.partial:
             pieces[value] = _Pieces(1, frozenset())
-    row = _row(node, choice)
+    row = node.call.longest_row(choice.dist.body)
     operands = [node.operands[at] for at in row]
     if len(node.results) != 1 or not operands or any(v not in pieces for v in operands):
         return
@@ -62,12 +62,6 @@ def _visit(
     if axis in choice.splits.places:
         lifted |= {node.index}
     pieces[node.results[0]] = _Pieces(sum(one.births for one in taken), lifted)
-
-
-def _row(node: Node, choice: Choice) -> tuple[int, ...]:
-    """Returns the operands that may be pending together, as many as possible."""
-    linear = [row for row in node.call.linear(choice.dist.body) if "sum" in row.monoids]
-    return max((tuple(sorted(row.operands)) for row in linear), key=len, default=())
 
 
 def _is_fixed(graph: Graph, value: int) -> bool:

@@ -130,14 +130,14 @@ class _Cut:
         for node in self.graph.nodes[queue[0] :] if queue else []:
             if node.index in starts or pieces.isdisjoint(node.operands):
                 continue
-            row = self._row(node, pieces)
+            row = self._best_row(node, pieces)
             if row is not None:
                 self.rows[node.index] = row
                 reached.append(node)
                 pieces.update(filter(self._may_be_pending, node.results))
         return reached
 
-    def _row(self, node: Node, pieces: set[int]) -> tuple[int, ...] | None:
+    def _best_row(self, node: Node, pieces: set[int]) -> tuple[int, ...] | None:
         """Returns the operands that are pending together if pieces flow through an op."""
         if node.index in self.graph.decided:
             return None
@@ -149,14 +149,11 @@ class _Cut:
         if any(m != self.monoid for form in choice.produced for _, m in form.layout.partial):
             return None
         best: tuple[int, ...] | None = None
-        for row in node.call.linear(choice.dist.body):
-            positions = tuple(sorted(row.operands))
-            if self.monoid not in row.monoids or not any(
-                node.operands[at] in pieces for at in positions
-            ):
+        for row in node.call.rows(choice.dist.body, self.monoid):
+            if all(node.operands[at] not in pieces for at in row):
                 continue
-            if best is None or self._gain(node, positions, pieces) > self._gain(node, best, pieces):
-                best = positions
+            if best is None or self._gain(node, row, pieces) > self._gain(node, best, pieces):
+                best = row
         return best
 
     def _gain(self, node: Node, positions: tuple[int, ...], pieces: set[int]) -> tuple[int, int]:

@@ -124,11 +124,14 @@ class _Zero:
 
     def _keep(self, values: Iterable[int], split: Form) -> None:
         # What the user pinned also says where its new content lies.
-        renewed = {out for out, into in self.graph.aliases if into in self.graph.annotated}
+        graph = self.graph
+        pinned = graph.annotated - graph.inherited
+        renewed = {out for out, into in graph.aliases if into in pinned}
         for value in values:
-            if value not in self.graph.annotated and value not in renewed:
-                pin(self.graph, value, split, self.preset)
-                self.graph.keep(value, self.axis)
+            if value not in pinned and value not in renewed:
+                pin(graph, value, split, self.preset)
+                if (found := graph.pins[value]) and self.axis in found.splits.places:
+                    graph.keep(value, self.axis)
 
     def _stored(self) -> list[int]:
         """Returns the inputs that the program owns."""
@@ -149,7 +152,7 @@ class _Zero:
         return {value: graph.replicated(value) for value in stored}
 
     def _without_axis(self, value: int, form: Form) -> Form:
-        if value in self.graph.annotated:
+        if value in self.graph.annotated - self.graph.inherited:
             return form
         splits = self.graph.space.table.without(form.splits, self.axis)
         return self.graph.space.of_splits(splits, self.graph.values[value].global_shape)

@@ -135,7 +135,7 @@ def _present(subject: Subject) -> Price:
 
 def _priced(subject: Subject, text: str, values: Mapping[str, Value], op: Op | None) -> Alternative:
     options = subject.options
-    complete = Complete(options.cluster, options.strategy, subject.planner, options.exact)
+    complete = Complete(options.cluster, options.strategy, subject.planner)
     program = as_annotated(subject.completed, values, op)
     try:
         completed = complete(program)

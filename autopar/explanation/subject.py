@@ -44,7 +44,7 @@ class Subject:
             what = what.compiled
         if isinstance(what, Compiled):
             chosen = what.options
-            options = Recorded(chosen.cluster, chosen.strategy, chosen.settled)
+            options = Recorded(chosen.cluster, chosen.strategy)
             return cls(what.serial, what.completed, options)
         build = read_build(what)
         return cls(build.serial, build.completed, Recorded.of(build))

@@ -389,7 +389,8 @@ class Origin:
     """Why a layout was chosen.
 
     Attributes:
-        kind: `annotated` (by the user, never changed), `preset` (pinned by a named strategy),
+        kind: `annotated` (by the user, never changed), `inherited` (as another program over the
+            same storage has it, never changed), `preset` (pinned by a named strategy),
             `implied` (follows from a neighbour through a rule), `chosen` (by cost or search),
             `default` (nothing said otherwise), or `fallback` (no rule: replicated).
         detail: What it follows from: the pin's place, the op, the strategy.
@@ -402,4 +403,4 @@ class Origin:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
-ORIGIN_KINDS = ("annotated", "preset", "implied", "chosen", "default", "fallback")
+ORIGIN_KINDS = ("annotated", "inherited", "preset", "implied", "chosen", "default", "fallback")

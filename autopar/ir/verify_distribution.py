@@ -13,7 +13,7 @@ from autopar.ir.rule import SAME, Linear, Rule
 from autopar.ir.text_words import value_name
 from autopar.ir.verify_problems import Problems, one_of
 
-PINNED = ("annotated", "preset")
+PINNED = ("annotated", "inherited", "preset")
 CONTROL = ("call", "repeat", "barrier")
 
 Finding = tuple[str, object, object]
@@ -33,7 +33,8 @@ def check_distribution(program: Program, problems: Problems) -> None:
 def check_pins(program: Program, pinned: Program, problems: Problems) -> None:
     """Adds the values whose annotated layout isn't that of the program before completion."""
     for name, before in pinned.main.values.items():
-        if before.dist is None or before.origin is None or before.origin.kind != "annotated":
+        kind = None if before.origin is None else before.origin.kind
+        if before.dist is None or kind not in ("annotated", "inherited"):
             continue
         after = program.main.values.get(name)
         if after is None:

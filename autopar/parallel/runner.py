@@ -21,17 +21,15 @@ from autopar.annotate import apply_pins_of
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.ir.layout import Layout, Origin
+from autopar.ir.layout import Layout
 from autopar.ir.program import Program, Value
 from autopar.parallel.job import Job
 from autopar.parallel.variant import Variant, wire
-from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
 from autopar.runtime.placements import is_split, placeable
 
 MANY = 16
 """Programs of one module from which on a warning says so."""
-
-DECIDED = Origin("preset", "as the first program of the module has it")
 
 
 @dataclass
@@ -239,20 +237,17 @@ class Runner:
         if self.first is not None:
             first = self.first.captured.program
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
-            # After the pins: the first program may have placed them within a dimension.
-            program = _changed(program, self._decided(program))
+            program = inherit(program, self._wanted(program))
             options = replace(options, pins=())
         return compile_program(
             program, options, store=lambda completed: self._stored(completed, captured)
         )
 
-    def _decided(self, program: Program) -> dict[str, Value]:
-        mesh = self.options.mesh
+    def _wanted(self, program: Program) -> dict[str, Layout]:
+        """Returns how the first program's ops want parameters; what it didn't read is whole."""
         return {
-            name: replace(
-                value,
-                dist=self.layouts.wanted.get(name, Layout.replicated(mesh, value.global_shape)),
-                origin=DECIDED,
+            name: self.layouts.wanted.get(
+                name, Layout.replicated(self.options.mesh, value.global_shape)
             )
             for name, value in program.main.values.items()
             if value.role == "parameter"
