@@ -97,24 +97,25 @@ def summarize_programs(
         deployment: The programs of the ranks.
         report: The remarks of the compilation.
     """
-    program = deployment.programs[0]
     axes = _axis_sizes(deployment)
-    first = summarize_rank(program, dict.fromkeys(axes, 0))
-    ports = program.signature.inputs
+    ends = _ends(deployment)
+    firsts = [summarize_rank(deployment.programs[at], first) for at, first, _ in ends]
+    most = max(firsts, key=lambda each: sum(total.bytes for total in each.collectives))
+    ports = deployment.programs[0].signature.inputs
     return Summary(
         model=serial.name,
         world_size=deployment.world_size,
         axes=axes,
         serial_ops=len(serial.main.ops),
         rank_ops=max(len(each.main.ops) for each in deployment.programs),
-        collectives=first.collectives,
+        collectives=most.collectives,
         weight_bytes=_whole_bytes(ports, WEIGHT_ROLES),
-        weight_bytes_max=first.weight_bytes,
-        weight_bytes_min=weight_bytes(ports, {axis: size - 1 for axis, size in axes.items()}),
+        weight_bytes_max=max(each.weight_bytes for each in firsts),
+        weight_bytes_min=min(weight_bytes(ports, last) for _, _, last in ends),
         state_bytes=_whole_bytes(ports, STATE_ROLES),
-        state_bytes_max=weight_bytes(ports, dict.fromkeys(axes, 0), STATE_ROLES),
+        state_bytes_max=max(weight_bytes(ports, first, STATE_ROLES) for _, first, _ in ends),
         flops_serial=summarize_rank(serial, {}).flops,
-        flops_max=first.flops,
+        flops_max=max(each.flops for each in firsts),
         report=tuple(report),
     )
 
@@ -123,6 +124,21 @@ def _whole_bytes(ports: Sequence[Port], roles: Sequence[str]) -> int:
     return sum(
         math.prod(port.shape) * DTYPE_BYTES[port.dtype] for port in ports if port.role in roles
     )
+
+
+def _ends(deployment: Deployment) -> list[tuple[int, dict[str, int], dict[str, int]]]:
+    """Returns each program with the coordinates of its first and its last rank.
+
+    No rank of a program holds more than the first one, or less than the last.
+    """
+    coords: dict[int, list[tuple[int, ...]]] = {}
+    for rank in deployment.ranks:
+        coords.setdefault(rank.program, []).append(rank.coords)
+    axes = deployment.axes
+    return [
+        (at, dict(zip(axes, min(known), strict=True)), dict(zip(axes, max(known), strict=True)))
+        for at, known in sorted(coords.items())
+    ]
 
 
 def _axis_sizes(deployment: Deployment) -> dict[str, int]:

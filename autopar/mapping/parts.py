@@ -95,13 +95,17 @@ def _slices_at(slices: Iterable[Fixed], coords: Mapping[str, int]) -> frozenset[
 def _part(function: Function, here: frozenset[Fixed]) -> Function:
     """Returns what the ranks do that are on these slices."""
     values: dict[str, Value] = {}
+    places: dict[str, Fixed] = {}
     for name in function.inputs:
-        values[name] = _held(function.values[name], here)
+        value = function.values[name]
+        values[name] = _held(value, here)
+        places[name] = value.dist.mesh.fixed if value.dist is not None else ()
     ops: list[Op] = []
     for op in function.ops:
-        for each, made in _ends(op, function.values, here):
+        for each, made in _ends(op, function.values, places, here):
             ops.append(each)
             values.update((value.name, value) for value in made)
+        places.update(dict.fromkeys(op.results, _fixed_of_op(op)))
     for name in function.outputs:
         if name not in values:
             value = _held(function.values[name], here)
@@ -111,17 +115,23 @@ def _part(function: Function, here: frozenset[Fixed]) -> Function:
 
 
 def _ends(
-    op: Op, values: Mapping[str, Value], here: frozenset[Fixed]
+    op: Op, values: Mapping[str, Value], places: Mapping[str, Fixed], here: frozenset[Fixed]
 ) -> Iterator[tuple[Op, list[Value]]]:
-    """Yields what an op is on a rank, with the values that are made there."""
+    """Yields what an op is on a rank, with the values that are made there.
+
+    Args:
+        op: The op.
+        values: All values.
+        places: The slice on which each earlier value is.
+        here: The slices that the rank is on.
+    """
     made = [values[name] for name in op.results]
     gets = _is_there(_fixed_of_op(op), here)
     if not op.kind.startswith(COMM):
         if gets:
             yield op, made
         return
-    operand = values[op.operands[0]]
-    brings = gets if operand.dist is None else _is_there(operand.dist.mesh.fixed, here)
+    brings = _is_there(places[op.operands[0]], here)
     if gets and not brings:
         # A rank that only receives brings memory of the right size.
         room = replace(made[0], name=f"{made[0].name}.room", role="activation")

@@ -1,4 +1,4 @@
-"""Coalesces small reductions: one collective on a buffer instead of one for each value.
+"""Coalesces small collectives: one on a buffer instead of one for each value.
 
 A collective takes a latency however small it is, and gradients are many. So reductions that are
 alike and don't wait for one another are joined, as DistributedDataParallel does with its buckets
@@ -9,6 +9,9 @@ alike and don't wait for one another are joined, as DistributedDataParallel does
 Reductions move to where their operands are known, and those of a bucket to the last of them, so
 that they run beside what follows; slices and views of results stand where these are read first.
 What would take longer to copy than a collective's latency stays alone.
+
+What slices of the mesh send to others is joined in the same way, but not before the receivers read
+it: until then they compute.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ from typing import ClassVar
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.ir.ops.view import VIEWS
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 
 BUCKET_BYTES = 25 * 2**20
 """Bytes of a bucket at most: DistributedDataParallel's default."""
 
 ALL_REDUCE, REDUCE_SCATTER = "comm.all_reduce", "comm.reduce_scatter"
+BROADCAST = "comm.broadcast"
 
 
 @dataclass(frozen=True)
@@ -156,16 +160,21 @@ class _Coalescing:
     def _is_reduction(self, op: Op) -> bool:
         return op.kind in (ALL_REDUCE, REDUCE_SCATTER) and isinstance(op.arg("axes"), tuple)
 
+    def _is_sent(self, op: Op) -> bool:
+        """Whether an op sends something to other slices of the mesh, from where it was computed."""
+        return op.kind == BROADCAST and self.values[op.operands[0]].dist is not None
+
     def _is_joinable(self, op: Op) -> bool:
-        """Whether an op is a reduction of which blocks are even and copies are cheap."""
-        if not self._is_reduction(op):
+        """Whether an op may be joined, its blocks are even and copies are cheap."""
+        if not self._is_reduction(op) and not self._is_sent(op):
             return False
         operand, result = self.values[op.operands[0]], self.values[op.results[0]]
         if not _is_known(operand) or not _is_known(result):
             return False
         if op.kind == REDUCE_SCATTER and not self._is_even(op, operand, result):
             return False
-        latency = self.model.all_reduce(0, _axes(op))
+        price = self.model.broadcast if self._is_sent(op) else self.model.all_reduce
+        latency = price(0, _axes(op))
         return 0 < self.model.local_copy(self._nbytes(op)) < latency
 
     def _is_even(self, op: Op, operand: Value, result: Value) -> bool:
@@ -179,8 +188,13 @@ class _Coalescing:
     def _key(self, op: Op) -> tuple[object, ...]:
         dtype = self.values[op.operands[0]].dtype
         phase = op.phase if self.options.phases_apart else ""
-        mesh = op.dist.mesh if op.dist else None
-        return op.kind, mesh, _axes(op), op.arg("monoid"), dtype, op.microbatch, phase
+        own = tuple((name, arg) for name, arg in op.args if name not in ("self", "dim"))
+        return op.kind, own, op.dist, self._source(op), dtype, op.microbatch, phase
+
+    def _source(self, op: Op) -> OpDist | None:
+        """Returns who computes on the operand: of what is sent, another slice of the mesh."""
+        layout = self.values[op.operands[0]].dist
+        return OpDist(layout.mesh) if op.kind == BROADCAST and layout is not None else op.dist
 
     def _nbytes(self, op: Op) -> int:
         operand = self.values[op.operands[0]]
@@ -201,13 +215,15 @@ class _Coalescing:
             operand = self.values[op.operands[0]]
             size = math.prod(operand.global_shape) // math.prod(lead)
             name = self._value(f"{op.results[0]}.flat", operand, (*lead, size))
-            found.append(_view(op, operand.name, name, (*lead, size)))
+            view = _view(op, operand.name, name, (*lead, size))
+            found.append(replace(view, dist=self._source(op)))
             flat.append(Ref(name))
         total = sum(self._size(ref.name, dim) for ref in flat)
         like = self.values[last.operands[0]]
         bucket = self._value(f"{last.results[0]}.bucket", like, (*lead, total))
         reduced = self._value(f"{last.results[0]}.reduced", like, (*kept, total))
-        found.append(_local(last, "aten.cat.default", {"tensors": tuple(flat), "dim": dim}, bucket))
+        joined = _local(last, "aten.cat.default", {"tensors": tuple(flat), "dim": dim}, bucket)
+        found.append(replace(joined, dist=self._source(last)))
         found.append(replace(last.with_operands([bucket]), results=(reduced,)))
         taken: list[Op] = []
         start = 0

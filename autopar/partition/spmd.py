@@ -81,14 +81,28 @@ class _FunctionPartitioner:
         for name in function.inputs:
             value = function.values[name]
             self._add_form(value, self.stored[name], value.origin, ("", 0))
-        for op, interface in zip(function.ops, found, strict=True):
-            self._add_op(op, interface)
         producers = function.producers()
+        is_update = False
+        for op, interface in zip(function.ops, found, strict=True):
+            if op.phase == "update" and not is_update:
+                is_update = True
+                self._send_outputs(producers)
+            self._add_op(op, interface)
         outputs = []
         for name in function.outputs:
             reader = producers.get(name) or _reader(function.values[name])
             outputs.append(self._demand(name, self.stored[name], reader))
         return replace(function, outputs=tuple(outputs), values=self.values, ops=tuple(self.ops))
+
+    def _send_outputs(self, producers: Mapping[str, Op]) -> None:
+        """Sends outputs that other slices keep there before anything is written over.
+
+        Every rank knows the loss before it takes over a step.
+        """
+        for name in self.function.outputs:
+            made = next(iter(self.forms[name].names), None)
+            if made is not None and made.mesh != self.stored[name].mesh and name in producers:
+                self._demand(name, self.stored[name], producers[name])
 
     def _stored_layouts(self) -> dict[str, Layout]:
         """Returns the canonical layout of each value; equal ones are one object."""
