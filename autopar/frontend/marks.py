@@ -2,8 +2,8 @@
 
 A mark says how its result lies. The result is the operand, so the operand's value is pinned and
 the mark itself is gone; only where that value is pinned otherwise already does the mark stay, as an
-op that does nothing but connect the two layouts. A mark on a slice of the mesh always stays: the
-tensor that it returns is on the slice, the one that it is given where it was computed.
+op that does nothing but connect the two layouts. A mark on a slice of the mesh stays if its result
+is used: what it returns is on the slice, and what it is given where that was computed.
 """
 
 from __future__ import annotations
@@ -178,9 +178,8 @@ class _Reader:
         together = pinned if earlier is None else earlier.merged(pinned)
         if self._is_of_parameter(node):
             self._drop(node, holder)
-        elif pinned.is_part_of(self.mesh):
+        elif pinned.is_part_of(self.mesh) and node.users:
             # Whatever else reads the tensor reads it from where it is computed.
-            _check_moved(node, pinned)
             self.pins[node] = pinned
         elif together is None or (pinned.is_pending and holder.op == "placeholder"):
             _check_used(node, pinned, earlier)
@@ -274,14 +273,6 @@ def _other_mesh(mesh: ProcessMesh, program: ProcessMesh) -> str:
 
 def _shortened(ids: tuple[int, ...]) -> str:
     return str(list(ids)) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
-
-
-def _check_moved(node: fx.Node, pinned: Pinned) -> None:
-    if not node.users:
-        raise AnnotationError(
-            f"{pinned.place}: nothing uses the tensor that is returned here, which is the one on"
-            " the part of the mesh; use it, or remove the mark"
-        )
 
 
 def _check_used(node: fx.Node, pinned: Pinned, earlier: Pinned | None) -> None:

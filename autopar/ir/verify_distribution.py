@@ -65,6 +65,7 @@ class _FunctionCheck:
 
     def run(self) -> None:
         inputs, outputs = set(self._function.inputs), set(self._function.outputs)
+        complete = outputs | set(_read_elsewhere(self._function))
         for value in self._function.values.values():
             for finding in _value_problems(value):
                 self._problems.at_value(self._function, value, *finding)
@@ -73,12 +74,12 @@ class _FunctionCheck:
                 expected = "an input or output of main without pending reductions"
                 self._problems.at_value(self._function, value, "layout", expected, value.dist)
         for op in self._function.ops:
-            self._check_op(op, outputs)
+            self._check_op(op, complete)
 
     def _add(self, op: Op, finding: Finding) -> None:
         self._problems.at_op(self._function, op, *finding)
 
-    def _check_op(self, op: Op, outputs: set[str]) -> None:
+    def _check_op(self, op: Op, complete: set[str]) -> None:
         if op.origin is None or op.origin.kind not in ORIGIN_KINDS:
             self._add(op, ("origin", f"one of {', '.join(ORIGIN_KINDS)}", op.origin))
         if op.dist is None:
@@ -88,7 +89,7 @@ class _FunctionCheck:
             return
         left = self._left_layouts(op, op.dist)
         for name, layout in zip(op.results, left, strict=False):
-            self._check_stored(op, self._function.values[name], layout, outputs)
+            self._check_stored(op, self._function.values[name], layout, complete)
 
     def _left_layouts(self, op: Op, dist: OpDist) -> tuple[Layout, ...]:
         """Returns the layouts in which the op leaves its results; none if it has a problem."""
@@ -111,16 +112,25 @@ class _FunctionCheck:
         self._sound[key] = left
         return left
 
-    def _check_stored(self, op: Op, value: Value, left: Layout, outputs: set[str]) -> None:
+    def _check_stored(self, op: Op, value: Value, left: Layout, complete: set[str]) -> None:
         if value.dist is None or (value.origin is not None and value.origin.kind in PINNED):
             return
         stored = value.dist.normalized()
         if stored.mesh != left.mesh:
             return  # it is kept on another slice of the mesh
-        is_reduced_output = value.name in outputs and left.partial and not stored.partial
-        if stored != left and not is_reduced_output:
+        is_reduced = value.name in complete and left.partial and not stored.partial
+        if stored != left and not is_reduced:
             subject = f"layout of {value_name(value.name)}"
             self._add(op, (subject, f"what the op leaves, {left}", stored))
+
+
+def _read_elsewhere(function: Function) -> Iterator[str]:
+    """Yields the values that ops read on another slice of the mesh than the value's own."""
+    for op in function.ops:
+        for name in op.operands:
+            layout = function.values[name].dist
+            if op.dist is not None and layout is not None and layout.mesh != op.dist.mesh:
+                yield name
 
 
 def _key(op: Op, dist: OpDist, function: Function) -> object:

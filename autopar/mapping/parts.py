@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Arg, DType, Function, Op, Program, Value
+from autopar.ir.program import Arg, DType, Function, Op, Program, Ref, Value
 from autopar.mapping.collectives import COMM
 
 Fixed = tuple[tuple[str, int], ...]
@@ -106,11 +106,11 @@ def _part(function: Function, here: frozenset[Fixed]) -> Function:
             ops.append(each)
             values.update((value.name, value) for value in made)
         places.update(dict.fromkeys(op.results, _fixed_of_op(op)))
-    for name in function.outputs:
-        if name not in values:
-            value = _held(function.values[name], here)
-            values[name] = value
-            ops.append(_constant(value, "aten.full.default", ("fill_value", 0)))
+    elsewhere = {out: into for out, into in function.aliases if out not in values}
+    if elsewhere:
+        values.update((name, _held(function.values[name], here)) for name in elsewhere)
+        kept: tuple[Arg, ...] = tuple(map(Ref, elsewhere.values()))
+        ops.append(Op("barrier", (("operands", kept),), tuple(elsewhere), phase="update"))
     return replace(function, values=values, ops=tuple(ops))
 
 
@@ -135,7 +135,7 @@ def _ends(
     if gets and not brings:
         # A rank that only receives brings memory of the right size.
         room = replace(made[0], name=f"{made[0].name}.room", role="activation")
-        yield _constant(room, "aten.empty.memory_format"), [room]
+        yield _room(room, op), [room]
         yield op.with_operands([room.name]), made
     elif brings:
         yield op, made
@@ -156,6 +156,7 @@ def _held(value: Value, here: frozenset[Fixed]) -> Value:
     return replace(value, shape=(0, *value.shape[1:]), dist=None)
 
 
-def _constant(value: Value, kind: str, *args: tuple[str, Arg]) -> Op:
-    given = (("size", value.shape), *args, ("dtype", DType(value.dtype)))
-    return Op(kind, given, (value.name,), loc=value.loc)
+def _room(value: Value, op: Op) -> Op:
+    """Returns what makes room for a value, in the place of an op."""
+    args: tuple[tuple[str, Arg], ...] = (("size", value.shape), ("dtype", DType(value.dtype)))
+    return replace(op, kind="aten.empty.memory_format", args=args, results=(value.name,), plan=())
