@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autopar.modules import CompiledModule, compile
     from autopar.parallel import ParallelModule, parallelize
     from autopar.pipeline import Compiled, compile_onnx
+    from autopar.plans import plan_of, save_plan
     from autopar.runtime import load
 
 __version__ = "0.1.0"
@@ -38,6 +39,8 @@ _HOMES = {
     "explain": "autopar.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
+    "plan_of": "autopar.plans",
+    "save_plan": "autopar.plans",
 }
 
 __all__ = [
@@ -53,7 +56,9 @@ __all__ = [
     "explain",
     "load",
     "parallelize",
+    "plan_of",
     "runtime",
+    "save_plan",
 ]
 
 

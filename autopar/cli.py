@@ -114,7 +114,8 @@ def main(traceback: bool) -> None:
     "--annotations",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE.yaml",
-    help="Read such layouts, and the mesh they are for, from a file.",
+    help="Read such layouts, and the mesh they are for, from a file; or a plan, which has all that"
+    " was decided (see autopar plan).",
 )
 @click.option(
     "--cluster",
@@ -284,6 +285,29 @@ def explain_command(build: Path, name: str | None, cluster: str | None, alternat
         else:
             shown = str(explain(build, name, cluster=cluster, alternatives=alternatives))
     click.echo(shown)
+
+
+@main.command("plan")
+@click.argument("build", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="FILE.yaml", help="Write it there.")
+def plan_command(build: Path, output: Path | None) -> None:
+    """Show what was decided about a build, as a file from which it is compiled again.
+
+    The plan can be edited. It holds names and layouts, nothing of the machine.
+
+    \b
+    Examples:
+      autopar plan build/ -o plan.yaml
+      autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
+    """
+    from autopar.plans import plan_of, save_plan
+
+    with status("reducing the plan to what decides"):
+        if output is not None:
+            save_plan(build, output)
+            return
+        text = plan_of(build)
+    click.echo(text, nl=False)
 
 
 @main.command("run")

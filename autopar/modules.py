@@ -74,6 +74,7 @@ def compile(
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
     memory: str | int | None = None,
+    plan: str | Path | None = None,
 ) -> CompiledModule:
     """Compiles a model, or a training step of it, for a mesh.
 
@@ -113,6 +114,7 @@ def compile(
         memory: What a device may hold at once, parameters, optimizer state and batch included:
             bytes, or text as `24GiB`. Activations that don't fit are computed again in the
             backward pass.
+        plan: A file with pins, or a plan that `autopar plan` wrote.
 
     Raises:
         AutoparError: If the model, an option or a pin can't be used as given, or a step can't be
@@ -138,6 +140,7 @@ def compile(
         cluster=cluster,
         placement=placement,
         memory=memory,
+        plan=plan,
     )
     compiled = compile_program(captured.program, options)
     if more_batches and optimizer is None:
@@ -147,5 +150,5 @@ def compile(
         program = capture(model, batch, recipe, known).program
         pinned = apply_pins_of(captured.program, program, known, options.pins)
         alike = inherit(pinned, compiled.stored_layouts())
-        variants.append(compile_program(alike, replace(options, pins=())))
+        variants.append(compile_program(alike, replace(options, pins=(), op_pins=())))
     return CompiledModule(captured, compiled, tuple(variants))

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from autopar import __version__
 from autopar.annotate import (
     MeshLike,
+    OpPin,
     Pin,
     apply_mesh,
+    apply_op_pins,
     apply_pins,
     as_mesh,
     load_annotations,
@@ -70,6 +72,7 @@ class CompileOptions:
         verify: Whether to verify the program between passes.
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
         memory_bytes: What a device may hold at once; None for any number.
+        op_pins: The user's pins of ops.
     """
 
     mesh: ProcessMesh
@@ -80,6 +83,7 @@ class CompileOptions:
     verify: bool = True
     phases_apart: bool = False
     memory_bytes: int | None = None
+    op_pins: tuple[OpPin, ...] = ()
 
     @classmethod
     def of(
@@ -91,6 +95,7 @@ class CompileOptions:
         cluster: str | Cluster = "cpu",
         placement: Placement = "identity",
         memory: str | int | None = None,
+        plan: str | Path | None = None,
     ) -> CompileOptions:
         """Returns the options as Python callers give them; see `compile_onnx`.
 
@@ -101,7 +106,7 @@ class CompileOptions:
             Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
             for pattern, mapping in (shard or {}).items()
         )
-        return cls(
+        options = cls(
             mesh=as_mesh(mesh),
             cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
             strategy=None if strategy == NO_PRESETS else strategy,
@@ -109,6 +114,7 @@ class CompileOptions:
             placement=placement,
             memory_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
         )
+        return options if plan is None else options.with_file(Path(plan))
 
     @classmethod
     def from_text(
@@ -132,17 +138,10 @@ class CompileOptions:
         """
         parsed = parse_mesh(mesh)
         pins = [parse_pin(text, f"--shard '{text}'") for text in shards]
-        if annotations is not None:
-            loaded = load_annotations(annotations)
-            if loaded.mesh is not None and loaded.mesh != parsed:
-                raise AnnotationError(
-                    f"{annotations} is for {loaded.mesh}, but --mesh says {parsed}; make them equal"
-                )
-            pins.extend(loaded.pins)
         if strategy not in ("", NO_PRESETS, AUTO):
             parse_strategy(strategy, parsed)
         placed = parse_placement(placement)
-        return cls(
+        options = cls(
             mesh=parsed,
             cluster=Cluster.load(cluster),
             strategy=None if strategy == NO_PRESETS else strategy,
@@ -150,6 +149,28 @@ class CompileOptions:
             placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
             memory_bytes=None if memory is None else parse_bytes(memory),
             verify=verify,
+        )
+        return options if annotations is None else options.with_file(annotations)
+
+    def with_file(self, path: Path) -> CompileOptions:
+        """Returns the options with what an annotation file or a plan says besides.
+
+        Raises:
+            AnnotationError, InvalidInputError: If it can't be read, or is for another mesh.
+        """
+        loaded = load_annotations(path)
+        if loaded.mesh is not None and loaded.mesh != self.mesh:
+            raise AnnotationError(
+                f"{path} is for {loaded.mesh}, but --mesh says {self.mesh}; make them equal"
+            )
+        strategy = self.strategy
+        if strategy == "" and loaded.strategy is not None:
+            strategy = None if loaded.strategy == NO_PRESETS else loaded.strategy
+        return replace(
+            self,
+            strategy=strategy,
+            pins=(*self.pins, *loaded.pins),
+            op_pins=(*self.op_pins, *loaded.ops),
         )
 
 
@@ -250,7 +271,7 @@ def compile_program(
 
     if options.pins:
         program = apply_pins(program, options.mesh, options.pins)
-    program = apply_mesh(program, options.mesh)
+    program = apply_op_pins(apply_mesh(program, options.mesh), options.op_pins)
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
@@ -345,6 +366,7 @@ def compile_onnx(
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
+    plan: str | Path | None = None,
 ) -> Compiled:
     """Compiles an ONNX file into a build folder.
 
@@ -364,6 +386,7 @@ def compile_onnx(
         shard: Pins: a dims_mapping by name pattern.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
+        plan: A file with pins, or a plan that `autopar plan` wrote.
 
     Raises:
         AutoparError: If the model, an option or a pin can't be used as given.
@@ -372,7 +395,12 @@ def compile_onnx(
 
     imported = import_onnx(model, dims=dims, input_shapes=input_shapes)
     options = CompileOptions.of(
-        mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
+        mesh=mesh,
+        strategy=strategy,
+        shard=shard,
+        cluster=cluster,
+        placement=placement,
+        plan=plan,
     )
     compiled = compile_program(imported.program, options, report=imported.report)
     write(compiled, imported.weights, Path(build))

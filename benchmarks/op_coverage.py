@@ -141,7 +141,8 @@ def placements(pin: Pin | None, mesh: ProcessMesh) -> list[Replicate | Shard]:
     found: list[Replicate | Shard] = [Replicate() for _ in mesh.dim_names]
     for dim, entry in enumerate(pin.dims_mapping if pin else ()):
         for axis in entry if isinstance(entry, tuple) else ():
-            found[mesh.axis_index(axis)] = Shard(dim)
+            if isinstance(axis, (int, str)):
+                found[mesh.axis_index(axis)] = Shard(dim)
     return found
 
 

@@ -38,6 +38,7 @@ SEE_ALL = {
     "oracle",
     "parallel",
     "pipeline",
+    "plans",
     "recorded",
     "report",
 }

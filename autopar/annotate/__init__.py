@@ -5,7 +5,9 @@
     stage       puts a part of a model into a pipeline stage
     unexecuted  refuses what is recorded, but not carried out yet
     paddle      the spellings of Paddle's first annotation interface
-    pins        pins tensors of a program by name pattern, from options or a YAML file
+    pins        pins tensors of a program by name pattern
+    choices     pins ops
+    annotation_file   reads such pins, and whole plans, from YAML
     same        which values of two captures of a model are the same
     mesh        meshes as users give them, and giving a program its mesh
 
@@ -17,13 +19,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autopar.annotate.annotation_file import Annotations, load_annotations
+from autopar.annotate.choices import OpPin, apply_op_pins
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
 from autopar.annotate.pins import (
-    Annotations,
     Pin,
     apply_pins,
     apply_pins_of,
-    load_annotations,
     parse_pin,
 )
 from autopar.annotate.unexecuted import refuse_unexecuted
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Annotations",
     "MeshLike",
+    "OpPin",
     "Pin",
     "ProcessMesh",
     "apply_mesh",
+    "apply_op_pins",
     "apply_pins",
     "apply_pins_of",
     "as_mesh",

@@ -1,14 +1,21 @@
-"""The text of a dims_mapping: `[-1, tp]`, `[(dp,tp), None]`, `[0, -1]`."""
+"""The text of a dims_mapping: `[-1, tp]`, `[(dp,tp), None]`, `[0, -1]`, `[(3)(12@tp)(64), -1]`.
+
+The last one says how a dimension is split exactly: into 3 times 12 times 64, of which the 12 are
+split over tp.
+"""
 
 from __future__ import annotations
 
 import re
 
 from autopar.ir.errors import AnnotationError
+from autopar.ir.layout import DimLayout, SubDim
 
-Entry = int | str | None | tuple[int | str, ...]
-"""One entry of a dims_mapping: -1 or None (not split), an axis, or several axes."""
+Entry = int | str | None | tuple[int | str, ...] | DimLayout
+"""One entry of a dims_mapping: -1 or None (not split), an axis, several axes, or sub-dimensions."""
 
+_SUB_DIM = re.compile(r"\(\s*(\d+)\s*(?:@\s*(?:(\w+)|\(([\w\s,]+)\))\s*)?\)\s*")
+_SUB_DIMS = re.compile(rf"\s*((?:{_SUB_DIM.pattern}){{2,}})")
 _TOKEN = re.compile(r"\s*(?:(-?\d+)|([A-Za-z_]\w*)|'([^']*)'|\"([^\"]*)\"|([\[\](),])|(\S))")
 
 
@@ -39,8 +46,8 @@ def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
             expect_item = False
             if group is None:
                 entries.append(item)
-            elif item is None:
-                raise _error(text, "None can't be one of several axes")
+            elif not isinstance(item, (int, str)):
+                raise _error(text, "what is no axis can't be one of several axes")
             else:
                 group.append(item)
         else:
@@ -50,9 +57,19 @@ def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _tokens(text: str) -> list[tuple[str, int | str | None]]:
-    found: list[tuple[str, int | str | None]] = []
-    for match in _TOKEN.finditer(text.strip()):
+def _tokens(text: str) -> list[tuple[str, Entry]]:
+    found: list[tuple[str, Entry]] = []
+    text, at = text.strip(), 0
+    while at < len(text):
+        exact = _SUB_DIMS.match(text, at)
+        if exact:
+            found.append(("item", _sub_dims(exact[1])))
+            at = exact.end()
+            continue
+        match = _TOKEN.match(text, at)
+        if match is None:
+            break
+        at = match.end()
         number, name, single, double, mark, stray = match.groups()
         if stray:
             raise _error(text, f"unexpected {stray!r}")
@@ -64,6 +81,14 @@ def _tokens(text: str) -> list[tuple[str, int | str | None]]:
             word = next(word for word in (name, single, double) if word is not None)
             found.append(("item", None if word in ("None", "null") else word))
     return found
+
+
+def _sub_dims(text: str) -> DimLayout:
+    subs = []
+    for size, axis, axes in _SUB_DIM.findall(text):
+        several = tuple(name.strip() for name in axes.split(",")) if axes else ()
+        subs.append(SubDim(int(size), (axis,) if axis else several))
+    return tuple(subs)
 
 
 def _error(text: str, why: str) -> AnnotationError:

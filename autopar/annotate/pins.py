@@ -2,13 +2,7 @@
 
 A pattern is a glob over the names of values and the user's names of inputs and outputs; `*` also
 matches dots and slashes. Gradients and optimizer state, `grad/NAME` and `exp_avg/NAME`, follow
-their parameter; only a pattern with a slash, as `exp_avg*/encoder.*`, is about them. A file holds
-the same pins, and may name the mesh:
-
-    mesh: dp=2,tp=4
-    shard:
-      encoder.*.weight: [-1, tp]
-      tokens: [[dp, tp], null]
+their parameter; only a pattern with a slash, as `exp_avg*/encoder.*`, is about them.
 """
 
 from __future__ import annotations
@@ -17,13 +11,11 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
-from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
+from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh
 from autopar.annotate.same import counterparts
-from autopar.ir.errors import UNKNOWN, AnnotationError, InvalidInputError, near_misses
+from autopar.ir.errors import UNKNOWN, AnnotationError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
@@ -40,24 +32,15 @@ class Pin:
         pattern: A glob over value names and labels.
         dims_mapping: One entry per dimension: -1 or None, an axis by index or name, or several.
         place: Where the user wrote it.
+        partial: Reductions that stay pending: pairs of mesh axis and monoid.
+        exact: Whether of a weight it says where within a dimension the split is, as plans do.
     """
 
     pattern: str
     dims_mapping: tuple[Entry, ...]
     place: str
-
-
-@dataclass(frozen=True, slots=True)
-class Annotations:
-    """What an annotation file says.
-
-    Attributes:
-        pins: In the order of the file.
-        mesh: The mesh, if the file names one.
-    """
-
-    pins: tuple[Pin, ...]
-    mesh: ProcessMesh | None = None
+    partial: tuple[tuple[str, str], ...] = ()
+    exact: bool = False
 
 
 def parse_pin(text: str, place: str = "") -> Pin:
@@ -79,36 +62,6 @@ def parse_pin(text: str, place: str = "") -> Pin:
         return Pin(pattern, parse_dims_mapping(text[at + 1 :]), place)
     except AnnotationError as error:
         raise AnnotationError(f"{place}: {error}") from error
-
-
-def load_annotations(path: Path) -> Annotations:
-    """Reads an annotation file.
-
-    Raises:
-        InvalidInputError: If the file can't be read or is not YAML.
-        AnnotationError: If it holds something else than `mesh` and `shard`, or an unfit entry.
-    """
-    import yaml
-
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidInputError(f"can't read the annotations in {path}: {error}") from error
-    mesh: ProcessMesh | None = None
-    pins: tuple[Pin, ...] = ()
-    for key, node in _items(root, str(path)):
-        if key == "mesh":
-            mesh = parse_mesh(str(node.value))
-        elif key == "shard":
-            pins = tuple(
-                Pin(pattern, _yaml_entries(entries, _place(path, entries)), _place(path, entries))
-                for pattern, entries in _items(node, _place(path, node))
-            )
-        else:
-            raise AnnotationError(
-                f"{_place(path, node)}: unknown key {key!r}; a file has 'mesh' and 'shard'"
-            )
-    return Annotations(pins, mesh)
 
 
 def apply_pins(program: Program, mesh: MeshLike, pins: Sequence[Pin]) -> Program:
@@ -242,6 +195,10 @@ def _pinned(value: Value, names: Sequence[str], mesh: ProcessMesh, pin: Pin) -> 
     shown = f"%{value.name}" + (f" ({names[0]!r})" if names[0] != value.name else "")
     try:
         layout = Layout.from_dims_mapping(mesh, value.global_shape, pin.dims_mapping)
+        if pin.partial:
+            layout = layout.with_partial(dict(pin.partial))
+            if problems := layout.problems(value.global_shape):
+                raise AnnotationError("; ".join(problems))
     except AnnotationError as error:
         shape = list(value.global_shape)
         raise AnnotationError(f"{pin.place}: {shown} of shape {shape}: {error}") from error
@@ -251,33 +208,5 @@ def _pinned(value: Value, names: Sequence[str], mesh: ProcessMesh, pin: Pin) -> 
             f"two pins disagree about {shown}: {value.dist} by {earlier}, {layout} by {pin.place};"
             " remove one or narrow its pattern"
         )
-    return replace(value, dist=layout, origin=Origin("annotated", pin.place))
-
-
-def _items(node: Any, place: str) -> list[tuple[str, Any]]:
-    if node is None:
-        return []
-    if node.id != "mapping":
-        raise AnnotationError(f"{place}: expected a mapping of names")
-    return [(str(key.value), value) for key, value in node.value]
-
-
-def _yaml_entries(node: Any, place: str) -> tuple[Entry, ...]:
-    # YAML cuts "[(dp,tp), -1]" at every comma, so the entries are put together again as text.
-    if node.id not in ("sequence", "scalar"):
-        raise AnnotationError(f"{place}: expected a list with one entry per dimension, as [-1, tp]")
-    try:
-        return parse_dims_mapping(_yaml_text(node, "[]") if node.id == "sequence" else node.value)
-    except AnnotationError as error:
-        raise AnnotationError(f"{place}: {error}") from error
-
-
-def _yaml_text(node: Any, brackets: str = "()") -> str:
-    if node.id != "sequence":
-        return "None" if node.tag.endswith(":null") else str(node.value)
-    inner = ", ".join(_yaml_text(item) for item in node.value)
-    return f"{brackets[0]}{inner}{brackets[1]}"
-
-
-def _place(path: Path, node: Any) -> str:
-    return f"{path}:{node.start_mark.line + 1}"
+    kind = "inherited" if pin.exact else "annotated"
+    return replace(value, dist=layout, origin=Origin(kind, pin.place))

@@ -15,6 +15,9 @@ from autopar.completion.spread import Spread
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Origin
 
+SHARES_STORAGE = "shares storage with"
+"""In the origin of what has no layout of its own, since it is the new content of something."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -127,7 +130,7 @@ def _pin_aliases(graph: Graph) -> None:
 
 def _pin_like(graph: Graph, value: int, other: int, form: Form) -> None:
     graph.pins[value] = form
-    graph.origins[value] = Origin("preset", f"shares storage with %{graph.values[other].name}")
+    graph.origins[value] = Origin("preset", f"{SHARES_STORAGE} %{graph.values[other].name}")
 
 
 def _pin_free_aliases(graph: Graph, forms: list[Form]) -> None:

@@ -171,7 +171,7 @@ def as_annotated(
 
 
 def _by_user(origin: Origin | None) -> bool:
-    return origin is not None and origin.kind == "annotated"
+    return origin is not None and origin.kind in ("annotated", "inherited")
 
 
 def _sorted(found: Sequence[Alternative]) -> tuple[Alternative, ...]:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypeGuard
 
 from autopar.ir.errors import AnnotationError
 from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
@@ -37,6 +38,9 @@ DimLayout = tuple[SubDim, ...]
 
 DimMapping = int | str | None | tuple[int | str, ...] | Sequence[int | str]
 """How users write one entry of a dims_mapping: -1 or None, an axis, or several axes."""
+
+ExactMapping = DimMapping | DimLayout
+"""The same, or the sub-dimensions themselves, as plans have them."""
 
 
 def block_size(size: int, parts: int) -> int:
@@ -238,28 +242,30 @@ class Layout:
 
     @classmethod
     def from_dims_mapping(
-        cls, mesh: ProcessMesh, shape: Sequence[int], dims_mapping: Sequence[DimMapping]
+        cls, mesh: ProcessMesh, shape: Sequence[int], dims_mapping: Sequence[ExactMapping]
     ) -> Layout:
         """Returns the layout that a user wrote down.
 
         Args:
             mesh: The processes.
             shape: The tensor's global shape.
-            dims_mapping: Per dimension: -1 or None (not split), a mesh axis by index or name, or
-                several axes, major to minor.
+            dims_mapping: Per dimension: -1 or None (not split), a mesh axis by index or name,
+                several axes, major to minor, or the sub-dimensions themselves.
 
         Raises:
-            AnnotationError: On a wrong length, an unknown axis, or an axis used twice.
+            AnnotationError: On a wrong length, an unknown axis, an axis used twice, or
+                sub-dimensions that don't multiply to the dimension.
         """
         check_length(dims_mapping, shape)
-        axes = tuple(_entry_axes(entry, mesh) for entry in dims_mapping)
-        used = [axis for entry in axes for axis in entry]
+        dims = tuple(
+            dim_of_entry(entry, size, mesh) for entry, size in zip(dims_mapping, shape, strict=True)
+        )
+        used = [axis for dim in dims for axis in dim_axes(dim)]
         if twice := sorted({axis for axis in used if used.count(axis) > 1}):
             raise AnnotationError(
                 f"dims_mapping {list(dims_mapping)} uses mesh axis {', '.join(twice)} more than"
                 " once; an axis can split one dimension of a tensor"
             )
-        dims = tuple((SubDim(size, entry),) for size, entry in zip(shape, axes, strict=True))
         return cls(mesh, dims).normalized()
 
     @property
@@ -360,7 +366,7 @@ def _sub_str(sub: SubDim) -> str:
     )
 
 
-def check_length(dims_mapping: Sequence[DimMapping], shape: Sequence[int]) -> None:
+def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[int]) -> None:
     """Checks that a dims_mapping has one entry per dimension.
 
     Raises:
@@ -373,10 +379,38 @@ def check_length(dims_mapping: Sequence[DimMapping], shape: Sequence[int]) -> No
         )
 
 
-def _entry_axes(entry: DimMapping, mesh: ProcessMesh) -> tuple[str, ...]:
+def dim_of_entry(entry: ExactMapping, size: int, mesh: ProcessMesh) -> DimLayout:
+    """Returns the layout of a dimension that one entry of a dims_mapping describes.
+
+    Args:
+        entry: See `Layout.from_dims_mapping`.
+        size: The dimension's global size.
+        mesh: The processes.
+
+    Raises:
+        AnnotationError: On an unknown axis, or sub-dimensions that don't multiply to the size.
+    """
+    subs = tuple(sub for sub in entry if isinstance(sub, SubDim)) if _is_dim(entry) else ()
+    if not subs:
+        return (SubDim(size, _entry_axes(entry, mesh)),)
+    for axis in dim_axes(subs):
+        mesh.axis_index(axis)
+    if dim_size(subs) != size:
+        raise AnnotationError(
+            f"the sub-dimensions {dim_str(subs)} multiply to {dim_size(subs)}, but the dimension"
+            f" has {size}"
+        )
+    return subs
+
+
+def _is_dim(entry: ExactMapping) -> TypeGuard[DimLayout]:
+    return isinstance(entry, tuple) and any(isinstance(sub, SubDim) for sub in entry)
+
+
+def _entry_axes(entry: ExactMapping, mesh: ProcessMesh) -> tuple[str, ...]:
     if entry is None or entry == -1 or entry == ():
         return ()
-    items: Iterable[int | str] = (entry,) if isinstance(entry, (int, str)) else entry
+    items: Iterable[Any] = (entry,) if isinstance(entry, (int, str)) else entry
     names = []
     for item in items:
         if isinstance(item, int) and item < -1:

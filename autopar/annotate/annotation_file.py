@@ -1,0 +1,187 @@
+"""Annotation files: pins by name pattern, and plans, which pin all that was decided.
+
+    mesh: dp=2,tp=4
+    shard:
+      encoder.*.weight: [-1, tp]
+      tokens: [[dp, tp], null]
+
+is a file with pins: per dimension -1 or null, an axis, or several. A plan holds more:
+
+    strategy: none            # what presets do besides
+    exact: true               # pins of weights say where within a dimension the split is
+    shard:
+      encoder.*.qkv: [(3)(12@tp)(64), -1]
+      total: {layout: [-1], partial: {dp: sum}}
+    ops:
+      - of: [encoder.*.mm]    # ops by the names of their results
+        split: {m: dp, k: tp} # the factors of their rule, and the axes that split them
+        body: product         # the alternative body that computes them
+        pending: {tp: [sum, 0]}   # a sum over tp passes from operand 0 on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autopar.annotate.choices import OpPin
+from autopar.annotate.mapping_text import Entry, parse_dims_mapping
+from autopar.annotate.mesh import parse_mesh
+from autopar.annotate.pins import Pin
+from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Pending
+
+KEYS = ("mesh", "strategy", "exact", "shard", "ops")
+OP_KEYS = ("of", "split", "body", "pending")
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """What an annotation file says.
+
+    Attributes:
+        pins: In the order of the file.
+        mesh: The mesh, if the file names one.
+        ops: Pins of ops.
+        strategy: The presets, if the file names them.
+    """
+
+    pins: tuple[Pin, ...]
+    mesh: ProcessMesh | None = None
+    ops: tuple[OpPin, ...] = ()
+    strategy: str | None = None
+
+
+def load_annotations(path: Path) -> Annotations:
+    """Reads an annotation file.
+
+    Raises:
+        InvalidInputError: If the file can't be read or is not YAML.
+        AnnotationError: If it holds something else, or an unfit entry.
+    """
+    import yaml
+
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidInputError(f"can't read the annotations in {path}: {error}") from error
+    return _File(path).read(root)
+
+
+@dataclass(frozen=True)
+class _File:
+    """Reads the nodes of one file, each of which knows its line."""
+
+    path: Path
+
+    def read(self, root: Any) -> Annotations:
+        found: dict[str, Any] = {}
+        for key, node in self.items(root, str(self.path)):
+            if key not in KEYS:
+                raise AnnotationError(
+                    f"{self.place(node)}: unknown key {key!r}{near_misses(key, KEYS)}; a file has"
+                    f" {', '.join(KEYS)}"
+                )
+            found[key] = node
+        mesh = parse_mesh(str(found["mesh"].value)) if "mesh" in found else None
+        exact = "exact" in found and self.text(found["exact"]) == "true"
+        return Annotations(
+            tuple(replace(pin, exact=exact) for pin in self.pins(found.get("shard"))),
+            mesh,
+            tuple(self.ops(found.get("ops"))),
+            self.text(found["strategy"]) if "strategy" in found else None,
+        )
+
+    def pins(self, node: Any) -> Iterator[Pin]:
+        for pattern, entries in self.items(node, self.place(node)):
+            place = self.place(entries)
+            if entries.id != "mapping":
+                yield Pin(pattern, self.entries(entries), place)
+                continue
+            fields = dict(self.items(entries, place))
+            if "layout" not in fields or not fields.keys() <= {"layout", "partial"}:
+                expected = "{layout: [...], partial: {axis: sum}}"
+                raise AnnotationError(f"{place}: expected a list, or {expected}")
+            partial = self.items(fields.get("partial"), place)
+            monoids = tuple((axis, self.text(monoid)) for axis, monoid in partial)
+            yield Pin(pattern, self.entries(fields["layout"]), place, monoids)
+
+    def ops(self, node: Any) -> Iterator[OpPin]:
+        for item in self.listed(node):
+            place = self.place(item)
+            fields = dict(self.items(item, place))
+            for key in fields:
+                if key not in OP_KEYS:
+                    hint = near_misses(key, OP_KEYS)
+                    raise AnnotationError(
+                        f"{place}: unknown key {key!r}{hint}; an op has {', '.join(OP_KEYS)}"
+                    )
+            if "of" not in fields or "split" not in fields:
+                raise AnnotationError(f"{place}: an op needs 'of', the names, and 'split'")
+            split = tuple(
+                (factor, self.entry(axes)) for factor, axes in self.items(fields["split"], place)
+            )
+            body = self.text(fields["body"]) if "body" in fields else ""
+            pending = tuple(self.pending(fields.get("pending"), place))
+            for name in self.listed(fields["of"]):
+                yield OpPin(self.text(name), split, body, pending, place)
+
+    def pending(self, node: Any, place: str) -> Iterator[Pending]:
+        for axis, entry in self.items(node, place):
+            monoid, *operands = (self.text(item) for item in self.listed(entry))
+            if not operands or not all(number.isdecimal() for number in operands):
+                raise AnnotationError(
+                    f"{place}: pending must be {{axis: [sum, 0, 1]}}: the reduction, and the"
+                    " positions of the operands that it passes from"
+                )
+            yield Pending(axis, monoid, tuple(map(int, operands)))
+
+    def items(self, node: Any, place: str) -> list[tuple[str, Any]]:
+        if node is None or (node.id == "scalar" and node.tag.endswith(":null")):
+            return []
+        if node.id != "mapping":
+            raise AnnotationError(f"{place}: expected a mapping of names")
+        return [(str(key.value), value) for key, value in node.value]
+
+    def listed(self, node: Any) -> list[Any]:
+        if node is None:
+            return []
+        if node.id != "sequence":
+            raise AnnotationError(f"{self.place(node)}: expected a list")
+        return list(node.value)
+
+    def text(self, node: Any) -> str:
+        if node.id != "scalar":
+            raise AnnotationError(f"{self.place(node)}: expected a single word")
+        return str(node.value)
+
+    def entry(self, node: Any) -> Entry:
+        """Returns one entry of a dims_mapping, as of a factor."""
+        return self.parsed(node, f"[{_yaml_text(node)}]")[0]
+
+    def entries(self, node: Any) -> tuple[Entry, ...]:
+        # YAML cuts "[(dp,tp), -1]" at every comma, so entries are put together again as text.
+        if node.id not in ("sequence", "scalar"):
+            raise AnnotationError(
+                f"{self.place(node)}: expected a list with one entry per dimension, as [-1, tp]"
+            )
+        return self.parsed(node, _yaml_text(node, "[]") if node.id == "sequence" else node.value)
+
+    def parsed(self, node: Any, text: str) -> tuple[Entry, ...]:
+        try:
+            return parse_dims_mapping(text)
+        except AnnotationError as error:
+            raise AnnotationError(f"{self.place(node)}: {error}") from error
+
+    def place(self, node: Any) -> str:
+        return f"{self.path}:{node.start_mark.line + 1}" if node is not None else str(self.path)
+
+
+def _yaml_text(node: Any, brackets: str = "()") -> str:
+    if node.id != "sequence":
+        return "None" if node.tag.endswith(":null") else str(node.value)
+    inner = ", ".join(_yaml_text(item) for item in node.value)
+    return f"{brackets[0]}{inner}{brackets[1]}"

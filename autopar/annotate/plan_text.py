@@ -1,0 +1,194 @@
+"""Plans as text: layouts and choices by name, as an annotation file that people read and edit.
+
+What is the same in repeated layers is said once: names that differ in a number alone become a
+pattern, if nothing else fits it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.ir.layout import DimLayout, Layout, dim_axes, dim_str
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import OpDist
+
+WIDTH = 100
+
+_NUMBER = re.compile(r"(?<![A-Za-z])\d+")
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?:\*[\w./*-]*)?")
+
+
+@dataclass(frozen=True)
+class PinnedValue:
+    """A value of a plan.
+
+    Attributes:
+        name: Its name.
+        layout: Its layout.
+        reason: Why it lies so.
+    """
+
+    name: str
+    layout: Layout
+    reason: str
+
+
+@dataclass(frozen=True)
+class PinnedOp:
+    """An op of a plan.
+
+    Attributes:
+        name: The name of its first result.
+        dist: How it is computed.
+        what: Its kind and source, and why it is computed so.
+    """
+
+    name: str
+    dist: OpDist
+    what: str
+
+
+def plan_text(
+    mesh: ProcessMesh,
+    title: str,
+    values: Sequence[PinnedValue],
+    ops: Sequence[PinnedOp],
+    names: Iterable[str],
+) -> str:
+    """Returns a plan as the YAML that `load_annotations` reads.
+
+    Args:
+        mesh: The processes.
+        title: The first comment.
+        values: The values it pins.
+        ops: The ops it pins.
+        names: The names of all values of the program, to tell what a pattern fits.
+    """
+    known = Names(names)
+    sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
+    lines = [f"# {title}", f"mesh: {sizes}", "strategy: none", "exact: true", "", "shard:"]
+    lines += _value_lines(values, known)
+    if ops:
+        lines += ["", "ops:", *_op_lines(ops, known)]
+    return "\n".join(lines) + "\n"
+
+
+class Names:
+    """The names of a program's values, and which patterns fit which of them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.all = tuple(dict.fromkeys(names))
+
+    def patterns(self, names: Sequence[str]) -> list[str]:
+        """Returns patterns that fit these names and no other, fewer than names where possible."""
+        rest, found = dict.fromkeys(names), []
+        wanted = set(names)
+        for template in (_all_numbers, _first_number):
+            groups: dict[str, list[str]] = {}
+            for name in rest:
+                groups.setdefault(template(name), []).append(name)
+            for pattern, members in groups.items():
+                if len(members) > 1 and wanted.issuperset(self.fitting(pattern)):
+                    found.append((members[0], pattern))
+                    rest = dict.fromkeys(name for name in rest if name not in members)
+        found += [(name, glob.escape(name)) for name in rest]
+        order = {name: at for at, name in enumerate(names)}
+        return [pattern for _, pattern in sorted(found, key=lambda pair: order[pair[0]])]
+
+    def fitting(self, pattern: str) -> list[str]:
+        """Returns the names that a pattern fits."""
+        fits = re.compile(fnmatch.translate(pattern)).match
+        prefix = pattern[: pattern.index("*")] if "*" in pattern else pattern
+        return [name for name in self.all if name.startswith(prefix) and fits(name)]
+
+
+def _all_numbers(name: str) -> str:
+    return _NUMBER.sub("*", name) if glob.escape(name) == name else name
+
+
+def _first_number(name: str) -> str:
+    return _NUMBER.sub("*", name, count=1) if glob.escape(name) == name else name
+
+
+def _value_lines(values: Sequence[PinnedValue], known: Names) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for value in values:
+        groups.setdefault((layout_text(value.layout), value.reason), []).append(value.name)
+    rows = [
+        (pattern, text, reason)
+        for (text, reason), names in groups.items()
+        for pattern in known.patterns(names)
+    ]
+    reason_before = None
+    for pattern, text, reason in rows:
+        if reason != reason_before:
+            yield f"  # {reason}"
+        reason_before = reason
+        yield f"  {_word(pattern)}: {text}"
+
+
+def _op_lines(ops: Sequence[PinnedOp], known: Names) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for op in ops:
+        groups.setdefault((op.what, choice_text(op.dist)), []).append(op.name)
+    for (what, choice), names in groups.items():
+        yield f"  # {what}"
+        yield from _listed("  - of: ", known.patterns(names))
+        yield f"    {choice}"
+
+
+def _listed(head: str, patterns: Sequence[str]) -> Iterator[str]:
+    """Yields a list of names, in as many lines as it takes."""
+    line = f"{head}["
+    for at, pattern in enumerate(patterns):
+        word = _word(pattern) + ("]" if at == len(patterns) - 1 else ",")
+        if at and len(line) + len(word) + 1 > WIDTH:
+            yield line
+            line = " " * len(head)
+        line += word if line.endswith(("[", "  ")) else f" {word}"
+    yield line
+
+
+def layout_text(layout: Layout) -> str:
+    """Returns a layout as an entry of an annotation file: `[-1, tp]`."""
+    dims = f"[{', '.join(map(_dim, layout.dims))}]"
+    if not layout.partial:
+        return dims
+    return f"{{layout: {dims}, partial: {{{_pairs(layout.partial)}}}}}"
+
+
+def choice_text(dist: OpDist) -> str:
+    """Returns a choice as the fields of an op in a plan."""
+    split = _pairs((name, _dim(dim)) for name, dim in dist.factors if dim_axes(dim))
+    lines = [f"split: {{{split}}}"]
+    if dist.body:
+        lines.append(f"body: {_word(dist.body)}")
+    if dist.pending:
+        pending: Mapping[str, str] = {
+            each.axis: f"[{', '.join([each.monoid, *map(str, each.operands)])}]"
+            for each in dist.pending
+        }
+        lines.append(f"pending: {{{_pairs(pending.items())}}}")
+    return "\n    ".join(lines)
+
+
+def _pairs(items: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{_word(name)}: {text}" for name, text in items)
+
+
+def _dim(dim: DimLayout) -> str:
+    axes = dim_axes(dim)
+    if not axes:
+        return "-1"
+    if len(dim) > 1:
+        return dim_str(dim)
+    return axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]"
+
+
+def _word(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,174 @@
+"""Plans: what was decided about a program, as a readable file from which it is compiled again.
+
+    autopar plan build/ -o plan.yaml
+    autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
+
+A plan pins what is stored and the ops at which something was decided. That this is enough is not
+assumed: the program is completed from the plan, and whatever comes out differently is pinned too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from autopar.annotate.plan_text import PinnedOp, PinnedValue, plan_text
+from autopar.completion import Complete
+from autopar.completion.call import CallTable
+from autopar.completion.decisions import decisive_ops
+from autopar.completion.solve import SHARES_STORAGE
+from autopar.completion.space import Space
+from autopar.explanation.subject import Explainable, Subject
+from autopar.ir.errors import InvalidInputError, Loc
+from autopar.ir.layout import Origin
+from autopar.ir.program import Function, Op, Program, Value
+
+ROUNDS = 4
+"""How often a plan is completed to find what it lacks; then it pins everything."""
+
+GIVEN = ("input", "parameter", "buffer")
+"""Roles of the inputs that a plan always pins."""
+
+PINNED = ("annotated", "inherited", "preset")
+
+
+def plan_of(what: Explainable) -> str:
+    """Returns the plan of a build, or of what a compilation returned, as YAML.
+
+    Raises:
+        InvalidInputError: If it isn't a build, or has weights that were taken apart.
+    """
+    subject = Subject.of(what)
+    completed = subject.completed
+    if apart := sorted({p.part.of for p in completed.signature.inputs if p.part is not None}):
+        raise InvalidInputError(
+            f"a plan can't say yet that weights are taken apart, as {', '.join(apart[:3])} is here;"
+            " pin the parts in the model by annotate.shard, or compile with the same options again"
+        )
+    values, ops = _needed(subject)
+    main = completed.main
+    count = f"{len(main.ops)} ops, of which {len(ops)} are pinned; the others follow"
+    title = f"Plan of {completed.name or 'a program'}: {count}."
+    return plan_text(
+        subject.mesh,
+        title,
+        [_pinned_value(main.values[name]) for name in main.values if name in values],
+        [_pinned_op(op) for op in main.ops if op.results[0] in ops],
+        main.values,
+    )
+
+
+def save_plan(what: Explainable, path: str | Path) -> None:
+    """Writes the plan of a build, or of what a compilation returned.
+
+    Raises:
+        InvalidInputError: As `plan_of`, or if the file can't be written.
+    """
+    text = plan_of(what)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
+
+
+def _needed(subject: Subject) -> tuple[set[str], set[str]]:
+    """Returns the values, and the ops by their first results, that a plan must pin."""
+    completed = subject.completed
+    main = completed.main
+    calls = CallTable(Space(subject.mesh, subject.options.cluster, subject.planner))
+    renewed = set(_renewed(main))
+    values = {value.name for value in main.values.values() if _is_given(main, value)}
+    ops = {op.results[0] for op in decisive_ops(completed, calls)} - renewed
+    everything = {op.results[0] for op in main.ops if calls.of(op, main.values).has_rule} - renewed
+    complete = Complete(subject.options.cluster, None, subject.planner)
+    for left in reversed(range(ROUNDS)):
+        again = complete(_as_planned(completed, values, ops)).main
+        more_values, more_ops = set(_other_values(main, again)), set(_other_ops(main, again))
+        if not more_values and more_ops <= ops:
+            break
+        values |= more_values
+        ops |= (more_ops & everything) if left else everything
+    return values, ops
+
+
+def _is_given(main: Function, value: Value) -> bool:
+    """Whether a plan says how a value lies from the start: weights, inputs, pinned activations."""
+    if value.dist is None or not value.shape:
+        return False
+    if value.role == "optimizer_state" or value.name in dict(main.aliases):
+        return False
+    kind = value.origin.kind if value.origin is not None else ""
+    return value.role in GIVEN or kind in PINNED
+
+
+def _renewed(main: Function) -> Iterator[str]:
+    """Yields the views that completion took again in another phase: a model doesn't have them."""
+    for op in main.ops:
+        base, _, phase = op.results[0].rpartition(".")
+        if phase.rstrip("0123456789") == op.phase and base in main.values:
+            yield op.results[0]
+
+
+def _as_planned(completed: Program, values: Iterable[str], ops: Iterable[str]) -> Program:
+    """Returns the program with nothing pinned but what a plan pins."""
+    main, origin = completed.main, Origin("annotated", "the plan")
+    exact = Origin("inherited", "the plan")
+    kept_values, kept_ops = set(values), set(ops)
+    pinned = {
+        name: replace(value, origin=exact)
+        if name in kept_values
+        else replace(value, dist=None, origin=None)
+        for name, value in main.values.items()
+    }
+    chosen = tuple(
+        replace(op, origin=origin)
+        if op.results[0] in kept_ops
+        else replace(op, dist=None, origin=None)
+        for op in main.ops
+    )
+    return completed.with_main(replace(main, values=pinned, ops=chosen))
+
+
+def _other_ops(main: Function, again: Function) -> Iterator[str]:
+    """Yields the ops that are computed otherwise."""
+    found = {op.results: op.dist for op in again.ops}
+    yield from (op.results[0] for op in main.ops if found.get(op.results) != op.dist)
+
+
+def _other_values(main: Function, again: Function) -> Iterator[str]:
+    """Yields the inputs that lie otherwise, and results that lie otherwise than they are made."""
+    made = {name for op in main.ops for name in op.results}
+    updated = dict(main.aliases)
+    for name, value in main.values.items():
+        other = again.values[name]
+        differs = value.dist is not None and other.dist is not None and value.dist != other.dist
+        if differs and name not in updated and (name not in made or name in main.outputs):
+            yield name
+
+
+def _pinned_value(value: Value) -> PinnedValue:
+    assert value.dist is not None
+    return PinnedValue(value.name, value.dist, _reason(value))
+
+
+def _pinned_op(op: Op) -> PinnedOp:
+    assert op.dist is not None
+    kind = op.origin.kind if op.origin is not None else "default"
+    return PinnedOp(op.results[0], op.dist, f"{op.kind}{_place(op.loc)}, {kind}")
+
+
+def _reason(value: Value) -> str:
+    """Returns why a value lies so, alike for values of repeated layers."""
+    origin = value.origin or Origin("default")
+    if origin.detail.startswith(SHARES_STORAGE):
+        return f"{origin.kind}: as its new content"
+    if origin.kind in PINNED and origin.detail:
+        return f"{origin.kind}: {origin.detail}"
+    return origin.kind
+
+
+def _place(loc: Loc) -> str:
+    """Returns a location without the folders of this machine."""
+    known = loc.file or loc.name
+    return f" at {replace(loc, file=Path(loc.file).name)}" if known else ""

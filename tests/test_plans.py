@@ -1,0 +1,170 @@
+"""Plans: what is compiled from one is what it was written from, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.ir.build import read_build
+from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.ir.serde import program_to_bytes
+from autopar.modules import CompiledModule
+from tests.cli import command
+
+
+class Block(nn.Module):
+    """A transformer block with a fused projection."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, size = x.shape
+        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, size))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class Model(nn.Module):
+    """Two blocks between a table and scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 48)
+        self.blocks = nn.Sequential(Block(48, 6), Block(48, 6))
+        self.scores = nn.Linear(48, 64, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.blocks(self.table(ids)))
+
+
+def loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten())
+
+
+def compiled(**options: Any) -> CompiledModule:
+    torch.manual_seed(0)
+    model = Model()
+    ids = torch.zeros(8, 16, dtype=torch.int64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return autopar.compile(model, (ids, ids), loss=loss, optimizer=optimizer, **options)
+
+
+def programs(step: CompiledModule) -> list[bytes]:
+    return [program_to_bytes(program) for program in step.compiled.deployment.programs]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "strategy", "cluster"),
+    [
+        ("dp=2,tp=2", "fsdp:dp,tensor:tp", "cpu"),
+        pytest.param("dp=2,tp=3", "zero1:dp,tensor:tp", "h100", marks=pytest.mark.slow),
+        pytest.param("dp=4", "zero2:dp", "cpu", marks=pytest.mark.slow),
+        ("dp=2,tp=2", "auto", "h100"),
+        pytest.param("dp=2,tp=2", "data:dp,tensor:tp,sequence:tp", "torus", marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_step_is_compiled_again_from_its_plan(
+    mesh: str, strategy: str, cluster: str, tmp_path: Path
+) -> None:
+    first = compiled(mesh=mesh, strategy=strategy, cluster=cluster)
+    autopar.save_plan(first, tmp_path / "plan.yaml")
+    again = compiled(mesh=mesh, plan=tmp_path / "plan.yaml", cluster=cluster)
+    assert programs(again) == programs(first)
+    assert autopar.plan_of(again).count("split:") <= autopar.plan_of(first).count("split:")
+
+
+def test_a_plan_decides_whatever_the_cluster(tmp_path: Path) -> None:
+    """What is split how doesn't depend on the cluster; how values are moved there may."""
+    first = compiled(mesh="dp=2,tp=2", strategy="fsdp:dp,tensor:tp", cluster="h100")
+    autopar.save_plan(first, tmp_path / "plan.yaml")
+    again = compiled(mesh="dp=2,tp=2", plan=tmp_path / "plan.yaml", cluster="cpu")
+    layouts = [
+        {name: value.dist for name, value in step.compiled.completed.main.values.items()}
+        for step in (first, again)
+    ]
+    assert layouts[0] == layouts[1]
+    choices = [[op.dist for op in step.compiled.completed.main.ops] for step in (first, again)]
+    assert choices[0] == choices[1]
+
+
+def test_a_plan_reads_well() -> None:
+    text = autopar.plan_of(compiled(mesh="dp=2,tp=2", strategy="data:dp,tensor:tp"))
+    assert "  blocks.*.qkv.weight: [(3)(48@tp), -1]\n" in text
+    assert "# preset: tensor:tp\n" in text
+    assert "aten.addmm.default at test_plans.py:" in text
+    assert str(Path.cwd()) not in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_an_edited_plan_is_followed(tmp_path: Path) -> None:
+    first = compiled(mesh="tp=2", strategy="tensor:tp")
+    text = autopar.plan_of(first)
+    assert "blocks.*.up.weight: [tp, -1]" in text
+    path = tmp_path / "plan.yaml"
+    path.write_text(text.replace("blocks.*.up.weight: [tp, -1]", "blocks.*.up.weight: [-1, tp]"))
+    edited = compiled(mesh="tp=2", plan=path).compiled.serial.main.values
+    assert str(edited["blocks.1.up.weight"].dist) == "[192, 48@tp]"
+
+
+def test_an_onnx_model_is_compiled_again_from_its_plan(tmp_path: Path) -> None:
+    build = command.compiled(tmp_path)
+    plan = tmp_path / "plan.yaml"
+    done = command.autopar("plan", build, "-o", plan)
+    assert (done.exit_code, done.output) == (0, "")
+    assert command.autopar("plan", build).output == plan.read_text()
+    model, again = tmp_path / "model.onnx", tmp_path / "again"
+    words = ["--mesh", "2x4", "--dim", "batch=8", "-o", again, "-q", "--annotations", plan]
+    done = command.autopar("compile", model, *words, "--cluster", "cpu")
+    assert done.exit_code == 0, done.output
+    assert read_build(again).deployment == read_build(build).deployment
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ops: [{of: [h], split: {z: tp}}]", "has no factor 'z'; it has m, k, n"),
+        ("ops: [{of: [h], split: {m: up}}]", "plan.yaml:1: %h, made by aten.mm.default: "),
+        ("ops: [{of: [hh], split: {}}]", "'hh' matches the result of no op; did you mean h"),
+        ("ops: [{of: [h], split: {}, body: b}]", "has no body 'b'; it has none"),
+        ("ops: [{of: [h]}]", "an op needs 'of', the names, and 'split'"),
+        ("ops: [{of: [h], splits: {}}]", "unknown key 'splits'; did you mean split?"),
+        ("ops: [{of: [h], split: {m: tp, n: tp}}]", "tp is used more than once"),
+        ("ops: [{of: [a], split: {i0: (3)(4@tp)}}]", "(3)(4@tp) multiply to 12"),
+        ("ops: [{of: [h], split: {}, pending: {tp: sum}}]", "expected a list"),
+        ("ops: [{of: [h], split: {}, pending: {tp: [sum]}}]", "the positions of the operands"),
+        ("shrad: {x: [tp]}", "unknown key 'shrad'; did you mean shard?"),
+        ("shard: {x: [(3)(4@tp), -1]}", "(3)(4@tp) multiply to 12, but the dimension has 8"),
+        ("shard: {x: {layout: [-1, -1], parts: 2}}", "expected a list, or {layout: [...]"),
+        ("mesh: tp=3", "is for ProcessMesh(tp=3), but --mesh says"),
+    ],
+)
+def test_what_is_wrong_with_a_plan(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(command.two_layers().SerializeToString())
+    (tmp_path / "plan.yaml").write_text(text)
+    with pytest.raises(AnnotationError) as error:
+        autopar.compile_onnx(
+            tmp_path / "model.onnx",
+            tmp_path / "build",
+            mesh="tp=2",
+            dims={"batch": 8},
+            plan=tmp_path / "plan.yaml",
+        )
+    assert message in str(error.value)
+
+
+def test_a_plan_that_can_not_be_written(tmp_path: Path) -> None:
+    step = compiled(mesh="tp=2")
+    with pytest.raises(InvalidInputError, match="can't write"):
+        autopar.save_plan(step, tmp_path / "none" / "plan.yaml")
