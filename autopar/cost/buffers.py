@@ -8,7 +8,7 @@ step at any op is the sum of the buffers that live there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -110,6 +110,8 @@ def lifetimes(
     coords: Mapping[str, int] | None = None,
     execution: Execution | None = None,
     group_sizes: Mapping[str, int] | None = None,
+    until: Sequence[int] | None = None,
+    held: Mapping[str, int] | None = None,
 ) -> Lifetimes:
     """Returns the memory that `main` takes on a rank.
 
@@ -118,9 +120,11 @@ def lifetimes(
         coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
         execution: How it is executed.
         group_sizes: Members of process groups by name; needed for executable programs only.
+        until: Per op, the last one that keeps what it reads: by default itself.
+        held: The op until after which a value is kept by others than ops.
     """
     known = _Known(program, coords or {}, execution or Execution(), group_sizes or {})
-    return _Walk(known, program.main).run()
+    return _Walk(known, program.main, until).run(held or {})
 
 
 class _Known:
@@ -149,11 +153,13 @@ class _Known:
             found = self.evaluated[size] = evaluate(size, self.coords)
         return found
 
-    def integers(self, op: Op) -> Args:
-        """Returns the arguments of an op that are integers or lists of them."""
+    def plain(self, op: Op) -> Args:
+        """Returns the arguments of an op that are integers, texts or lists of integers."""
         found: list[tuple[str, Arg]] = []
         for name, arg in op.args:
-            if isinstance(arg, (int, Expr)):
+            if isinstance(arg, str):
+                found.append((name, arg))
+            elif isinstance(arg, (int, Expr)):
                 found.append((name, self.integer(arg)))
             elif isinstance(arg, tuple) and all(isinstance(item, (int, Expr)) for item in arg):
                 found.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
@@ -162,7 +168,7 @@ class _Known:
     def taken_by(self, name: str) -> int:
         """Returns the most bytes that a callee takes, besides its operands."""
         if name not in self.inside:
-            found = _Walk(self, self.program.functions[name]).run()
+            found = _Walk(self, self.program.functions[name]).run({})
             given = sum(each.nbytes for each in found.buffers if each.first < 0)
             self.inside[name] = max(found.at_bytes(), default=given) - given
         return self.inside[name]
@@ -178,20 +184,22 @@ class _Known:
 class _Walk:
     """Goes once over the ops of a function, in the order in which they are executed."""
 
-    def __init__(self, known: _Known, function: Function) -> None:
+    def __init__(
+        self, known: _Known, function: Function, until: Sequence[int] | None = None
+    ) -> None:
         self.known = known
         self.function = function
         self.storage = Storage(known.program, function, self._starts)
         in_place = known.execution.in_place and function.name == "main"
         self.writes = plan_writes(known.program, self.storage) if in_place else Writes(-1)
-        self.together = _executed_together(function, self.writes)
+        self.together = until or _executed_together(function, self.writes)
         self.placed: dict[str, Placed] = {}
         self.buffers: list[Buffer] = []
         self.of: dict[str, tuple[int, ...]] = {}
         self.temporary = [0] * len(function.ops)
         self.communication = [0] * len(function.ops)
 
-    def run(self) -> Lifetimes:
+    def run(self, held: Mapping[str, int]) -> Lifetimes:
         ops = self.function.ops
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
@@ -203,8 +211,8 @@ class _Walk:
             for output, source in self.writes.after.get(at, ()):
                 self._extend(self.of[output], at)
                 self._bind(output, self.placed[source], self.of[source])
-        for name in self.function.outputs:
-            self._extend(self.of[name], len(ops))
+        for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
+            self._extend(self.of[name], at)
         return Lifetimes(
             ops, tuple(self.buffers), self.of, tuple(self.temporary), tuple(self.communication)
         )
@@ -212,7 +220,7 @@ class _Walk:
     def _read(self, op: Op, at: int) -> None:
         for name in op.operands:
             self._extend(self.of[name], self.together[at])
-            if op.phase == "backward":
+            if op.phase == "backward" and op.kind not in _OF_A_SHAPE:
                 for index in self.of[name]:
                     buffer = self.buffers[index]
                     if buffer.kind in _BY_CHANCE and self._is_forward(buffer):
@@ -237,7 +245,7 @@ class _Walk:
     def _effect(self, op: Op) -> Effect:
         operands = tuple(self.placed[name] for name in op.operands)
         results = tuple(self._shape(name) for name in op.results)
-        return effect(op.kind, self.known.integers(op), operands, results)
+        return effect(op.kind, self.known.plain(op), operands, results)
 
     def _apply(self, op: Op, at: int, found: Effect) -> None:
         self.temporary[at] += found.temporary_bytes
@@ -265,7 +273,7 @@ class _Walk:
         (operand,), (name,) = op.operands, op.results
         placed = self._dense(name)
         collective = Collective(
-            {**dict(op.args), **dict(self.known.integers(op))},
+            {**dict(op.args), **dict(self.known.plain(op))},
             self.placed[operand],
             placed,
             self.known.members(op),
@@ -331,12 +339,15 @@ class _Walk:
         return Placed(shape, dense(shape), self._itemsize(name))
 
 
+_OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
+"""Ops that read no element of their operand."""
+
 _BY_CHANCE = (TEMPORARIES, COMMUNICATION)
 """Kinds of memory that turns out to be saved, or a gradient."""
 
 
-def _executed_together(function: Function, writes: Writes) -> list[int]:
+def _executed_together(function: Function, writes: Writes) -> Sequence[int]:
     """Returns, per op, the last one that is executed in one call with it."""
     if not writes.mutations:
-        return list(range(len(function.ops)))
+        return range(len(function.ops))
     return [run[-1] for run in runs(function, writes) for _ in run]

@@ -74,7 +74,7 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
 
     Args:
         kind: The op's kind.
-        args: Those of its arguments that are integers or lists of them.
+        args: Those of its arguments that are integers, texts or lists of integers.
         operands: The tensors that it reads.
         results: The shapes of what it computes.
     """
@@ -86,18 +86,29 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
         return Effect(
             tuple(view(given, operands[0], shape, at) for at, shape in enumerate(results))
         )
+    if _writes_in_place(kind):
+        return Effect(tuple(Result(operands[0].strides, 0) for _ in results))
     if kind == "autopar.to_partial":
         return _to_partial(given, operands[0], results[0])
     copied = _copied_bytes(kind, operands)
     laid_out = _LAID_OUT.get(kind)
     if laid_out is not None:
-        return Effect(tuple(Result(laid_out(shape)) for shape in results), copied)
-    if kind in POINTWISE or kind in _LIKE_OPERANDS:
+        return Effect(tuple(map(Result, laid_out(operands, results))), copied)
+    if given.get("memory_format") != CONTIGUOUS and (kind in POINTWISE or kind in _LIKE_OPERANDS):
         like = [(each.shape, each.strides) for each in operands]
         return Effect(tuple(Result(elementwise(shape, like)) for shape in results), copied)
     if operands and len(results) == 1 and _is_unknown_view(kind):
         return Effect((Result(dense(results[0]), 0),), copied)
     return Effect(tuple(Result(dense(shape)) for shape in results), copied)
+
+
+CONTIGUOUS = "torch.contiguous_format"
+"""As an argument `memory_format`, that a result is contiguous however the operand lies."""
+
+
+def _writes_in_place(kind: str) -> bool:
+    name = kind.rpartition(".")[0]
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _copied_bytes(kind: str, operands: Sequence[Placed]) -> int:
@@ -146,7 +157,8 @@ def _integers(args: Mapping[str, Arg], name: str) -> list[int]:
 
 
 def _same(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
-    return Result(operand.strides, 0)
+    strides = operand.strides
+    return Result(strides if len(strides) == len(shape) else dense(shape), 0)
 
 
 def _permute(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
@@ -251,16 +263,28 @@ _LIKE_OPERANDS = frozenset(
 """Ops, besides those on elements, whose results lie as their operands do."""
 
 
-def _rows_of_heads(shape: Shape) -> Strides:
+def _attention(operands: Sequence[Placed], results: Shapes) -> list[Strides]:
+    """The result lies as the query does; sums of exponentials [batch, heads, length] by length."""
+    query = operands[0]
+    out = elementwise(results[0], [(query.shape, query.strides)])
+    return [out, *(_swapped(shape, 1, 2) for shape in results[1:])]
+
+
+def _attention_backward(operands: Sequence[Placed], results: Shapes) -> list[Strides]:
     """[batch, heads, length, size], as a transposed [batch, length, heads, size]."""
-    if len(shape) != 4:
-        return dense(shape)
-    _, heads, length, size = shape
-    return length * heads * size, size, heads * size, 1
+    return [_swapped(shape, 1, 2) for shape in results]
 
 
-_LAID_OUT: Mapping[str, Callable[[Shape], Strides]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _rows_of_heads,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _rows_of_heads,
+def _swapped(shape: Shape, one: int, other: int) -> Strides:
+    """Returns the strides of a contiguous tensor of which two dimensions are transposed."""
+    order = list(range(len(shape)))
+    order[one], order[other] = other, one
+    strides = dense([shape[dim] for dim in order])
+    return tuple(strides[dim] for dim in order)
+
+
+_LAID_OUT: Mapping[str, Callable[[Sequence[Placed], Shapes], list[Strides]]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
 }
 """Kernels whose results lie in an order of their own."""

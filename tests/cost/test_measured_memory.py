@@ -1,0 +1,120 @@
+"""Predicted bytes beside those that a tracking mode sees, on models that nobody here wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from autopar.cost import Execution, MemoryTimeline, memory_timeline
+from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.frontend.torch.eager import Recording, record
+from autopar.ir.program import Program
+from autopar.runtime.emit import emit
+from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.specialize import specialize
+from autopar.runtime.updates import InPlace
+from tests.tracking import Tracking
+from tests.zoo import models as zoo
+from tests.zoo.models import Example
+
+MODELS = ("gpt2", "llama", "bert", "vit", "t5", "resnet")
+QUICK = ("llama", "resnet")
+EAGER = Execution(in_place=False)
+
+
+def marked(names: tuple[str, ...]) -> list[Any]:
+    return [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in names]
+
+
+def trained(example: Example, **options: Any) -> Captured:
+    optimizer = torch.optim.AdamW(example.model.parameters(), 1e-3)
+    return capture(example.model, example.batch(0), Recipe(example.loss, optimizer=optimizer))
+
+
+def arguments(program: Program, weights: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Returns tensors to run a program on: weights, and zeros for all else."""
+    found = []
+    for port in program.signature.inputs:
+        given = weights.get(port.name)
+        dtype = TORCH_DTYPES[port.dtype]
+        found.append(torch.zeros(port.shape, dtype=dtype) if given is None else given.clone())
+    return tuple(found)
+
+
+def executed(program: Program, weights: Mapping[str, Tensor]) -> Tracking:
+    """Runs a serial program as a trainer does."""
+    concrete = specialize(program, {})
+    module = emit(concrete, {}, "cpu", InPlace(lambda loss: None))
+    inputs = arguments(concrete, weights)
+    with Tracking(inputs) as seen, torch.no_grad():
+        results = module.forward(*inputs)
+    del results
+    return seen
+
+
+@pytest.mark.parametrize("name", marked(MODELS))
+def test_a_compiled_step(name: str) -> None:
+    captured = trained(getattr(zoo, name)())
+    predicted = memory_timeline(captured.program)
+    assert executed(captured.program, captured.weights).peak_bytes == predicted.peak_bytes
+
+
+def stepped(example: Example) -> Tracking:
+    """Runs a forward and backward pass of a module under autograd."""
+    model, batch = example.model, example.batch(0)
+    leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    with Tracking([*model.parameters(), *model.buffers(), *leaves]) as seen:
+        if example.loss is None:
+            out = model(**batch)
+            out.loss.backward()
+        else:
+            inputs, target = batch
+            out = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+            example.loss(out, target).backward()
+    return seen
+
+
+def predicted(found: Recording) -> MemoryTimeline:
+    return memory_timeline(found.program, execution=EAGER, until=found.until, held=found.held)
+
+
+@pytest.mark.parametrize("name", marked(MODELS))
+def test_a_module_under_autograd(name: str) -> None:
+    example = getattr(zoo, name)()
+    timeline = predicted(record(example.model, example.batch(0), loss=example.loss))
+    assert stepped(example).peak_bytes == timeline.peak_bytes
+
+
+@pytest.mark.parametrize("name", marked(MODELS))
+def test_what_autograd_saves(name: str) -> None:
+    """Exactly the storages that autograd packs, besides those that are there anyway."""
+    example = getattr(zoo, name)()
+    model, batch = example.model, example.batch(0)
+    leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    stored = {
+        tensor.untyped_storage()._cdata
+        for tensor in (*model.parameters(), *model.buffers(), *leaves)
+    }
+    saved: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        key = tensor.untyped_storage()._cdata
+        if key not in stored:
+            saved[key] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        if example.loss is None:
+            model(**batch)
+        else:
+            inputs, target = batch
+            out = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+            example.loss(out, target)
+    nbytes = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    timeline = predicted(record(example.model, batch, loss=example.loss))
+    assert timeline.saved_bytes == nbytes
