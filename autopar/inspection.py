@@ -23,6 +23,7 @@ from autopar.ir.serde import (
     program_from_bytes,
 )
 from autopar.ir.text import print_deployment, print_program
+from autopar.ir.units import counted
 
 FORMATS = ("text", "json", "dot")
 
@@ -55,7 +56,7 @@ def show_rank(build: Path, rank: int, form: str, brief: bool = False) -> str:
     deployment = read_build(build).deployment
     if not 0 <= rank < deployment.world_size:
         raise InvalidInputError(
-            f"--rank {rank}: {build} is for {deployment.world_size} ranks,"
+            f"--rank {rank}: {build} is for {counted(deployment.world_size, 'rank')},"
             f" 0 to {deployment.world_size - 1}"
         )
     program = resolve(deployment.program_of(rank), deployment.coords_of(rank))

@@ -20,7 +20,7 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import DTYPE_BYTES, Port, Program
-from autopar.ir.units import human_bytes
+from autopar.ir.units import counted, human_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,7 +155,10 @@ def render_summary(summary: Summary) -> str:
     """Returns the summary as text for a terminal."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in summary.axes.items())
     blocks = [
-        [f"{summary.model}: {summary.world_size} ranks ({mesh})", *_render_totals(summary)],
+        [
+            f"{summary.model}: {counted(summary.world_size, 'rank')} ({mesh})",
+            *_render_totals(summary),
+        ],
         _render_collectives(summary.collectives),
         _render_report(summary.report),
     ]
@@ -266,7 +269,8 @@ def render_verification(result: Verification, ranks: int) -> str:
         ranks: How many ranks were compared.
     """
     wrong = sum(not value.ok for value in result.values)
-    lines = [f"{len(result.values)} values on {ranks} ranks compared with the serial program"]
+    compared = f"{counted(len(result.values), 'value')} on {counted(ranks, 'rank')}"
+    lines = [f"{compared} compared with the serial program"]
     lines.append(render_outputs_compared(_summed_up(result), "the serial program"))
     if result.uncompared:
         lines.append(f"not compared: {', '.join(result.uncompared)}")

@@ -14,6 +14,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Function, Op, OpDist, Program
 from autopar.ir.rule import Rule
+from autopar.ir.units import counted
 
 MOVES_WITHOUT_CONFLICT = frozenset(("all_reduce", "reduce_scatter"))
 """What finishes a reduction; any other collective means that two layouts disagree."""
@@ -114,4 +115,4 @@ def _reshard(op: Op, name: str, source: Layout, target: Layout, plan: Reshard) -
 def _origins(main: Function) -> ReportEntry:
     counts = Counter(value.origin.kind for value in main.values.values() if value.origin)
     text = ", ".join(f"{counts[kind]} {kind}" for kind in ORIGIN_KINDS if counts[kind])
-    return ReportEntry("origins", f"{len(main.values)} values", text)
+    return ReportEntry("origins", counted(len(main.values), "value"), text)

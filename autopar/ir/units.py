@@ -1,4 +1,4 @@
-"""Bytes as people write them: 24GiB, 80GB, 512 MiB."""
+"""Bytes and numbers of things as people write them: 24GiB, 80GB, 512 MiB; 1 rank, 8 ranks."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ def human_bytes(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns a number of things in words: `1 rank`, `8 ranks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

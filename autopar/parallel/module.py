@@ -30,6 +30,7 @@ from autopar.frontend.torch.batch import call_arguments
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.units import counted
 from autopar.mapping import Placement
 from autopar.parallel.job import choose_device, connect
 from autopar.parallel.runner import Layouts, Modes, Runner
@@ -430,7 +431,7 @@ def _moved_text(layouts: Layouts) -> str:
     )
     more = f"; and {len(layouts.moved) - 4} more" if len(layouts.moved) > 4 else ""
     return (
-        f"{len(layouts.moved)} parameters are kept in other pieces than they are computed in, and"
-        f" moved in each step, since DTensors can't be split within a dimension: {listed}{more};"
+        f"DTensors can't be split within a dimension, so {counted(len(layouts.moved), 'parameter')}"
+        f" kept in other pieces than computed in must be moved in each step: {listed}{more};"
         " parameters='local' saves that"
     )

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.units import counted
 
 Path = tuple[str | int, ...]
 """The way from a batch to a tensor: keys and names of fields, or positions."""
@@ -98,7 +99,10 @@ def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
 def _problem(
     count: int, labels: Sequence[str], missing: Sequence[str], surplus: Sequence[Path]
 ) -> str:
-    said = [f"the batch has {count} tensors, the program takes {len(labels)}: {', '.join(labels)}"]
+    said = [
+        f"the batch has {counted(count, 'tensor')}, the program takes {len(labels)}:"
+        f" {', '.join(labels)}"
+    ]
     if missing:
         said.append(f"nothing is given for {', '.join(missing)}")
     if surplus:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from torch.distributed.distributed_c10d import Store
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.ir.units import counted
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ def verdict(identities: Mapping[int, Identity], size: int) -> str:
     if usual.ranks != size:
         started = f"{size} process{'es were' if size > 1 else ' was'} started"
         return (
-            f"the build is for {usual.ranks} ranks, but {started}; start {usual.ranks}, as with"
-            f" torchrun --nproc-per-node {usual.ranks}, or compile for {size}"
+            f"the build is for {counted(usual.ranks, 'rank')}, but {started}; start {usual.ranks},"
+            f" as with torchrun --nproc-per-node {usual.ranks}, or compile for {size}"
         )
     return ""
 
@@ -91,7 +92,8 @@ def _difference(identity: Identity, usual: Identity) -> str:
     if identity.version != usual.version:
         return f"runs autopar {identity.version}, the others {usual.version}"
     if identity.ranks != usual.ranks:
-        return f"has a build for {identity.ranks} ranks, the others one for {usual.ranks}"
+        mine = counted(identity.ranks, "rank")
+        return f"has a build for {mine}, the others one for {usual.ranks}"
     return f"has another program (digest {identity.digest[:12]}, the others {usual.digest[:12]})"
 
 

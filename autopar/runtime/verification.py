@@ -27,6 +27,7 @@ from autopar.ir.errors import Loc
 from autopar.ir.layout import Layout
 from autopar.ir.program import Program, Value
 from autopar.runtime.boxes import layout_box, take
+from autopar.runtime.noise import gradient_noise
 from autopar.runtime.ports import Arrays
 from autopar.runtime.reduction import identity, reduce_tensors
 from autopar.runtime.rounding import ALLOWED_ROUNDINGS, rounding_of, roundings
@@ -44,8 +45,11 @@ GRADIENT = "gradient"
 """Role of a parameter's whole gradient."""
 
 SMALL_GRADIENT = 1e-2
-"""A gradient whose elements are this small beside the largest one of the step is judged as if it
-had one of this size: it may be zero, as that of a bias of keys is, but for rounding errors."""
+"""A gradient whose elements are this small beside the largest one of the step may be zero, as that
+of a bias of keys is, but for rounding errors. So it may be off as one of this size may, ..."""
+
+ALLOWED_NOISE = 8
+"""... if it isn't off by more than this many times what rounding at random does to it."""
 
 
 @dataclass(frozen=True)
@@ -194,12 +198,14 @@ def verify_mesh(
     comparison = _Comparison(reference, mesh.deployment, forced, allowed)
     found = mesh.run(inputs, comparison.see)
     outputs = compare_outputs(found, expected, allowed, serial)
+    doubtful = comparison.doubtful()
+    noise = gradient_noise(serial, weights, inputs, doubtful) if doubtful else {}
     return Verification(
         comparison.results(),
         outputs,
         allowed,
         forced=forced,
-        gradients=comparison.gradients(),
+        gradients=comparison.gradients(noise),
         state=_kinds_of_state(serial),
     )
 
@@ -311,20 +317,36 @@ class _Comparison:
             if key in self.judged
         )
 
-    def gradients(self) -> dict[str, Difference]:
-        """Returns the judgement of gradients by name, small ones beside the largest."""
-        known = self.reference
-        keys = [key for key in self.judged if known.values[key].role == GRADIENT]
-        sizes = {key: _largest(known.tensors[key]) for key in keys}
+    def doubtful(self) -> dict[str, Tensor]:
+        """Returns what the gradients that are further off than their size allows should be.
+
+        By the name of the value: gradients are values of `main`.
+        """
+        off = [key for key in self._gradients() if self.judged[key].wrong]
+        return {key[1]: self.reference.tensors[key] for key in off}
+
+    def gradients(self, noise: Mapping[str, float]) -> dict[str, Difference]:
+        """Returns the judgement of gradients by name.
+
+        Args:
+            noise: How far rounding takes those that are doubtful, by name.
+        """
+        sizes = {key: _largest(self.reference.tensors[key]) for key in self._gradients()}
         floor = SMALL_GRADIENT * max(sizes.values(), default=0.0)
         found: dict[str, Difference] = {}
-        for key in keys:
+        for key, size in sizes.items():
             each = self._difference(key, self.judged[key])
-            size = max(sizes[key], floor)
-            relative = each.error / size if each.error else 0.0
-            ok = each.ok or relative <= self._allowed(key)
-            found[key[1]] = replace(each, relative=relative, ok=ok)
+            if key[1] in noise:
+                allowed = self._allowed(key)
+                # The size at which what noise explains is just allowed.
+                size = max(size, min(floor, ALLOWED_NOISE * noise[key[1]] / allowed))
+                relative = each.error / size if size else math.inf
+                each = replace(each, relative=relative, ok=relative <= allowed)
+            found[key[1]] = each
         return found
+
+    def _gradients(self) -> list[Key]:
+        return [key for key in self.judged if self.reference.values[key].role == GRADIENT]
 
     def _difference(self, key: Key, judged: _Judged) -> Difference:
         kind, loc = self.reference.ops[key[1]]

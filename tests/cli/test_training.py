@@ -72,6 +72,41 @@ def test_verify_allows_gradients_that_are_nothing_but_rounding(tmp_path: Path) -
     assert done.exit_code == 0, done.output
 
 
+def test_verify_finds_what_is_wrong_with_a_tiny_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a ten millionth of the others, and still no rounding error."""
+
+    class Faint(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.faint = nn.Linear(4, 5), nn.Parameter(torch.ones(4, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.up(x) + 1e-7 * torch.tanh(x @ self.faint)
+            return found
+
+    def straight(op: Op) -> Op:
+        if op.kind != "aten.tanh_backward.default":
+            return op
+        args = (("self", op.arg("grad_output")), ("other", 0.9))
+        return replace(op, kind="aten.mul.Tensor", args=args)
+
+    torch.manual_seed(0)
+    model = Faint()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    example = (torch.ones(6, 4), torch.ones(6, 5))
+    step = autopar_compile(model, example, mesh="2", loss=nn.MSELoss(), optimizer=sgd)
+    step.save(tmp_path / "build")
+    monkeypatch.chdir(tmp_path)
+    rebuilt("wrong", straight)
+    assert autopar("verify", "build").exit_code == 0
+    done = autopar("verify", "wrong")
+    assert done.exit_code == 1
+    assert re.search(r"^  grad/faint .* DIFFERENT$", done.output, re.MULTILINE)
+    assert not re.search(r"^  grad/up.weight .* DIFFERENT$", done.output, re.MULTILINE)
+
+
 def test_verify_names_a_wrong_gradient(
     build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ def test_tensors_are_told_by_their_place(batch: Any, labels: dict[str, torch.Ten
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ((A,), "the batch has 1 tensors, the program takes 2: x, target; nothing is given for"),
+        ((A,), "the batch has 1 tensor, the program takes 2: x, target; nothing is given for"),
         ((A, B, C), "has 3 tensors, the program takes 2: x, target; nothing takes '2'"),
         ({"x": A, "tagret": B}, "nothing is given for target; nothing takes 'tagret'"),
     ],
