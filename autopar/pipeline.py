@@ -1,7 +1,7 @@
 """The order of the passes, from a model to a build folder.
 
-    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> recompute
-    -> mapping -> strip
+    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> prefetch
+    -> recompute -> mapping -> strip
 
 Passes never call one another; this is the one place that knows their order.
 """
@@ -43,7 +43,7 @@ from autopar.ir.units import parse_bytes
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
-from autopar.partition import Coalesce, Partition, Recompute
+from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ Observer = Callable[[str, Program], None]
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
 
-PASSES = ("annotate", "complete", "legalize", "partition", "coalesce", "recompute", "map", "strip")
+PASSES = (
+    *("annotate", "complete", "legalize", "partition", "coalesce", "prefetch", "recompute"),
+    *("map", "strip"),
+)
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,7 @@ def compile_program(
     passes: tuple[Pass, ...] = (
         Partition(options.cluster, planner),
         coalesce,
+        Prefetch(),
         Recompute(options.cluster, options.memory_bytes),
     )
     for each in passes:

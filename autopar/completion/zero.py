@@ -45,8 +45,9 @@ def zero2(graph: Graph, axis: str) -> None:
 def fsdp(graph: Graph, axis: str) -> None:
     """Splits parameters, gradients and the optimizer's state.
 
-    Each along its largest dimension that divides evenly, or else unevenly along its largest.
-    Dimensions that another preset splits already are taken only where there is no other.
+    Each along its first dimension that divides evenly, as its pieces lie in one stretch there, or
+    else unevenly along its largest. Dimensions that another preset splits already are taken only
+    where there is no other.
     """
     _Zero(graph, AxisPreset("fsdp", axis)).run(gradients=True, parameters=True)
 
@@ -162,13 +163,13 @@ class _Zero:
         base = self.bases[value]
         if _is_small(self.graph.values[value]) or self.axis in base.splits.places:
             return None
-        dim = self._largest(value, base)
+        dim = self._dim(value, base)
         if dim is None:
             return None
         form = split_along(self.graph, value, dim, self.axis)
         return split_further(self.graph, value, base, form, self.axis)
 
-    def _largest(self, value: int, base: Form) -> int | None:
+    def _dim(self, value: int, base: Form) -> int | None:
         mesh = self.graph.space.mesh
         shape, parts = self.graph.values[value].global_shape, mesh.axis_size(self.axis)
         busy = base.splits.items
@@ -176,7 +177,7 @@ class _Zero:
         fitting = [d for d, size in enumerate(shape) if size // taken[d] >= parts]
         free = [d for d in fitting if taken[d] == 1] or fitting
         even = [d for d in free if shape[d] % (taken[d] * parts) == 0]
-        return max(even or free, key=lambda d: (shape[d], -d)) if free else None
+        return even[0] if even else max(free, key=lambda d: (shape[d], -d), default=None)
 
 
 def _is_small(value: Value) -> bool:

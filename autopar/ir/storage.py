@@ -17,8 +17,8 @@ class Storage:
     Args:
         program: The program.
         function: The function.
-        is_separate: Whether a collective's result is in memory of its own, or in that of an
-            operand that nobody else reads.
+        is_separate: Whether a collective is started and awaited where its result is read first, and
+            that is in memory of its own, or in that of an operand that nobody else reads.
 
     Attributes:
         roots: The inputs and results, without an operand that they may be a view of, whose memory
@@ -41,6 +41,7 @@ class Storage:
         self.roots: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
         self.producers: dict[str, int] = {}
         self.last: dict[str, int] = {}
+        self._sent: dict[str, frozenset[str]] = {}
         for at, op in enumerate(function.ops):
             self._add(at, op)
         self.kept = frozenset().union(*(self.roots[name] for name in function.outputs))
@@ -57,7 +58,9 @@ class Storage:
     def _add(self, at: int, op: Op) -> None:
         self.read.update(op.operands)
         for name in op.operands:
-            self.last.update((root, at) for root in self.roots[name])
+            # An input that a collective sends is read until somebody waits for that.
+            roots = self.roots[name] | self._sent.pop(name, frozenset())
+            self.last.update((root, at) for root in roots)
         for name, operands in self._sharing(op):
             self.producers[name] = at
             found = frozenset().union(*(self.roots[each] for each in operands))
@@ -77,6 +80,8 @@ class Storage:
             ]
         if op.kind.startswith("comm."):
             shares = not self.is_separate(op)
+            if not shares:
+                self._sent[op.results[0]] = self.inputs_of(op.operands[0])
         else:
             shares = op.kind in ("call", "repeat") or may_alias(op.kind)
         return [(result, op.operands if shares else ()) for result in op.results]

@@ -169,7 +169,7 @@ class _Coalescing:
         if not self._is_reduction(op) and not self._is_sent(op):
             return False
         operand, result = self.values[op.operands[0]], self.values[op.results[0]]
-        if not _is_known(operand) or not _is_known(result):
+        if not is_known(operand) or not is_known(result):
             return False
         if op.kind == REDUCE_SCATTER and not self._is_even(op, operand, result):
             return False
@@ -269,7 +269,8 @@ def _axes(op: Op) -> tuple[str, ...]:
     return tuple(map(str, axes))
 
 
-def _is_known(value: Value) -> bool:
+def is_known(value: Value) -> bool:
+    """Returns whether a value has the same shape on all ranks."""
     return all(isinstance(size, int) for size in value.shape)
 
 

@@ -47,8 +47,14 @@ def all_reduce(x: Tensor, monoid: str, group: Group) -> Tensor:
 
 
 def can_start(kind: str, monoid: object, dtype: torch.dtype, group: Group) -> bool:
-    """Returns whether a collective is a sum that `start_sum` may start and `wait` wait for."""
-    return kind == "comm.all_reduce" and group.size > 1 and monoid == "sum" and dtype in _PLAIN
+    """Returns whether a collective may run beside what is computed until its result is read.
+
+    `start_sum`, `start_gather` and `start_scatter` start it; `end_sum`, `end_gather` and
+    `end_scatter` wait for it.
+    """
+    if group.size == 1 or kind == "comm.all_gather":
+        return group.size > 1
+    return kind in ("comm.all_reduce", "comm.reduce_scatter") and _summable(monoid, dtype)
 
 
 def start_sum(x: Tensor, group: Group, free: bool) -> Tensor:
@@ -61,7 +67,7 @@ def start_sum(x: Tensor, group: Group, free: bool) -> Tensor:
     """
     ops = torch.ops._c10d_functional
     if _is_short(x, group):
-        return _start_gather(x.unsqueeze(0), group)
+        return _sent_to_all(x.unsqueeze(0), group)
     # torch.compile decides for itself what is written where.
     if free and not torch.compiler.is_compiling():
         return ops.all_reduce_(x.contiguous(), "sum", group.tag)  # type: ignore[no-any-return]
@@ -77,32 +83,70 @@ def end_sum(pending: Tensor, ndim: int, group: Group) -> Tensor:
 def all_gather(x: Tensor, dim: int, size: int, group: Group) -> Tensor:
     """Returns the members' blocks of `dim`, whose global size is `size`, one after another."""
     dim %= x.ndim
-    block = block_size(size, group.size)
     shape = list(x.shape)
     shape[dim] = size
     if group.size == 1 or _product(shape) == 0:
         return x.new_empty(shape) if group.size > 1 else x
-    rows = _gather_rows(_padded(carried(x.movedim(dim, 0)), block), group)
-    return restored(rows[:size], x.dtype).movedim(0, dim).contiguous()
+    return end_gather(start_gather(x, dim, size, group), dim, size, x.dtype, group)
+
+
+def start_gather(x: Tensor, dim: int, size: int, group: Group) -> Tensor:
+    """Starts an `all_gather`, whose result isn't empty, for `end_gather` to wait for."""
+    block = block_size(size, group.size)
+    return _sent_to_all(_padded(carried(x.movedim(dim, 0)), block), group)
+
+
+def end_gather(pending: Tensor, dim: int, size: int, dtype: torch.dtype, group: Group) -> Tensor:
+    """Returns the result of an `all_gather` of elements of `dtype` when it is there."""
+    rows = wait(pending)
+    if not _is_sorted(group):
+        chunks = rows.reshape(group.size, -1, *rows.shape[1:]).unbind(0)
+        rows = torch.cat([chunks[at] for at in group.order])
+    return restored(rows[:size], dtype).movedim(0, dim).contiguous()
 
 
 def reduce_scatter(x: Tensor, dim: int, monoid: str, group: Group) -> Tensor:
     """Returns the rank's block of `dim` of the reduction of the members' tensors."""
     dim %= x.ndim
     size = x.shape[dim]
-    block = block_size(size, group.size)
-    start, length = blocks(size, group.size)[group.position]
     if group.size == 1 or x.numel() == 0:
-        return x.narrow(dim, start, length).contiguous()
-    if group.backend != "nccl" or not _summable(monoid, x.dtype):
-        pieces = [x.narrow(dim, *extent) for extent in blocks(size, group.size)]
-        shapes = [tuple(pieces[group.position].shape)] * group.size
-        return reduce_tensors(monoid, _exchanged(_in_rank_order(pieces, group), shapes, group))
+        return x.narrow(dim, *blocks(size, group.size)[group.position]).contiguous()
+    if _summable(monoid, x.dtype):
+        return end_scatter(start_scatter(x, dim, group), dim, tuple(x.shape), group)
+    pieces = [x.narrow(dim, *extent) for extent in blocks(size, group.size)]
+    shapes = [tuple(pieces[group.position].shape)] * group.size
+    return reduce_tensors(monoid, _exchanged(_in_rank_order(pieces, group), shapes, group))
+
+
+def start_scatter(x: Tensor, dim: int, group: Group) -> Tensor:
+    """Starts a `reduce_scatter` of a sum of tensors that aren't empty, for `end_scatter`.
+
+    Gloo's reduces everything, so blocks are sent to who reduces them.
+    """
+    ops = torch.ops._c10d_functional
+    extents = blocks(x.shape[dim], group.size)
+    if group.backend != "nccl":
+        pieces = [x.narrow(dim, *extent).flatten() for extent in _in_rank_order(extents, group)]
+        sends = [piece.numel() for piece in pieces]
+        # Blocks of rows follow one another already.
+        whole = x.flatten() if dim == 0 and _is_sorted(group) else torch.cat(pieces)
+        mine = [sends[group.order[group.position]]] * group.size
+        return ops.all_to_all_single(whole, mine, sends, group.tag)  # type: ignore[no-any-return]
+    block = block_size(x.shape[dim], group.size)
     rows = _padded(x.movedim(dim, 0), block * group.size)
     rows = _by_rank(rows.reshape(group.size, block, *rows.shape[1:]), group).flatten(0, 1)
-    ops = torch.ops._c10d_functional
-    mine = wait(ops.reduce_scatter_tensor(rows.contiguous(), monoid, group.size, group.tag))
-    return mine[:length].movedim(0, dim).contiguous()
+    return ops.reduce_scatter_tensor(rows.contiguous(), "sum", group.size, group.tag)  # type: ignore[no-any-return]
+
+
+def end_scatter(pending: Tensor, dim: int, shape: Sequence[int], group: Group) -> Tensor:
+    """Returns the result of a `reduce_scatter` of tensors of a shape when it is there."""
+    length = blocks(shape[dim], group.size)[group.position][1]
+    arrived = wait(pending)
+    if group.backend == "nccl":
+        return arrived[:length].movedim(0, dim).contiguous()
+    piece = [*shape]
+    piece[dim] = length
+    return _reduced(arrived.reshape(group.size, *piece), "sum", group)
 
 
 def all_to_all(
@@ -327,7 +371,7 @@ def _is_short(x: Tensor, group: Group) -> bool:
 
 def _native(x: Tensor, monoid: str, group: Group) -> Tensor:
     if _is_short(x, group):
-        return _reduced(wait(_start_gather(x.unsqueeze(0), group)), monoid, group)
+        return _reduced(wait(_sent_to_all(x.unsqueeze(0), group)), monoid, group)
     ops = torch.ops._c10d_functional
     return wait(ops.all_reduce(x.contiguous(), _NATIVE_NAMES[monoid], group.tag))
 
@@ -366,16 +410,7 @@ def restored(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.contiguous().view(dtype)
 
 
-def _gather_rows(x: Tensor, group: Group) -> Tensor:
-    """Returns the members' tensors, of one shape, along dimension 0 in the order of the blocks."""
-    gathered = wait(_start_gather(x, group))
-    if _is_sorted(group):
-        return gathered
-    chunks = gathered.reshape(group.size, *x.shape).unbind(0)
-    return torch.cat([chunks[at] for at in group.order])
-
-
-def _start_gather(x: Tensor, group: Group) -> Tensor:
+def _sent_to_all(x: Tensor, group: Group) -> Tensor:
     """Starts to gather the members' tensors along dimension 0, in the backend's order."""
     ops = torch.ops._c10d_functional
     return ops.all_gather_into_tensor(  # type: ignore[no-any-return]
@@ -428,3 +463,7 @@ def _product(sizes: Sequence[int]) -> int:
 def wait(pending: Tensor) -> Tensor:
     """Returns a collective's result when it is there."""
     return torch.ops._c10d_functional.wait_tensor(pending)  # type: ignore[no-any-return]
+
+
+ENDS: frozenset[Callable[..., Tensor]] = frozenset((end_sum, end_gather, end_scatter))
+"""What waits for a collective that was started."""

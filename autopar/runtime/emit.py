@@ -13,19 +13,28 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.joining import runs
 from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.ir.storage import Storage
 from autopar.ir.updates import Mutation, Writes, plan_writes
-from autopar.runtime.communication import COLLECTIVES, can_start, end_sum, start_sum
+from autopar.runtime.communication import (
+    COLLECTIVES,
+    can_start,
+    end_gather,
+    end_scatter,
+    end_sum,
+    start_gather,
+    start_scatter,
+    start_sum,
+)
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
 from autopar.runtime.joining import joined
@@ -98,10 +107,18 @@ class _Emitter:
         else:
             for at, op in enumerate(function.ops):
                 body.add(at, op)
-        for name in tuple(body.started):  # a sum that nobody reads ends before its memory is freed
+        for name in tuple(body.started):  # what nobody reads ends before its memory is freed
             body.node(name)
         body.graph.output(tuple(map(body.node, function.outputs)))
         return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
+
+
+class _Started(NamedTuple):
+    """A collective under way: its op, what ends it, and what that takes besides what is pending."""
+
+    op: Op
+    end: Callable[..., Tensor]
+    rest: tuple[Any, ...]
 
 
 class _Body:
@@ -114,15 +131,16 @@ class _Body:
         self.nodes: dict[str, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
+        self.awaited = frozenset(name for op in function.ops for name in op.operands)
         self.storage = Storage(emitter.program, function, self._can_start)
-        self.started: dict[str, Op] = {}
+        self.started: dict[str, _Started] = {}
 
     def node(self, name: str) -> fx.Node:
-        """Returns the node that holds a value, which is read now: a started sum is awaited."""
+        """Returns the node that holds a value, which is read now: what was started is awaited."""
         if name in self.started:
-            op, pending = self.started.pop(name), self.nodes[name]
-            args = (pending, len(self.function.values[name].shape), self._group(op))
-            self.bind(name, self._node(op, "call_function", end_sum, args), op)
+            op, end, rest = self.started.pop(name)
+            args = (self.nodes[name], *rest)
+            self.bind(name, self._node(op, "call_function", end, args), op)
         return self.nodes[name]
 
     def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
@@ -224,21 +242,45 @@ class _Body:
         given = {name: self._value(arg) for name, arg in op.args if name not in ("self", "group")}
         tensor, (name,) = self._value(op.arg("self")), op.results
         if self._can_start(op):
-            free = self.storage.is_dead(op.operands[0], at)
-            node = self._node(op, "call_function", start_sum, (tensor, group, free))
-            self.nodes[name], self.started[name] = node, op
+            self._start(at, op, tensor, group)
         else:
             kwargs = {**given, "group": group}
             self.bind(name, self._node(op, "call_function", function, (tensor,), kwargs), op)
+
+    def _start(self, at: int, op: Op, tensor: fx.Node, group: Group) -> None:
+        """Adds the start of a collective, which ends where its result is read first.
+
+        What is scattered takes the memory of whole gradients: one at a time is under way.
+        """
+        (operand,), (name,) = op.operands, op.results
+        value, dim, size = self.function.values[operand], op.arg("dim"), op.arg("size")
+        args: tuple[Any, ...]
+        rest: tuple[Any, ...]
+        if op.kind == "comm.all_gather":
+            start, args = start_gather, (tensor, dim, size, group)
+            end, rest = end_gather, (dim, size, TORCH_DTYPES[value.dtype], group)
+        elif op.kind == "comm.reduce_scatter":
+            for other in [n for n, each in self.started.items() if each.end is end_scatter]:
+                self.node(other)
+            start, args = start_scatter, (tensor, dim, group)
+            end, rest = end_scatter, (dim, value.shape, group)
+        else:
+            start, args = start_sum, (tensor, group, self.storage.is_dead(operand, at))
+            end, rest = end_sum, (len(value.shape), group)
+        self.nodes[name] = self._node(op, "call_function", start, args)
+        self.started[name] = _Started(op, end, rest)
 
     def _group(self, op: Op) -> Group | None:
         return self.emitter.groups.get(str(op.arg("group")))
 
     def _can_start(self, op: Op) -> bool:
-        """Whether an op is a sum that runs beside others."""
+        """Whether an op is a collective that runs beside others."""
         group = self._group(op)
         value = self.function.values[op.results[0]]
         if group is None or 0 in value.shape:
+            return False
+        # A sum takes a copy of what isn't free; what others send must stay until it is awaited.
+        if op.kind != "comm.all_reduce" and value.name not in self.awaited:
             return False
         return can_start(op.kind, op.arg("monoid"), TORCH_DTYPES[value.dtype], group)
 

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Value
-from autopar.runtime.communication import end_sum
+from autopar.runtime.communication import ENDS
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.kernels import IR_DTYPES
 
@@ -97,7 +97,7 @@ def _run(
             return (yield from _repeat(callee, args, trace, within))
         assert isinstance(callee, Call)
         return (yield from step(callee.body, args, trace, within))
-    if node.target is end_sum:
+    if node.target in ENDS:
         return args[0]
     if op.kind.startswith("comm."):
         return (yield Request(op, args[0]))

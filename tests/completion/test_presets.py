@@ -115,7 +115,7 @@ def test_a_bias_needs_no_special_case() -> None:
 def test_fsdp_splits_parameters_and_the_batch() -> None:
     pins = preset(encoder(1), "8", "fsdp")
     assert pins["ids"] == "[8@d0, 128]"
-    assert pins["layer.0.up.weight"] == "[384, 1536@d0]"
+    assert pins["layer.0.up.weight"] == "[384@d0, 1536]"
     assert pins["layer.0.down.weight"] == "[1536@d0, 384]"
     assert "layer.0.up.bias" not in pins
     assert preset(encoder(1), "7", "fsdp")["layer.0.up.weight"] == "[384, 1536@d0]"

@@ -1,6 +1,8 @@
-"""Sums run until they are read, and over an operand that nobody else reads."""
+"""Collectives run until they are read, and sums over an operand that nobody else reads."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -10,6 +12,7 @@ from autopar.runtime.communication import start_sum
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
 from autopar.runtime.stepper import step
+from autopar.ir.storage import Storage
 
 PROGRAM = """
 program executable
@@ -71,3 +74,40 @@ def test_the_virtual_mesh_sees_each_sum_once() -> None:
     torch.testing.assert_close(u, 2 * x)
     torch.testing.assert_close(s, -2 * x)
     torch.testing.assert_close(f.flatten(), -2 * (3 * x.exp() - 2 * x).exp())
+
+
+MOVES = """
+program executable
+
+func main {
+  input %x: f32[2]
+  input %y: f32[2, 4]
+  %g: f32[4] = comm.all_gather(self=%x, dim=0, size=4, group="all")
+  %a: f32[2, 4] = aten.neg.default(self=%y)
+  %s: f32[2, 2] = comm.reduce_scatter(self=%a, dim=1, monoid="sum", group="all")
+  %b: f32[2, 4] = aten.exp.default(self=%y)
+  %t: f32[2, 2] = comm.reduce_scatter(self=%b, dim=1, monoid="sum", group="all")
+  %h: f32[4] = aten.exp.default(self=%g)
+  %u: f32[2, 2] = aten.add.Tensor(self=%s, other=%t)
+  %w: f32[4] = comm.all_gather(self=%x, dim=0, size=4, group="all")
+  return %h, %u, %w
+}
+"""
+
+
+def test_gathers_and_scatters_run_until_they_are_read() -> None:
+    """Of scatters one at a time; what only the caller reads can't wait for anybody."""
+    found = emit(parse_program(MOVES), {"all": GROUP})
+    targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
+    words = [getattr(target, "_opname", None) or target.__name__ for target in targets]
+    assert words == [
+        *("start_gather", "neg", "start_scatter", "exp", "end_scatter", "start_scatter"),
+        *("end_gather", "exp", "end_scatter", "add", "all_gather"),
+    ]
+
+
+def test_what_is_sent_is_read_until_somebody_waits() -> None:
+    """So it isn't overwritten before: %x may be sent until %h is computed, by op 5."""
+    program = parse_program(MOVES)
+    without = replace(program.main, ops=program.main.ops[:-1], outputs=("h", "u"))
+    assert Storage(program, without, lambda op: op.results == ("g",)).last["x"] == 5

@@ -1,0 +1,108 @@
+"""Prefetches what is gathered: an all_gather starts before its result is needed.
+
+The emitter starts a collective where the program has it and waits where its result is read first.
+So a gather moves to where its operand is known, past what others of the same phase compute. As it
+takes memory from there on, no more is under way, or there and not read yet, than the largest of
+the gathered tensors takes, nor more than a bucket of `Coalesce`; but the next one always is, as in
+FullyShardedDataParallel (Zhao et al., *PyTorch FSDP*, 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from autopar.ir.program import Function, Op, Program
+from autopar.partition.coalesce import BUCKET_BYTES, is_known
+
+ALL_GATHER = "comm.all_gather"
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """Moves the gathers of a partitioned program ahead.
+
+    Attributes:
+        ahead_bytes: Bytes of gathered tensors that may wait for their readers at most.
+    """
+
+    name: ClassVar[str] = "prefetch"
+    ahead_bytes: int = BUCKET_BYTES
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the program with its gathers ahead of their readers."""
+        functions = {
+            name: _Prefetching(function, self.ahead_bytes).run()
+            for name, function in program.functions.items()
+        }
+        return replace(program, functions=functions)
+
+
+class _Prefetching:
+    """Rewrites one function; ops by their former position."""
+
+    def __init__(self, function: Function, ahead_bytes: int) -> None:
+        self.function = function
+        self.gathers = [at for at, op in enumerate(function.ops) if self._is_gather(op)]
+        largest = max((self._nbytes(at) for at in self.gathers), default=0)
+        self.room = min(ahead_bytes, largest)
+        self.readers = _first_readers(function.ops)
+        self.ahead: list[tuple[int, int]] = []
+
+    def run(self) -> Function:
+        ops = self.function.ops
+        before: dict[int, list[Op]] = {}
+        earliest = _earliest(self.function)
+        for at in self.gathers:
+            before.setdefault(self._start(at, earliest[at]), []).append(ops[at])
+            read = self.readers.get(ops[at].results[0], len(ops))
+            insort(self.ahead, (read, self._nbytes(at)))
+        moved = frozenset(self.gathers)
+        found: list[Op] = []
+        for at, op in enumerate(ops):
+            found.extend(before.get(at, ()))
+            if at not in moved:
+                found.append(op)
+        return replace(self.function, ops=tuple(found))
+
+    def _start(self, at: int, earliest: int) -> int:
+        """Returns the op before which a gather starts, given the gathers that moved before it."""
+        held = self._nbytes(at)
+        for read, nbytes in reversed(self.ahead):
+            held += nbytes
+            if read <= earliest or held > self.room:
+                return min(at, max(earliest, read))
+        return earliest
+
+    def _is_gather(self, op: Op) -> bool:
+        return op.kind == ALL_GATHER and is_known(self.function.values[op.results[0]])
+
+    def _nbytes(self, at: int) -> int:
+        value = self.function.values[self.function.ops[at].results[0]]
+        return math.prod(value.global_shape) * value.itemsize
+
+
+def _earliest(function: Function) -> list[int]:
+    """Returns the place before which each op's operands aren't known, or its phase hasn't begun."""
+    known: dict[str, int] = {}
+    found: list[int] = []
+    begin, lifetime = 0, None
+    for at, op in enumerate(function.ops):
+        if (op.phase, op.microbatch) != lifetime:
+            begin, lifetime = at, (op.phase, op.microbatch)
+        found.append(max((known.get(name, 0) for name in op.operands), default=begin))
+        found[-1] = max(found[-1], begin)
+        known.update(dict.fromkeys(op.results, at + 1))
+    return found
+
+
+def _first_readers(ops: Sequence[Op]) -> dict[str, int]:
+    """Returns the first op that reads each value."""
+    found: dict[str, int] = {}
+    for at, op in enumerate(ops):
+        for name in op.operands:
+            found.setdefault(name, at)
+    return found
