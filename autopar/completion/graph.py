@@ -136,6 +136,13 @@ class Graph:
                     if axis not in self.kept.get(result, ()):
                         self.keep(result, axis)
 
+    def settle(self, node: Node, axis: str, splits: Splits) -> None:
+        """Settles that an op is split along an axis as in these splits, besides what is settled."""
+        known = self.settled.get(node.index, self.space.table.none)
+        merged = self.space.table.merged(known, axis, splits)
+        if merged is not None:
+            self.settled[node.index] = merged
+
     def lent(self, node: Node, value: int, form: Form) -> Form:
         """Returns the form of a value as far as an op may take splits from it."""
         axes = self.kept.get(value)

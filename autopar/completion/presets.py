@@ -26,6 +26,7 @@ from autopar.completion.expert import expert
 from autopar.completion.graph import Graph
 from autopar.completion.pinning import extend, pin, split_batch
 from autopar.completion.sequence import context, sequence
+from autopar.completion.settle import settle_batch
 from autopar.completion.space import Space
 from autopar.completion.strategy import AxisPreset, parse_strategy
 from autopar.completion.tensor import split_weights
@@ -85,6 +86,7 @@ def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
     # last ones take what is left, as a dimension that they share costs more to gather.
     for item in sorted(active, key=lambda item: LATE.get(item.preset, 0)):
         PRESET_FUNCTIONS[item.preset](graph, item.axis)
+    settle_batch(graph, [item.axis for item in active if item.preset in ("data", *KEPT_SPLIT)])
     return chosen
 
 

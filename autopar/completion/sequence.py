@@ -63,8 +63,7 @@ def sequence(graph: Graph, axis: str) -> None:
     blocks = Spread(graph)
     for node, choice in zip(graph.nodes, blocks.choices, strict=True):
         if axis in choice.splits.places:
-            place, dim = choice.splits.places[axis]
-            graph.settled[node.index] = graph.space.table.of({place: dim})
+            graph.settle(node, axis, choice.splits)
         elif node.op.phase == "forward":
             _split_results(graph, node.results, blocks.forms, places, preset)
 

@@ -32,9 +32,16 @@ class Spread:
         value_source: Per value, the op from which each axis came.
     """
 
-    def __init__(self, graph: Graph, *, together: bool = False) -> None:
-        """Runs the rounds; with `together`, parameters spread from the first one on."""
+    def __init__(self, graph: Graph, *, together: bool = False, anyway: bool = False) -> None:
+        """Runs the rounds.
+
+        Args:
+            graph: With pins.
+            together: Whether parameters spread from the first round on.
+            anyway: Whether ops take splits over for which they need another body, at any cost.
+        """
         self.graph = graph
+        self.anyway = anyway
         self.space = graph.space
         self.forms: list[Form] = [
             pin if pin is not None else graph.replicated(at) for at, pin in enumerate(graph.pins)
@@ -126,7 +133,7 @@ class Spread:
             return None
         if len(fitting) == 1 and self._is_plain(node, current, *fitting[0]):
             return fitting[0]
-        if any(not self._is_plain(node, current, *found) for found in fitting):
+        if not (self.anyway or all(self._is_plain(node, current, *found) for found in fitting)):
             fitting.append((current, -1))
         best = min(fitting, key=lambda found: self._seconds(node, found[0], axis))
         return best if best[1] >= 0 else None

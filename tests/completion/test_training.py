@@ -220,6 +220,36 @@ def test_data_parallel_processes_reduce_each_gradient_once() -> None:
     assert moved("sgd", "a=2", "ddp", "all_reduce") == parameter_bytes("sgd") + 4
 
 
+@cache
+def network(microbatches: int) -> Captured:
+    """Returns a training step of a network whose weights are larger than its activations."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+    loss: Loss = squares  # type: ignore[assignment]
+    return training(module, loss, {"x": torch.randn(16, 64)}, Step(microbatches=microbatches))
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("mesh", ["a=2", "a=8"])
+def test_data_parallel_processes_gather_nothing_however_small_the_batch(
+    microbatches: int, mesh: str
+) -> None:
+    """Though on slow links gathering the batch would take less time than reducing gradients."""
+    captured = network(microbatches)
+    done = compiled(captured, mesh, "ddp")
+    moves = collectives(done)
+    assert {one.kind for one in moves} == {"all_reduce"}
+    gradients = sum(4 * tensor.numel() for tensor in captured.weights.values())
+    assert gradients < sum(one.bytes for one in moves) <= gradients + 4 * microbatches
+    check(captured, done, 1e-5)
+
+
+def test_what_the_user_splits_along_the_axis_of_the_batch_is_decided_by_cost() -> None:
+    done = compiled(network(1), "a=2", "ddp", "0.weight=[a,-1]", "2.weight=[-1,a]")
+    assert not any(one.bytes >= 4 * 64 * 512 for one in collectives(done))
+    check(network(1), done, 1e-5)
+
+
 @pytest.mark.parametrize(("preset", "gathers"), [("zero1", 1), ("zero2", 1), ("fsdp", 2)])
 def test_what_is_kept_split_is_scattered_once_and_gathered(preset: str, gathers: int) -> None:
     """Vectors are small enough to stay whole; positions aren't read in the backward pass."""

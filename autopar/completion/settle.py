@@ -1,0 +1,60 @@
+"""Settle: what data-parallel processes compute is settled, however small the batch is.
+
+Gathering a small batch may be predicted to take less time than reducing a gradient. But whoever
+asks for data parallelism is to get it: every op that the batch reaches is computed for a part of
+the batch, so that gradients are reduced and activations stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.completion.batch import batch_inputs
+from autopar.completion.graph import Graph
+from autopar.completion.space import Form
+from autopar.completion.spread import Spread
+
+
+def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
+    """Settles how ops that the batch reaches are split along axes that split the batch.
+
+    An axis along which the user pinned something else decides by cost, as without presets.
+    """
+    alone = _batch_alone(graph, axes)
+    free = [axis for axis in axes if not _is_contested(graph, axis, alone.forms)]
+    for node, choice in zip(graph.nodes, alone.choices, strict=True):
+        if node.op.phase != "update":
+            for axis in free:
+                if axis in choice.splits.places:
+                    graph.settle(node, axis, choice.splits)
+
+
+def _batch_alone(graph: Graph, axes: Sequence[str]) -> Spread:
+    """Returns how the batch would spread if nothing else were split."""
+    pins, settled = graph.pins, graph.settled
+    graph.pins, graph.settled = [None] * len(pins), {}
+    for value in batch_inputs(graph):
+        form = pins[value]
+        if form is not None:
+            graph.pins[value] = _along(graph, value, form, axes)
+    spread = Spread(graph, anyway=True)
+    graph.pins, graph.settled = pins, settled
+    return spread
+
+
+def _along(graph: Graph, value: int, form: Form, axes: Sequence[str]) -> Form:
+    splits = form.splits
+    for axis in tuple(splits.places):
+        if axis not in axes:
+            splits = graph.space.table.without(splits, axis)
+    return graph.space.of_splits(splits, graph.values[value].global_shape)
+
+
+def _is_contested(graph: Graph, axis: str, batch: Sequence[Form]) -> bool:
+    """Whether the user split something along an axis that isn't the batch."""
+    for value in graph.annotated:
+        pin = graph.pins[value]
+        place = pin.splits.places.get(axis) if pin is not None else None
+        if place is not None and batch[value].splits.places.get(axis) != place:
+            return True
+    return False
