@@ -63,12 +63,17 @@ _RENAMED: Mapping[str, str] = {
     "aten._reshape_alias.default": "aten.view.default",
     "aten.empty_strided.default": "aten.empty.memory_format",
     "aten.empty_permuted.default": "aten.empty.memory_format",
-    "aten.new_empty_strided.default": "aten.new_empty.default",
+    "aten.new_empty_strided.default": "aten.empty.memory_format",
+    "aten.new_empty.default": "aten.empty.memory_format",
+    "aten.new_zeros.default": "aten.zeros.default",
+    "aten.new_ones.default": "aten.ones.default",
+    "aten.new_full.default": "aten.full.default",
     "aten._efficientzerotensor.default": "aten.zeros.default",
     # A mark that stays (see `autopar.frontend.marks`).
     MARK_OP: "aten.alias.default",
 }
-"""Ops that differ in aliasing or strides only, and the ones that stand for them."""
+"""Ops that differ in aliasing or strides only, or don't read what they are given, and the ones that
+stand for them."""
 
 _RENAMED_ARGUMENTS: Mapping[str, str | None] = {
     "aten.reshape.default.shape": "size",
@@ -76,6 +81,8 @@ _RENAMED_ARGUMENTS: Mapping[str, str | None] = {
     "aten.empty_strided.default.stride": None,
     "aten.empty_permuted.default.physical_layout": None,
     "aten.new_empty_strided.default.stride": None,
+    **{f"aten.new_{name}.default.self": None for name in ("empty", "zeros", "ones", "full")},
+    "aten.new_empty_strided.default.self": None,
     f"{MARK_OP}.x": "self",
     f"{MARK_OP}.spec": None,
 }
@@ -416,6 +423,8 @@ class _Lowerer:
                 args.append((name, self.values[names[0]].shape))
             else:
                 args.append((name, self._arg(value, f"{loc}: argument {key} of {kind}")))
+        if kind.startswith("aten.new_") and not any(name == "dtype" for name, _ in args):
+            args.append(("dtype", DType(self.values[names[0]].dtype)))
         return Op(renamed, tuple(args), names, loc=loc)
 
     def _arg(self, value: Any, where: str) -> Arg:

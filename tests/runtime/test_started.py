@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from autopar.ir.storage import Storage
 from autopar.ir.text import parse_program
 from autopar.runtime.communication import start_sum
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
 from autopar.runtime.stepper import step
-from autopar.ir.storage import Storage
 
 PROGRAM = """
 program executable
