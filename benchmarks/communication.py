@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -150,6 +151,10 @@ def _step(
     return capture(model, batch, Recipe(loss=loss, optimizer=made)).program
 
 
+LIMIT = 1.0002
+"""The most output bytes, in parts of the ideal's."""
+
+
 @dataclass(frozen=True)
 class Moved:
     """What a device's program moves, in bytes.
@@ -260,7 +265,6 @@ class Case:
         mesh, strategy: For what, and how.
         ideal: What a hand-written program would move.
         pins: In place of presets.
-        limit: The most output bytes, in parts of the ideal's.
         note: What others move.
     """
 
@@ -270,7 +274,6 @@ class Case:
     strategy: str
     ideal: Moved
     pins: tuple[str, ...] = ()
-    limit: float = 1.0002
     note: str = ""
 
 
@@ -373,20 +376,19 @@ def cases(layers: int) -> list[Case]:
         Case("pins, fused qkv", fused, both, "none", pinned, (*PINS, *FUSED), note="XLA 780.7 MB"),
         Case(megatron, plain, both, megatron, pinned),
         Case(f"{megatron}, fused", fused, both, megatron, pinned),
-        Case("+ sequence:tp", plain, both, sequence, ideals.sequence(), limit=1.01),
-        # Some gradients are reduced in three steps, as fast on the wire, with more results.
-        Case(context, plain, "dp=2,cp=4", context, ideals.context(), limit=1.07),
+        Case("+ sequence:tp", plain, both, sequence, ideals.sequence()),
+        Case(context, plain, "dp=2,cp=4", context, ideals.context()),
         Case("ddp", plain, "8", "ddp", ideals.ddp(8)),
         Case("zero1, AdamW", adamw, "8", "zero1", ideals.zero(8, 1)),
         Case("zero2", plain, "8", "zero2", ideals.zero(8, 1)),
-        Case("fsdp", plain, "8", "fsdp", ideals.zero(8, 2), limit=1.05),
-        Case("fsdp, AdamW", adamw, "8", "fsdp", ideals.zero(8, 2), limit=1.05),
+        Case("fsdp", plain, "8", "fsdp", ideals.zero(8, 2)),
+        Case("fsdp, AdamW", adamw, "8", "fsdp", ideals.zero(8, 2)),
         Case("MLP, pins", mlp_step, both, "none", mlp, MLP_PINS, note="XLA 8.528 MB"),
     ]
 
 
-def main() -> None:
-    """Measure and print."""
+def main() -> int:
+    """Measure and print; returns 1 if something moves more than it may."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -395,13 +397,17 @@ def main() -> None:
     print(
         f"{'MB per device':26}  {'output':>8} {'ideal':>8} {'wire':>8} {'ideal':>8} {'gathered':>8}"
     )
+    worst = 0.0
     for case in cases(layers):
         found = measure(case.program(), case.mesh, case.strategy, case.pins)
         columns = (found.output, case.ideal.output, found.wire, case.ideal.wire, found.gathered)
         numbers = " ".join(f"{nbytes / 1e6:8.2f}" for nbytes in columns)
-        verdict = "" if found.output <= case.limit * case.ideal.output else "  MORE THAN ALLOWED"
+        ratio = found.output / case.ideal.output
+        verdict = "" if ratio <= LIMIT else "  MORE THAN ALLOWED"
         print(f"{case.title:26}  {numbers}  {found.collectives} collectives {case.note}{verdict}")
+        worst = max(worst, ratio)
+    return int(worst > LIMIT)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

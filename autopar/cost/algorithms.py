@@ -11,7 +11,7 @@ With p members, N bytes, the links' alpha and beta, and lg the logarithm to base
     all_gather,             doubling: lg(p) alpha + N (p-1)/p beta    (p-1) alpha + N (p-1)/p beta
     reduce_scatter
     all_reduce              tree: lg(p) (alpha + N beta)              twice that
-                            halving and doubling: twice the above
+                            halving and doubling: twice the above, but one alpha less
     all_to_all              direct: (p-1) (alpha + N/p beta)          (p-1) (alpha + N/4 beta)
                             bruck: lg(p) (alpha + N/2 beta)
     broadcast               tree: lg(p) (alpha + N beta)              (p-1) alpha + N beta
@@ -37,14 +37,19 @@ def _gather_ways(link: LinkLevel, count: int, nbytes: float) -> Ways:
 
 
 def _all_reduce_ways(link: LinkLevel, count: int, nbytes: float) -> Ways:
-    """All_reduce: recursive doubling of whole tensors, or reduce_scatter and all_gather."""
+    """All_reduce: recursive doubling of whole tensors, or reduce_scatter and all_gather.
+
+    The last step of halving and the first of doubling are between the same pairs, which exchange
+    what is left at once. So reducing over all members takes no longer than over some of them after
+    the others.
+    """
     alpha, beta = link.alpha_seconds, link.beta_seconds_per_byte
     moved = nbytes * (count - 1) / count * beta
     if link.topology == "ring":
         return ((2 * ((count - 1) * alpha + moved), "ring"),)
     return (
         (_lg(count) * (alpha + nbytes * beta), "tree"),
-        (2 * (_lg(count) * alpha + moved), "halving and doubling"),
+        ((2 * _lg(count) - 1) * alpha + 2 * moved, "halving and doubling"),
     )
 
 

@@ -320,7 +320,7 @@ def _reducer(monoid: str, dtype: torch.dtype) -> Callable[[Tensor, str, Group], 
     return _reduce_ordered if ordered else _reduce_wide
 
 
-def _summable(monoid: str, dtype: torch.dtype) -> bool:
+def _summable(monoid: object, dtype: torch.dtype) -> bool:
     return monoid == "sum" and dtype in _PLAIN
 
 

@@ -254,6 +254,8 @@ class _Body:
         """
         (operand,), (name,) = op.operands, op.results
         value, dim, size = self.function.values[operand], op.arg("dim"), op.arg("size")
+        start: Callable[..., Tensor]
+        end: Callable[..., Tensor]
         args: tuple[Any, ...]
         rest: tuple[Any, ...]
         if op.kind == "comm.all_gather":
