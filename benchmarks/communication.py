@@ -180,8 +180,10 @@ WIRE: Mapping[str, Callable[[int], float]] = {
     "all_gather": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: n - 1,
+    "redistribute": lambda n: 1,
+    "permute": lambda n: 1,
 }
-"""What a device sends in a ring of n, in parts of the result."""
+"""What a device sends in a ring of n, in parts of the result; at most, of pieces that move."""
 
 
 def collective(kind: str, nbytes: float, processes: int, count: int = 1) -> Moved:

@@ -61,11 +61,25 @@ def sequence(graph: Graph, axis: str) -> None:
         )
     places = _places(graph, begins)
     blocks = Spread(graph)
+    activations = _activations(graph)
     for node, choice in zip(graph.nodes, blocks.choices, strict=True):
         if axis in choice.splits.places:
             graph.settle(node, axis, choice.splits)
         elif node.op.phase == "forward":
-            _split_results(graph, node.results, blocks.forms, places, preset)
+            results = [value for value in node.results if value in activations]
+            _split_results(graph, results, blocks.forms, places, preset)
+
+
+def _activations(graph: Graph) -> frozenset[int]:
+    """Returns what depends on both the inputs and a parameter.
+
+    What doesn't, as a mask, is as long as a sequence too, but read whole within blocks.
+    """
+    found = {at for at, value in enumerate(graph.values) if value.role == "parameter"}
+    for node in graph.nodes:
+        if not found.isdisjoint(node.operands):
+            found.update(node.results)
+    return frozenset(value for value in found if not graph.steady[value])
 
 
 def _split_results(

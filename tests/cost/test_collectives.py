@@ -66,9 +66,22 @@ def test_one_level() -> None:
 def test_small_tensors_take_the_tree_and_large_ones_the_ring() -> None:
     one = model(4)
     assert one.all_reduce(100, ["x"]) == pytest.approx(2 * (1 + 1.0))
-    assert one.all_reduce(4000, ["x"]) == pytest.approx(2 * (2 * 1.0 + 3000 * 0.01))
+    assert one.all_reduce(4000, ["x"]) == pytest.approx(2 * (2 * 1.0 + 3000 * 0.01) - 1.0)
     assert one.broadcast(100, ["x"]) == pytest.approx(2 * (1 + 1.0))
     assert one.broadcast(4000, ["x"]) == pytest.approx(2 * (2 * 1.0 + 3000 * 0.01))
+
+
+@pytest.mark.parametrize("nbytes", [100, 4000, 400000])
+@pytest.mark.parametrize(("first", "second"), [("x", "y"), ("y", "x")])
+def test_reducing_over_two_axes_takes_no_longer_than_in_steps(
+    nbytes: int, first: str, second: str
+) -> None:
+    """Scattering over one, reducing the pieces over the other, gathering."""
+    one = model(4, 2)
+    piece = nbytes / one.mesh.axis_size(first)
+    steps = one.reduce_scatter(nbytes, [first]) + one.all_reduce(piece, [second])
+    steps += one.all_gather(nbytes, [first])
+    assert one.all_reduce(nbytes, ["x", "y"]) <= steps * (1 + 1e-12)
 
 
 def test_around_a_ring_messages_go_from_neighbour_to_neighbour() -> None:
@@ -106,7 +119,7 @@ def test_two_levels_move_the_small_pieces_over_the_slow_links() -> None:
     both = model(8)
     outer = 10 + 100 * (1 / 2) * 0.1
     assert both.all_gather(400, ["x"]) == pytest.approx(2 + 300 * 0.01 + outer)
-    inner = 2 * (2 * 1.0 + 3000 * 0.01)
+    inner = 2 * (2 * 1.0 + 3000 * 0.01) - 1.0
     assert both.all_reduce(4000, ["x"]) == pytest.approx(inner + 10 + 1000 * 0.1)
     assert both.point_to_point(400, ["x"]) == pytest.approx(10 + 40)
 
