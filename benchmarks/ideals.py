@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.communication import Moved, collective
-from benchmarks.zoo_models import BATCH, F32, WIDTH, Example, Stack
+from communication import Moved, collective
+from zoo_models import BATCH, F32, WIDTH, Example, Stack
 
 SCALAR = F32
 """Bytes of the loss."""

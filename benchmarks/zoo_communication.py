@@ -1,7 +1,7 @@
 """Bytes that training steps move, every preset on every model of the zoo, against their ideals.
 
-    python -m benchmarks.zoo_communication                     # all, on 8 and 2x4 processes
-    python -m benchmarks.zoo_communication gpt2 t5 --only tensor
+    python benchmarks/zoo_communication.py                     # all, on 8 and 2x4 processes
+    python benchmarks/zoo_communication.py gpt2 t5 --only tensor
 
 One step with AdamW in f32; the models and their sizes are in `zoo_models`, the hand-derived ideals in
 `ideals`. MB per device: output bytes of collectives, and bytes on the wire of rings. Nothing may
@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from communication import Moved, measure
+from ideals import ONE_AXIS, TWO_AXES, Part
+from zoo_models import Example, examples
 
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
-from benchmarks.communication import Moved, measure
-from benchmarks.ideals import ONE_AXIS, TWO_AXES, Part
-from benchmarks.zoo_models import Example, examples
 
 LIMIT = 1.05
 """The most output bytes, in parts of the ideal's."""
