@@ -36,6 +36,7 @@ from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.passes import Pass
 from autopar.ir.program import STORED_ROLES, Program
 from autopar.ir.text import print_program
 from autopar.ir.units import parse_bytes

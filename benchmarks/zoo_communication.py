@@ -3,8 +3,8 @@
     python benchmarks/zoo_communication.py                     # all, on 8 and 2x4 processes
     python benchmarks/zoo_communication.py gpt2 t5 --only tensor
 
-One step with AdamW in f32; the models and their sizes are in `zoo_models`, the hand-derived ideals in
-`ideals`. MB per device: output bytes of collectives, and bytes on the wire of rings. Nothing may
+One step with AdamW in f32; the models and their sizes are in `zoo_models`, the hand-derived ideals
+in `ideals`. MB per device: output bytes of collectives, and bytes on the wire of rings. Nothing may
 move more than 5% beyond its ideal. What does is in `BEYOND`, with its reason, and is printed with
 it; the exit code is 1 if something else does, or if something there doesn't any more.
 """
