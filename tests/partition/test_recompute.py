@@ -126,7 +126,7 @@ FAST = 4
 def test_training_is_the_same_to_the_bit(model: str, mesh: str, accumulate: int) -> None:
     known = frontier(model, mesh, accumulate)
     small = compiled(model, mesh, known.smallest.peak_bytes, accumulate)
-    # Where gathered weights make up the peak, as with fsdp of small batches, there is nothing to do.
+    # Where gathered weights make up the peak, as in small batches of fsdp, nothing can be done.
     assert bool(copies(small.compiled.partitioned)) == (len(known.points) > 1)
     found = trained(small, model)
     expected = trained(compiled(model, mesh, accumulate=accumulate), model)
