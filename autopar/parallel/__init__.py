@@ -6,9 +6,12 @@ split       a rank's program in two: forward, and backward
 variant     one compiled program of a module: for a mode and the shapes of a batch
 shards      parameters: cut, gathered, loaded, clipped
 runner      the variants of a module, compiled when they are first needed
-module      `parallelize`, and what it returns
+module      what `parallelize` returns
+instance    makes that of a rank
+api         `parallelize`
 """
 
-from autopar.parallel.module import ParallelModule, parallelize
+from autopar.parallel.api import parallelize
+from autopar.parallel.module import ParallelModule
 
 __all__ = ["ParallelModule", "parallelize"]

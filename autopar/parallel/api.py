@@ -1,0 +1,177 @@
+"""`parallelize`: a new module, of the same class and names, that runs a compiled plan.
+
+pmodel = autopar.parallelize(model, (ids,), mesh="dp=2,tp=2")
+optimizer = torch.optim.AdamW(pmodel.parameters(), lr=3e-4)
+for ids, labels in loader:                      # the global batch, on every rank
+    loss = criterion(pmodel(ids), labels)       # the global outputs, on every rank
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(pmodel.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.annotate import MeshLike
+from autopar.annotate.mapping_text import Entry
+from autopar.completion.strategy import parse_strategy
+from autopar.cost import Cluster
+from autopar.frontend.torch.batch import call_arguments
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.units import counted
+from autopar.mapping import Placement
+from autopar.parallel.instance import instance, skeleton
+from autopar.parallel.job import choose_device, connect
+from autopar.parallel.module import ParallelModule
+from autopar.parallel.runner import Layouts, Modes, Runner
+from autopar.pipeline import NO_PRESETS, CompileOptions
+
+Parameters = Literal["dtensor", "local"]
+"""What the parameters of a parallel module are."""
+
+Outputs = Literal["global", "dtensor"]
+"""What a parallel module returns, unless it is asked for single outputs."""
+
+
+def parallelize(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    mesh: MeshLike,
+    strategy: str | None = "",
+    shard: Mapping[str, Sequence[Entry]] | None = None,
+    parameters: Parameters = "dtensor",
+    outputs: Outputs | Sequence[str] = "global",
+    seed: int = 0,
+    torch_compile: bool = False,
+    cluster: str | Cluster = "cpu",
+    placement: Placement = "identity",
+) -> ParallelModule:
+    """Returns a new module whose parameters are this rank's, and that computes on all ranks.
+
+    Every rank of a job that torchrun started calls it, and then the module, alike: with the global
+    batch, for the global outputs. The user keeps loss, `backward()`, optimizer and loop. Gradients
+    are complete after `backward()`; nothing has to be averaged or waited for.
+
+    The forward and backward passes of each mode (`train()`, `eval()`, `torch.no_grad()`) and of
+    batches of each shape are one program, compiled when it is first needed. The example's decides
+    how parameters are laid out.
+
+    Args:
+        model: The model; it isn't changed. Its values on rank 0 count. On the meta device, so are
+            the parameters that are returned: call `to_empty` and load a state dict.
+        example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
+        strategy: Presets as `ddp:0,tensor:1`; "" for the mesh's default, `none` or None for no
+            presets. The optimizer's state lies as the parameters do: `fsdp` splits it too.
+        shard: Pins: a dims_mapping by name pattern.
+        parameters: `dtensor`: DTensors, so that optimizers, `torch.nn.utils.clip_grad_norm_` and
+            torch.distributed.checkpoint work on them. A parameter that is best split within a
+            dimension, which DTensors can't be, is kept split as a whole one and moved in each
+            step; a warning names it. `local`: plain tensors that hold the rank's piece, split
+            however is best; clip with the module's own `clip_grad_norm_`.
+            In a job of one process, parameters are plain and whole.
+        outputs: `global`: whole tensors, on every rank. `dtensor`: outputs that are split come as
+            DTensors, so that nothing is gathered; others as whole tensors. A list of names, as
+            `["loss"]`: these are whole, and the others None; they are neither gathered nor kept,
+            nor computed where the rest doesn't need them. An output is called by its key or
+            field, else `output`, or `output.0` in a tuple. A call that returns none of them, as
+            one without labels, returns all.
+        seed: What dropout depends on: each call draws anew, the same on any mesh.
+        torch_compile: Whether the programs run through `torch.compile`.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster.
+        placement: Which logical process each rank carries out.
+
+    Raises:
+        AutoparError: If the model, an option or a pin can't be used as given, or the job has
+            another number of processes than the mesh.
+    """
+    _check_options(mesh, parameters, outputs, placement)
+    options = CompileOptions.of(
+        mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
+    )
+    _check_strategy(strategy, options.mesh)
+    device = choose_device(mesh, [*model.parameters(), *model.buffers()])
+    job = connect(mesh, device)
+    options = replace(options, phases_apart=True)
+    runner = Runner(
+        skeleton(model),
+        options,
+        job,
+        placed=parameters == "dtensor" and job.size > 1,
+        whole=outputs != "dtensor",
+        outputs=() if isinstance(outputs, str) else outputs,
+        torch_compile=torch_compile,
+    )
+    modules, own = model.modules(), model.parameters()
+    modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))
+    runner.variant(modes, *call_arguments(example_inputs))
+    if job.rank == 0 and runner.layouts.moved:
+        warnings.warn(_moved_text(runner.layouts), stacklevel=2)
+    if job.rank == 0 and runner.gathered and runner.has_loss:
+        warnings.warn(_gathered_text(runner.gathered), stacklevel=2)
+    return instance(model, runner, seed)
+
+
+def _check_options(
+    mesh: MeshLike, parameters: Parameters, outputs: Outputs | Sequence[str], placement: Placement
+) -> None:
+    if parameters not in get_args(Parameters):
+        raise InvalidInputError(f"parameters={parameters!r}; give 'dtensor' or 'local'")
+    if isinstance(outputs, str) and outputs not in get_args(Outputs):
+        raise InvalidInputError(
+            f"outputs={outputs!r}; give 'global', 'dtensor', or a list of outputs, as [{outputs!r}]"
+        )
+    if isinstance(mesh, DeviceMesh) and placement != "identity":
+        raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
+
+
+def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
+    if not strategy or strategy == NO_PRESETS:
+        return
+    for each in parse_strategy(strategy, mesh):
+        if each.preset in ("zero1", "zero2"):
+            raise InvalidInputError(
+                f"strategy {strategy!r}: {each.preset} splits the optimizer's state, which is the"
+                f" user's here and lies as parameters do; use {_with_fsdp(strategy, mesh)!r}, which"
+                " splits parameters, gradients and state, or autopar.compile() with the optimizer"
+            )
+
+
+def _with_fsdp(strategy: str, mesh: ProcessMesh) -> str:
+    zero = ("zero1", "zero2")
+    return ",".join(
+        str(replace(each, preset="fsdp") if each.preset in zero else each)
+        for each in parse_strategy(strategy, mesh)
+    )
+
+
+def _gathered_text(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return (
+        f"the model returns a loss and {listed}, which is gathered on every rank in each call; if"
+        " the loss is all that you need of it, name it in outputs=, as outputs=['loss'], and with"
+        " outputs='dtensor' the others are left split"
+    )
+
+
+def _moved_text(layouts: Layouts) -> str:
+    listed = "; ".join(
+        f"{name} as {layouts.stored[name]} and not {layouts.wanted[name]}"
+        for name in layouts.moved[:4]
+    )
+    more = f"; and {len(layouts.moved) - 4} more" if len(layouts.moved) > 4 else ""
+    return (
+        f"DTensors can't be split within a dimension, so {counted(len(layouts.moved), 'parameter')}"
+        f" kept in other pieces than computed in must be moved in each step: {listed}{more};"
+        " parameters='local' saves that"
+    )
