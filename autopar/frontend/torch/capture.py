@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
-from autopar.frontend.torch.batch import (
-    OUTPUT,
-    Path,
-    Structure,
-    batch_label,
-    call_arguments,
-    flatten,
-    input_label,
-    pair_label,
-)
+from autopar.frontend.torch.batch import Structure, flatten
 from autopar.frontend.torch.fake import FakeModel, fake_like, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.recipe import LOSS, Recipe
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
 from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
@@ -38,45 +26,11 @@ from autopar.ir.program import Program
 GRADIENT = "grad/"
 """Prefix of the names of gradients; the parameter's name follows."""
 
-LOSS = "loss"
-
 GRAD_NORM = "grad_norm"
 """Name of the norm of all gradients together, before they are clipped."""
 
-
 Trained = tuple[Computed, Sequence[StateTensor]]
 """What was computed, and the optimizer's state."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a training step consists of.
-
-    Attributes:
-        loss: `loss(model(inputs), target)`, for batches `(inputs, target)`.
-        training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
-            With neither, the model returns the loss, or something that has it as `.loss`.
-        optimizer: The optimizer, over parameters of the model.
-        clip_grad_norm: The largest norm of the gradients of all parameters of the optimizer
-            together; None for no clipping.
-        accumulate: Number of microbatches that a batch is cut into, along its first dimension.
-        autocast: The dtype of matrix products, as `torch.autocast` has it; None for none.
-        master_dtype: What trained parameters of fewer bits are stored and updated in. The model
-            reads them rounded to its own dtype, and its gradients are summed in this one.
-        scaler: Scales the loss as it does; its own state isn't changed.
-        fetch: What a step returns besides the loss: outputs of the model, by their keys or as
-            `output`; names of parameters, for their gradients; `grad_norm`.
-    """
-
-    loss: Callable[..., Tensor] | None = None
-    training_step: Callable[[nn.Module, Any], Tensor] | None = None
-    optimizer: Optimizer | None = None
-    clip_grad_norm: float | None = None
-    accumulate: int = 1
-    autocast: torch.dtype | None = None
-    master_dtype: torch.dtype | None = None
-    scaler: torch.amp.GradScaler | None = None
-    fetch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,13 +81,8 @@ class _Capture:
         self.model = model
         self.mesh = mesh
         self.recipe = recipe
-        self.trains = recipe.optimizer is not None
-        self._check_recipe()
-        if self.recipe.loss is not None:
-            _check_pair(example_inputs)
-        elif self.recipe.training_step is None:
-            _check_call(model, example_inputs)
-        self.structure, self.tensors = flatten(example_inputs, self._label())
+        recipe.check(model, example_inputs)
+        self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
         self.fake: FakeModel = fake_model(model)
         self.mode = self.fake.mode
 
@@ -144,7 +93,7 @@ class _Capture:
         trained = self._trained(joint)
         types = self._master_types(trained)
         inputs = Inputs(
-            step, joint, self.fake.stored, self.structure.labels, whole, types, self.trains
+            step, joint, self.fake.stored, self.structure.labels, whole, types, self.recipe.trains
         )
         done, states = self._computed(step, inputs, joint, trained)
         for name, node in done.buffers.items():
@@ -153,22 +102,6 @@ class _Capture:
         program = _with_roles(lower(step.graph, self._lowering(step)))
         weights = self._weights(joint, inputs, states, program)
         return Captured(program, weights, self.structure)
-
-    def _check_recipe(self) -> None:
-        recipe = self.recipe
-        if recipe.loss is not None and recipe.training_step is not None:
-            raise InvalidInputError("both loss= and training_step= are given; give one")
-        if not self.trains:
-            for name in ("loss", "training_step", "clip_grad_norm", "master_dtype", "scaler"):
-                if getattr(recipe, name) is not None:
-                    raise InvalidInputError(f"{name}= is given without optimizer=; give both")
-        if recipe.accumulate < 1:
-            raise InvalidInputError(f"accumulate={recipe.accumulate}; give at least 1")
-
-    def _label(self) -> Callable[[Path], str]:
-        if self.recipe.training_step is not None:
-            return batch_label
-        return (input_label if self.recipe.loss is None else pair_label)(self.model)
 
     def _microbatch(self, whole: Sequence[Tensor]) -> list[Tensor]:
         count = self.recipe.accumulate
@@ -186,23 +119,7 @@ class _Capture:
         return parts
 
     def _compute(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        with torch.set_grad_enabled(self.trains), self._autocast():
-            batch = self.structure.rebuild(tensors)
-            if self.recipe.training_step is not None:
-                return {LOSS: _loss_of(self.recipe.training_step(model, batch))}
-            inputs, targets = (batch, ()) if self.recipe.loss is None else (batch[0], batch[1:])
-            args, kwargs = call_arguments(inputs)
-            outputs = model(*args, **kwargs)
-            if not self.trains:
-                return outputs
-            loss = outputs if self.recipe.loss is None else self.recipe.loss(outputs, *targets)
-            # A copy, as what shares memory with others of the graph would be returned with them.
-            fetched = pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), outputs)
-            return {LOSS: _loss_of(loss), OUTPUT: fetched}
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        dtype = self.recipe.autocast
-        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+        return self.recipe.compute(model, self.structure.rebuild(tensors))
 
     def _computed(
         self, step: Step, inputs: Inputs, joint: Joint, trained: Mapping[str, nn.Parameter]
@@ -359,40 +276,6 @@ class _Capture:
             for name, tensor in found.items()
             if name in needed and not is_absent(tensor)
         }
-
-
-def _loss_of(outputs: Any) -> Tensor:
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    loss = outputs if loss is None else loss
-    if not isinstance(loss, Tensor) or math.prod(loss.shape) != 1:
-        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise InvalidInputError(
-            f"a step needs a loss that is one number, this one is {found}; give loss= or"
-            " training_step="
-        )
-    return loss.reshape(())
-
-
-def _check_pair(batch: Any) -> None:
-    """Refuses a batch that `loss=` can't be used with."""
-    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-        found = f"{len(batch)} entries" if isinstance(batch, (tuple, list)) else "no pair"
-        raise InvalidInputError(
-            f"with loss= the example is a pair (inputs, target), this one is a"
-            f" {type(batch).__name__}, {found}; for batches of another form give training_step="
-        )
-
-
-def _check_call(model: nn.Module, inputs: Any) -> None:
-    """Refuses inputs that the model's `forward` doesn't take."""
-    args, kwargs = call_arguments(inputs)
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidInputError(
-            f"{type(model).__name__}.forward doesn't take the example inputs: {error}; if they are"
-            " a pair (inputs, target), give loss= too, for other batches training_step="
-        ) from error
 
 
 def _with_roles(program: Program) -> Program:

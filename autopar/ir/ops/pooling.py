@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.ir.ops.body import BodyWriter, with_body
-from autopar.ir.ops.convolution import Axis
 from autopar.ir.ops.reduction import mean
+from autopar.ir.ops.spatial import Axis
 from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import (

@@ -1,0 +1,146 @@
+"""What a training step consists of, as its user says, and what it computes of a batch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from autopar.frontend.torch.batch import (
+    OUTPUT,
+    Path,
+    batch_label,
+    call_arguments,
+    input_label,
+    pair_label,
+)
+from autopar.ir.errors import InvalidInputError
+
+LOSS = "loss"
+"""Name of the loss among what a step returns."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a training step consists of.
+
+    Attributes:
+        loss: `loss(model(inputs), target)`, for batches `(inputs, target)`.
+        training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
+            With neither, the model returns the loss, or something that has it as `.loss`.
+        optimizer: The optimizer, over parameters of the model.
+        clip_grad_norm: The largest norm of the gradients of all parameters of the optimizer
+            together; None for no clipping.
+        accumulate: Number of microbatches that a batch is cut into, along its first dimension.
+        autocast: The dtype of matrix products, as `torch.autocast` has it; None for none.
+        master_dtype: What trained parameters of fewer bits are stored and updated in. The model
+            reads them rounded to its own dtype, and its gradients are summed in this one.
+        scaler: Scales the loss as it does; its own state isn't changed.
+        fetch: What a step returns besides the loss: outputs of the model, by their keys or as
+            `output`; names of parameters, for their gradients; `grad_norm`.
+    """
+
+    loss: Callable[..., Tensor] | None = None
+    training_step: Callable[[nn.Module, Any], Tensor] | None = None
+    optimizer: Optimizer | None = None
+    clip_grad_norm: float | None = None
+    accumulate: int = 1
+    autocast: torch.dtype | None = None
+    master_dtype: torch.dtype | None = None
+    scaler: torch.amp.GradScaler | None = None
+    fetch: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training step, and not a forward pass."""
+        return self.optimizer is not None
+
+    def check(self, model: nn.Module, batch: Any) -> None:
+        """Refuses options that don't fit together, or a batch that doesn't fit them.
+
+        Raises:
+            InvalidInputError: If so.
+        """
+        if self.loss is not None and self.training_step is not None:
+            raise InvalidInputError("both loss= and training_step= are given; give one")
+        if not self.trains:
+            for name in ("loss", "training_step", "clip_grad_norm", "master_dtype", "scaler"):
+                if getattr(self, name) is not None:
+                    raise InvalidInputError(f"{name}= is given without optimizer=; give both")
+        if self.accumulate < 1:
+            raise InvalidInputError(f"accumulate={self.accumulate}; give at least 1")
+        if self.loss is not None:
+            _check_pair(batch)
+        elif self.training_step is None:
+            _check_call(model, batch)
+
+    def label_of(self, model: nn.Module) -> Callable[[Path], str]:
+        """Returns what names the tensors of a batch."""
+        if self.training_step is not None:
+            return batch_label
+        return (input_label if self.loss is None else pair_label)(model)
+
+    def compute(self, model: nn.Module, batch: Any) -> Any:
+        """Computes of a batch what a program returns: of a step the loss, and what may be fetched.
+
+        Raises:
+            InvalidInputError: If there is no loss.
+        """
+        with torch.set_grad_enabled(self.trains), self._autocast():
+            if self.training_step is not None:
+                return {LOSS: _loss_of(self.training_step(model, batch))}
+            inputs, targets = (batch, ()) if self.loss is None else (batch[0], batch[1:])
+            args, kwargs = call_arguments(inputs)
+            outputs = model(*args, **kwargs)
+            if not self.trains:
+                return outputs
+            loss = outputs if self.loss is None else self.loss(outputs, *targets)
+            # A copy, as what shares memory with others of the graph would be returned with them.
+            fetched = pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), outputs)
+            return {LOSS: _loss_of(loss), OUTPUT: fetched}
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = self.autocast
+        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+
+def _loss_of(outputs: Any) -> Tensor:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    loss = outputs if loss is None else loss
+    if not isinstance(loss, Tensor) or math.prod(loss.shape) != 1:
+        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise InvalidInputError(
+            f"a step needs a loss that is one number, this one is {found}; give loss= or"
+            " training_step="
+        )
+    return loss.reshape(())
+
+
+def _check_pair(batch: Any) -> None:
+    """Refuses a batch that `loss=` can't be used with."""
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        found = f"{len(batch)} entries" if isinstance(batch, (tuple, list)) else "no pair"
+        raise InvalidInputError(
+            f"with loss= the example is a pair (inputs, target), this one is a"
+            f" {type(batch).__name__}, {found}; for batches of another form give training_step="
+        )
+
+
+def _check_call(model: nn.Module, inputs: Any) -> None:
+    """Refuses inputs that the model's `forward` doesn't take."""
+    args, kwargs = call_arguments(inputs)
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{type(model).__name__}.forward doesn't take the example inputs: {error}; if they are"
+            " a pair (inputs, target), give loss= too, for other batches training_step="
+        ) from error
