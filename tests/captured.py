@@ -13,7 +13,8 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from autopar.frontend.explicit_writes import make_writes_explicit
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.program import Program
 from autopar.pipeline import Compiled, CompileOptions, compile_program

@@ -9,8 +9,8 @@ come from.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import fx
 from autopar.frontend.arguments import given_arguments, output_mask
 from autopar.frontend.dropout import is_resting
 from autopar.frontend.explicit_writes import make_writes_explicit
+from autopar.frontend.exported import GraphInput, Lowering
 from autopar.frontend.functionalized import (
     Surroundings,
     Unwritable,
@@ -28,142 +29,19 @@ from autopar.frontend.functionalized import (
 from autopar.frontend.lists import singles
 from autopar.frontend.marks import Marks, check_complete, read_marks, stage_of
 from autopar.frontend.random import draw_by_counter
-from autopar.frontend.source_line import source_line
+from autopar.frontend.spelling import IR_DTYPES, RENAMED, RENAMED_ARGUMENTS, SIZES, kind_of
 from autopar.frontend.writes import lost_writes
 from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
-from autopar.ir.mark import MARK_OP
-from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
-
-IR_DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "f8e4m3fn",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.uint16: "u16",
-    torch.uint32: "u32",
-    torch.uint64: "u64",
-    torch.bool: "bool",
-    torch.complex32: "c32",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
-"""The IR's name of each torch dtype."""
-
-_RENAMED: Mapping[str, str] = {
-    "aten._unsafe_view.default": "aten.view.default",
-    "aten.reshape.default": "aten.view.default",
-    "aten._reshape_alias.default": "aten.view.default",
-    "aten.empty_strided.default": "aten.empty.memory_format",
-    "aten.empty_permuted.default": "aten.empty.memory_format",
-    "aten.new_empty_strided.default": "aten.empty.memory_format",
-    "aten.new_empty.default": "aten.empty.memory_format",
-    "aten.new_zeros.default": "aten.zeros.default",
-    "aten.new_ones.default": "aten.ones.default",
-    "aten.new_full.default": "aten.full.default",
-    "aten._efficientzerotensor.default": "aten.zeros.default",
-    # A mark that stays (see `autopar.frontend.marks`).
-    MARK_OP: "aten.alias.default",
-}
-"""Ops that differ in aliasing or strides only, or don't read what they are given, and the ones that
-stand for them."""
-
-_RENAMED_ARGUMENTS: Mapping[str, str | None] = {
-    "aten.reshape.default.shape": "size",
-    "aten._reshape_alias.default.stride": None,
-    "aten.empty_strided.default.stride": None,
-    "aten.empty_permuted.default.physical_layout": None,
-    "aten.new_empty_strided.default.stride": None,
-    **{f"aten.new_{name}.default.self": None for name in ("empty", "zeros", "ones", "full")},
-    "aten.new_empty_strided.default.self": None,
-    f"{MARK_OP}.x": "self",
-    f"{MARK_OP}.spec": None,
-}
-"""Arguments of these ops that are called otherwise by those, or that they don't have."""
 
 _Path = tuple[int, ...]
 """Where a part of a result is: its position, and within a list that position's."""
-
-_SIZES: Mapping[str, str] = {"aten.view.default": "size", "aten.expand.default": "size"}
-"""Arguments that spell the shape of the result, and may say -1 in it."""
 
 _COPIES = ("aten.alias", "aten.detach", "aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
 """Ops whose result is their operand, for values that nobody writes to."""
 
 _RESHAPING = ("aten.view", "aten._unsafe_view", "aten.reshape", "aten.expand", "aten._to_copy")
 """Ops that are no-ops if shape and dtype stay."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphInput:
-    """What a placeholder is.
-
-    Attributes:
-        name: Name of its value.
-        role: A role of `autopar.ir.program.ROLES`.
-        label: The user's name for it; the value's if empty.
-        loc: Where it comes from.
-        kept: Whether it stays an input of the program even if nothing reads it.
-        fill: What all its elements are unless something else is given.
-        aliases: The user's other names for it.
-        options: See `Port`.
-    """
-
-    name: str
-    role: str
-    label: str = ""
-    loc: Loc = UNKNOWN
-    kept: bool = True
-    fill: float | None = None
-    aliases: tuple[str, ...] = ()
-    options: tuple[tuple[str, Arg], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GraphOutput:
-    """A value that the program returns.
-
-    Attributes:
-        node: What computes it.
-        label: The user's name for it.
-        updates: The placeholder whose new content it is, if it is one's. It is stored as that is.
-    """
-
-    node: fx.Node
-    label: str
-    updates: fx.Node | None = None
-
-
-@dataclass(frozen=True)
-class Lowering:
-    """What the exporter knows about its graph.
-
-    Attributes:
-        inputs: What each placeholder is, by node; in the order of the program's inputs. A
-            placeholder that isn't here must not be used.
-        outputs: What the program returns. Whatever they don't need is dropped.
-        names: Names of values, by the node that computes them. Others get the node's name.
-        locate: Where a node comes from; by default the line that torch noted.
-        name: Name of the program.
-        when: Phase and microbatch of a node.
-        mesh: The mesh that the program is compiled for, which marks that name none are on. If it
-            isn't known, it is the marks'.
-    """
-
-    inputs: Mapping[fx.Node, GraphInput]
-    outputs: Sequence[GraphOutput]
-    names: Mapping[fx.Node, str] = field(default_factory=dict)
-    locate: Callable[[fx.Node], Loc] = source_line
-    name: str = ""
-    when: Callable[[fx.Node], tuple[str, int]] = lambda node: ("forward", 0)
-    mesh: ProcessMesh | None = None
 
 
 def lower(graph: fx.Graph, lowering: Lowering) -> Program:
@@ -240,7 +118,7 @@ class _Lowerer:
         for node in self.graph.nodes:
             if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
                 continue
-            source, packet = node.args[0], _kind(node).rpartition(".")[0]
+            source, packet = node.args[0], kind_of(node).rpartition(".")[0]
             same = packet in _COPIES or (packet in _RESHAPING and _same_type(node, source))
             if same or is_resting(node):
                 self.same[node] = source
@@ -282,8 +160,8 @@ class _Lowerer:
 
     def _refuse_write(self, node: fx.Node) -> None:
         self.problems.append(
-            f"  - {self.lowering.locate(node)}: {_kind(node)} writes to its operand; functionalize"
-            " the graph, as run_decompositions() of an exported program does"
+            f"  - {self.lowering.locate(node)}: {kind_of(node)} writes to its operand;"
+            " functionalize the graph, as run_decompositions() of an exported program does"
         )
 
     def _name_results(self, live: Sequence[fx.Node]) -> None:
@@ -303,7 +181,7 @@ class _Lowerer:
                 self._add_parts(node, result, picks.get(node, {}))
             else:
                 where = self.lowering.locate(node)
-                self.problems.append(f"  - {where}: {_kind(node)} returns no tensor")
+                self.problems.append(f"  - {where}: {kind_of(node)} returns no tensor")
 
     def _picked(self, node: fx.Node) -> tuple[fx.Node, _Path]:
         """Returns what a pick picks from, and from where. Lists may be parts of tuples."""
@@ -407,19 +285,19 @@ class _Lowerer:
         loc = self.lowering.locate(node)
         results = self.refs.get(node, ())
         names = (results,) if isinstance(results, str) else results
-        kind = _kind(node)
+        kind = kind_of(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             self.problems.append(f"  - {loc}: {kind} is no ATen op")
             return Op(kind, (), names, loc=loc)
         if node.target._schema.is_mutable:
             self._refuse_write(node)
-        renamed = _RENAMED.get(kind, kind)
+        renamed = RENAMED.get(kind, kind)
         args: list[tuple[str, Arg]] = []
         for key, value in given_arguments(node, node.target):
-            name = _RENAMED_ARGUMENTS.get(f"{kind}.{key}", key)
+            name = RENAMED_ARGUMENTS.get(f"{kind}.{key}", key)
             if name is None:
                 continue
-            if name == _SIZES.get(renamed):
+            if name == SIZES.get(renamed):
                 args.append((name, self.values[names[0]].shape))
             else:
                 args.append((name, self._arg(value, f"{loc}: argument {key} of {kind}")))
@@ -460,14 +338,6 @@ class _Lowerer:
 
 def _port(value: Value, label: str) -> Port:
     return Port(value.name, label or value.name, value.dtype, value.global_shape, value.role)
-
-
-def _kind(node: fx.Node) -> str:
-    """Returns the op kind of a node: namespace, name and overload."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return f"{target.namespace}.{target._opname}.{target._overloadname}"
-    return str(getattr(target, "__name__", target))
 
 
 def _leaves(parts: Sequence[object], path: _Path = ()) -> Iterator[tuple[_Path, object]]:

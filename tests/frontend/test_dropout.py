@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.runtime.serial import run_serial

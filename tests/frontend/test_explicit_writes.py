@@ -11,7 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from autopar.frontend.explicit_writes import make_writes_explicit
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.serial import run_serial
 from tests.captured import capture, check, compiled, kinds

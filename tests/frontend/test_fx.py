@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.ir.errors import InvalidInputError, Loc
 from autopar.ir.program import DType, Program, Ref
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.frontend.lists import SINGLE, singles
 from tests.ops.sample import Sample, compute, f, s
 from tests.ops.split_run_combine import assert_equal

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autopar.annotate import ProcessMesh, offload, pipeline_stage, shard, shard_mask, shard_op
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.inspection import show_program
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Layout

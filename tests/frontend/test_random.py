@@ -153,7 +153,8 @@ def test_programs_that_draw_nothing_have_no_seed() -> None:
 def test_the_backward_pass_uses_the_mask() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+    from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+    from autopar.frontend.fx import lower
 
     def step(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.detach().requires_grad_()

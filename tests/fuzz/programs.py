@@ -18,7 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from autopar.annotate import Pin
 from autopar.cost import Cluster
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
-from autopar.frontend.fx import IR_DTYPES
 from autopar.frontend.onnx.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.problems import Problems
+from autopar.frontend.spelling import IR_DTYPES
 from autopar.ir.errors import near_misses
 
 MOST_ELEMENTS = 2**48

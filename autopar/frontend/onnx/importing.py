@@ -12,7 +12,8 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.frontend.onnx import ImportedModel
 from autopar.frontend.onnx.bind import bind_inputs
 from autopar.frontend.onnx.export import STEP_KEY, Exported, export

@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from autopar.frontend.fx import IR_DTYPES
 from autopar.frontend.onnx.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.node import Array, Node, Refused, as_array
 from autopar.frontend.onnx.problems import Problems
@@ -39,6 +38,7 @@ from autopar.frontend.onnx.values import (
     flatten,
     leaves,
 )
+from autopar.frontend.spelling import IR_DTYPES
 
 LARGEST_KNOWN = 2 * 2**30
 """Bytes of the largest tensor that is computed at import time, or follows from shapes alone."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, flatten
 from autopar.frontend.torch.fake import FakeModel, fake_like, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint, capture_joint

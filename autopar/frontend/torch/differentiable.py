@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from autopar.frontend.fx import GraphInput, GraphOutput, Lowering, lower
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, only
 from autopar.frontend.torch.fake import fake_like, fake_model
 from autopar.frontend.torch.joint import Joint, capture_joint

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autopar.frontend.fx import IR_DTYPES
+from autopar.frontend.spelling import IR_DTYPES
 from autopar.frontend.torch.batch import call_arguments, flatten, input_label, pair_label
 from autopar.frontend.torch.fake import fake_like, fake_model
 from autopar.frontend.torch.origin import user_frame

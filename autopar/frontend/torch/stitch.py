@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autopar.frontend.fx import GraphInput, GraphOutput
+from autopar.frontend.exported import GraphInput, GraphOutput
 from autopar.frontend.torch.fake import Stored
 from autopar.frontend.torch.joint import Joint
 from autopar.frontend.torch.origin import is_backward, module_of
