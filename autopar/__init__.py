@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autopar.parallel import ParallelModule, parallelize
     from autopar.pipeline import Compiled, compile_onnx
     from autopar.plans import plan_of, save_plan
+    from autopar.profiling import Profile, profile
     from autopar.runtime import load
 
 __version__ = "0.1.0"
@@ -31,6 +32,8 @@ _HOMES = {
     "AutoparError": "autopar.ir.errors",
     "Cluster": "autopar.cost",
     "Compiled": "autopar.pipeline",
+    "Profile": "autopar.profiling",
+    "profile": "autopar.profiling",
     "CompiledModule": "autopar.modules",
     "ParallelModule": "autopar.parallel",
     "ProcessMesh": "autopar.ir.mesh",
@@ -50,6 +53,7 @@ __all__ = [
     "CompiledModule",
     "ParallelModule",
     "ProcessMesh",
+    "Profile",
     "annotate",
     "compile",
     "compile_onnx",
@@ -57,6 +61,7 @@ __all__ = [
     "load",
     "parallelize",
     "plan_of",
+    "profile",
     "runtime",
     "save_plan",
 ]

@@ -17,9 +17,18 @@ import click
 from autopar import __version__
 from autopar.console import Commands, PositiveNumber, status, unsuited, usage
 from autopar.ir.errors import InvalidInputError
+from autopar.options import (
+    ANNOTATIONS,
+    DIMS,
+    EXTERNAL,
+    PATH,
+    PROFILES,
+    SHAPES,
+    SHARDS,
+    STRATEGY,
+)
+from autopar.profile_command import profile_command
 
-PROFILES = sorted(file.stem for file in (Path(__file__).parent / "cost/profiles").glob("*.yaml"))
-PATH = click.Path(path_type=Path)
 RANK_BYTES = 200 * 2**20
 """Memory that a process takes at least when it has loaded PyTorch."""
 
@@ -80,43 +89,11 @@ def main(traceback: bool) -> None:
     metavar="FOLDER",
     help="The build to write. An older build there stays whole until the new one is complete.",
 )
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="Bind a dimension that the model leaves open, by its name. Repeatable.",
-)
-@click.option(
-    "--input-shape",
-    "shapes",
-    multiple=True,
-    metavar="INPUT:8,128",
-    help="Give an input's whole shape, where its open dimensions have no names. Repeatable.",
-)
-@click.option(
-    "--strategy",
-    default="",
-    metavar="PRESET:AXIS,...",
-    help="What each mesh axis splits: data (the batch), tensor (weights of matrix products and"
-    " convolutions), fsdp (all weights, and the batch), replicate (nothing); or none: only what"
-    " --shard says. An axis is a number or a name.  [default: data:0,tensor:1]",
-)
-@click.option(
-    "--shard",
-    "shards",
-    multiple=True,
-    metavar="PATTERN=[...]",
-    help="Fix the layout of tensors by name: per dimension -1 (not split), an axis, or several in"
-    " parentheses. Repeatable.",
-)
-@click.option(
-    "--annotations",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE.yaml",
-    help="Read such layouts, and the mesh they are for, from a file; or a plan, which has all that"
-    " was decided (see autopar plan).",
-)
+@DIMS
+@SHAPES
+@STRATEGY
+@SHARDS
+@ANNOTATIONS
 @click.option(
     "--cluster",
     default="cpu",
@@ -138,14 +115,7 @@ def main(traceback: bool) -> None:
     metavar="24GiB",
     help="What a device may hold at once. What doesn't fit is computed again where it is needed.",
 )
-@click.option(
-    "--allow-external",
-    "external",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Trust this folder too to hold the model's external data. Repeatable.",
-)
+@EXTERNAL
 @click.option(
     "--print-after",
     "print_after",
@@ -308,6 +278,9 @@ def plan_command(build: Path, output: Path | None) -> None:
             return
         text = plan_of(build)
     click.echo(text, nl=False)
+
+
+main.add_command(profile_command)
 
 
 @main.command("run")

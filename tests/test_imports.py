@@ -35,10 +35,13 @@ SEE_ALL = {
     "explanation",
     "inspection",
     "modules",
+    "options",
     "oracle",
     "parallel",
     "pipeline",
     "plans",
+    "profile_command",
+    "profiling",
     "recorded",
     "report",
 }

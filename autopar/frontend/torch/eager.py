@@ -8,6 +8,7 @@ notes each op. The result has the form of a program, but is only read.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,12 +43,14 @@ class Recording:
             they were given.
         numbers: Per op, autograd's number of what is differentiated: the same in forward and
             backward; None if there is none.
+        layers: Per op, the module, or the node of a graph, that runs or differentiates it.
     """
 
     program: Program
     until: tuple[int, ...]
     held: Mapping[str, int]
     numbers: tuple[int | None, ...]
+    layers: tuple[str, ...]
 
 
 def record(
@@ -99,7 +102,7 @@ def _record(
         rebuilt = structure.rebuild(batch)
         inputs, target = (rebuilt, ()) if loss is None else (rebuilt[0], rebuilt[1:])
         args, kwargs = call_arguments(inputs)
-        outputs = fake.module(*args, **kwargs)
+        outputs = _called(fake.module, args, kwargs, recorder)
         result = outputs if loss is None else loss(outputs, *target)
         kept = [each for each in pytree.tree_leaves((outputs, result)) if isinstance(each, Tensor)]
         if backward:
@@ -110,6 +113,29 @@ def _record(
     leaves = (stored.fake for stored in fake.stored.values())
     recorder.keep([leaf.grad for leaf in leaves if leaf.grad is not None], "gradient")
     return recorder.recording(type(model).__name__)
+
+
+def _called(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder
+) -> Any:
+    if not isinstance(module, fx.GraphModule):
+        return module(*args, **kwargs)
+    given = inspect.signature(module.forward).bind(*args, **kwargs)
+    given.apply_defaults()
+    return _NodeByNode(module, recorder).run(*given.args)
+
+
+class _NodeByNode(fx.Interpreter):
+    """Runs a graph and lets the recorder know which node runs."""
+
+    def __init__(self, module: fx.GraphModule, recorder: _Recorder) -> None:
+        super().__init__(module)
+        self.recorder = recorder
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Runs a node."""
+        self.recorder.node = n.name
+        return super().run_node(n)
 
 
 def _stand_ins(batch: Sequence[Tensor], mode: FakeTensorMode, known: bool) -> list[Tensor]:
@@ -180,6 +206,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.known = known
         self.phase = "forward"
+        self.node = ""
         self.inputs: list[str] = []
         self.outputs: dict[str, None] = {}
         self.values: dict[str, Value] = {}
@@ -195,6 +222,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._taken: dict[str, int] = {}
         self._keys: dict[tuple[str, int], tuple[str, int]] = {}
         self._made: dict[str, object] = {}
+        self.layers: list[str] = []
 
     def add_input(self, tensor: Tensor, name: str, role: str) -> None:
         name = self._unique(name)
@@ -231,7 +259,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(_port(self.values[each]) for each in self.outputs),
         )
         program = Program({"main": main}, signature, name=name)
-        return Recording(program, _until(self.steps), self.held, tuple(self.numbers))
+        return Recording(
+            program, _until(self.steps), self.held, tuple(self.numbers), tuple(self.layers)
+        )
 
     def __torch_dispatch__(
         self,
@@ -251,7 +281,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "backward" and origin is not None:
             path, loc = self._paths[number or 0], origin.loc
         else:
-            path, loc = self._calls[-1].name if self._calls else "", _user_line()
+            path, loc = self.node or (self._calls[-1].name if self._calls else ""), _user_line()
         packet = func._schema.name.partition("::")[2]
         names = tuple(self._unique(f"{path}.{packet}" if path else packet) for _ in found)
         for tensor, name in zip(found, names, strict=True):
@@ -265,9 +295,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif op.kind == "aten.detach.default" and number == self.numbers[-1]:
             step = self.steps[-1]  # Autograd keeps what an op returns, before it returns.
         self._made.update(dict.fromkeys(names, step))
-        self.ops.append(op)
-        self.steps.append(step)
-        self.numbers.append(number)
+        self._append(op, step, number, path)
         if self.phase == "forward":
             self._note_variables()
         return result
@@ -350,10 +378,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return root
         name = self._unique(root)
         self._see(tensor, name, "activation")
-        self.ops.append(Op("aten.alias.default", (("self", Ref(root)),), (name,), phase=self.phase))
-        self.steps.append(object())
-        self.numbers.append(None)
+        op = Op("aten.alias.default", (("self", Ref(root)),), (name,), phase=self.phase)
+        self._append(op, object(), None, "")
         return name
+
+    def _append(self, op: Op, step: object, number: int | None, layer: str) -> None:
+        self.ops.append(op)
+        self.steps.append(step)
+        self.numbers.append(number)
+        self.layers.append(layer)
 
     def _see(self, tensor: Tensor, name: str, role: str) -> None:
         self.values[name] = Value(name, IR_DTYPES[tensor.dtype], tuple(tensor.shape), role)

@@ -1,0 +1,118 @@
+"""The command `autopar profile`: what a model or build costs per op, per layer and over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autopar.console import status, unsuited, usage
+from autopar.options import (
+    ANNOTATIONS,
+    DIMS,
+    EXTERNAL,
+    PATH,
+    PROFILES,
+    SHAPES,
+    SHARDS,
+    STRATEGY,
+)
+
+
+@click.command("profile")
+@click.argument("path", type=PATH)
+@click.option(
+    "--mesh",
+    metavar="SIZES",
+    help="Of a model: the processes to compile it for, as 2x4 or dp=2,tp=4; by default one.",
+)
+@DIMS
+@SHAPES
+@STRATEGY
+@SHARDS
+@ANNOTATIONS
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.yaml",
+    help=f"The hardware: a built-in profile ({', '.join(PROFILES)}) or a file.  [default: cpu; of a"
+    " build, what it was compiled for]",
+)
+@EXTERNAL
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many layers and ops to list.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many parts of a module's name make a layer.  [default: up to the first number]",
+)
+@click.option(
+    "--json", "json_file", type=PATH, metavar="FILE", help="Write all figures to a file too."
+)
+def profile_command(
+    path: Path,
+    mesh: str | None,
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
+    strategy: str,
+    shards: tuple[str, ...],
+    annotations: Path | None,
+    cluster: str | None,
+    external: tuple[Path, ...],
+    top: int,
+    depth: int | None,
+    json_file: Path | None,
+) -> None:
+    """Show what an ONNX file or a build costs, without running it.
+
+    Flops, bytes, seconds and saved activations per op and layer, and memory over time with its
+    peak, of each class of ranks that run one program: of the rank with the largest part.
+
+    \b
+    Examples:
+      autopar profile model.onnx --mesh 2x4 --dim batch=8 --cluster h100
+      autopar profile build/ --top 20 --json profile.json
+    """
+    from autopar import pipeline
+    from autopar.cost import Cluster
+    from autopar.profiling import Profile, profile, profile_build, profile_compiled
+    from autopar.profiling.profile import write_json
+    from autopar.profiling.show import render_profile
+
+    found: tuple[Profile, ...]
+    if path.is_dir():
+        others = ("mesh", "dims", "shapes", "strategy", "shards", "annotations", "external")
+        unsuited("a build is compiled already, which rules out", others)
+        with status("predicting"):
+            found = profile_build(path, Cluster.load(cluster) if cluster else None)
+    else:
+        if mesh is None:
+            unsuited("without --mesh nothing is split, which rules out", ("strategy", "shards"))
+        with usage():
+            options = pipeline.CompileOptions.from_text(
+                mesh=mesh or "1",
+                cluster=cluster or "cpu",
+                strategy=strategy,
+                shards=shards,
+                annotations=annotations,
+            )
+            sizes, bound = pipeline.parse_shapes(shapes), pipeline.parse_dims(dims)
+        with status(f"importing {path.name}"):
+            from autopar.frontend.onnx import import_onnx
+
+            model = import_onnx(path, dims=bound, input_shapes=sizes, allow_external=external)
+        with status("predicting"):
+            if mesh is None:
+                found = (profile(model.program, cluster=options.cluster),)
+            else:
+                made = pipeline.compile_program(model.program, options)
+                found = profile_compiled(made.serial, made.deployment, options.cluster)
+    if json_file is not None:
+        write_json(found, json_file)
+    click.echo("\n\n".join(render_profile(each, top, depth) for each in found))

@@ -1,0 +1,43 @@
+"""What `profile` shows of a model and of a build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.command import autopar
+
+PRODUCTS = 2 * 2 * 8 * 16 * 32
+
+
+def shown(*words: str) -> str:
+    done = autopar("profile", *words)
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    return done.stdout
+
+
+def test_a_build_and_its_model_cost_the_same(here: Path) -> None:
+    of_build = shown("build", "--json", "build.json")
+    lines = of_build.splitlines()
+    assert lines[0] == "model: rank 0 of 8 (d0=2 x d1=4), on cpu"
+    assert lines[1].startswith(f"compute  {PRODUCTS / 8000:.3g} KFLOP; ")
+    assert any("comm.all_reduce" in line for line in lines)
+    assert shown("model.onnx", "--mesh", "2x4", "--dim", "batch=8") == of_build
+    (found,) = json.loads((here / "build.json").read_text())
+    assert found["flops"] == PRODUCTS // 8
+    assert len(found["nodes"]) == 5
+
+
+def test_a_model_on_one_device(here: Path) -> None:
+    found = shown("model.onnx", "--dim", "batch=8", "--cluster", "h100", "--top", "1")
+    lines = found.splitlines()
+    assert lines[0] == "model, on h100"
+    assert lines[1].startswith(f"compute  {PRODUCTS / 1000:.3g} KFLOP; ")
+    assert "links" not in found
+
+
+def test_options_that_do_not_fit(here: Path) -> None:
+    done = autopar("profile", "build", "--mesh", "2x4")
+    assert (done.exit_code, "rules out --mesh" in done.stderr) == (2, True)
+    done = autopar("profile", "model.onnx", "--strategy", "data:0")
+    assert (done.exit_code, "rules out --strategy" in done.stderr) == (2, True)
