@@ -11,6 +11,9 @@ from autopar.completion.search import CLOSE, search
 from autopar.completion.solve import Solution
 from autopar.ir.manifest import ReportEntry
 
+PROVEN = 0.005
+"""Up to this gap a large program isn't completed by presets, which could gain no more."""
+
 
 @dataclass(frozen=True)
 class Decided:
@@ -39,7 +42,8 @@ def decide(
     if not graph.space.axes:
         return Decided(found.solution)
     solution, seconds = found.solution, found.seconds
-    best = best_preset(graph.space.mesh, preset, len(graph.nodes))
+    proven = found.gap <= PROVEN
+    best = best_preset(graph.space.mesh, preset, len(graph.nodes), proven=proven)
     notes = []
     if best is not None:
         strategy, other, taken = best

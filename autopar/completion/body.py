@@ -54,6 +54,14 @@ def body_function(rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value])
     return Function("body", tuple(dict.fromkeys(op.operands)), op.results, inner, free)
 
 
+def body_ops(call: Call, body: str) -> tuple[Sequence[Op], Mapping[str, Value]]:
+    """Returns the ops of a body of a call, and the values around and between them."""
+    op, values = call.example
+    dist = OpDist(call.space.mesh, body=body)
+    ops, new = expand_body(call.rule, op, dist, values, _numbered())
+    return ops, {**values, **{value.name: value for value in new}}
+
+
 def _numbered() -> Callable[[str], str]:
     """Returns what makes names out of hints, each another one."""
     count = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +12,14 @@ from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
 from autopar.cost.halo import halo_seconds
 from autopar.ir.distribution import pending_once
-from autopar.ir.layout import DimLayout, SubDim, dim_axes, factorize_dim, normalize_dim
+from autopar.ir.layout import (
+    DimLayout,
+    SubDim,
+    dim_axes,
+    dim_size,
+    factorize_dim,
+    normalize_dim,
+)
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
@@ -19,23 +27,31 @@ from autopar.ir.rule import SAME, Dims, Rule, TensorType
 from autopar.ir.window import Window
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Choice:
-    """One way to compute an op.
+    """One way to compute an op; it isn't changed.
 
     Attributes:
         dist: The choice as the program holds it.
         splits: The same as splits of the op's factors.
         consumed: Form of each operand.
         produced: Form of each result.
-        seconds: Predicted time of the computation on the rank with the largest part.
+        price: Predicts its seconds, which takes long for a body.
     """
 
     dist: OpDist
     splits: Splits
     consumed: tuple[Form, ...]
     produced: tuple[Form, ...]
-    seconds: float
+    price: Callable[[OpDist], float]
+    _seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of the computation on the rank with the largest part."""
+        if self._seconds is None:
+            self._seconds = self.price(self.dist)
+        return self._seconds
 
 
 class Call:
@@ -57,6 +73,7 @@ class Call:
         self.rule = rule or _opaque(self.operands, self.results)
         self.itemsizes = tuple(DTYPE_BYTES[t.dtype] for t in (*self.operands, *self.results))
         self.example = (op, values)
+        self._inner: dict[str, tuple[float, float]] = {}
         self._suggestions: dict[tuple[int, Form], Splits] = {}
         self._choices: dict[tuple[Splits, tuple[Pending, ...]], Choice | None] = {}
 
@@ -98,7 +115,7 @@ class Call:
         taken = tuple(self.space.replicated(t.shape) for t in self.operands)
         made = tuple(self.space.replicated(t.shape) for t in self.results)
         dist = OpDist(self.space.mesh)
-        return Choice(dist, self.space.table.none, taken, made, self._seconds(dist))
+        return Choice(dist, self.space.table.none, taken, made, self._seconds)
 
     def suggest(self, at: int, form: Form) -> Splits:
         """Returns the splits of factors that fit a tensor which lies in this form.
@@ -199,8 +216,7 @@ class Call:
             if len({monoid for _, monoid in partial}) > 1:
                 return None
             made.append(self._form(dims, tensor, splits, partial))
-        seconds = self._seconds(dist)
-        return Choice(dist, splits, tuple(taken), tuple(made), seconds)
+        return Choice(dist, splits, tuple(taken), tuple(made), self._seconds)
 
     def _read(self, rule: Rule, splits: Splits) -> Splits:
         """Returns the splits together with those of the factors read through windows."""
@@ -246,6 +262,42 @@ class Call:
     def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
         plain = self.choice(splits)
         return self._derive(replace(plain.dist, pending=pending), splits) if plain else None
+
+    def least_seconds(self, choice: Choice) -> float:
+        """Returns seconds that a choice takes at least, without completing a body.
+
+        The ops of a body, each split over all processes that split it; and what splits what the op
+        itself can't takes a reduction of the rest, unless that is left pending.
+        """
+        dist, mesh = choice.dist, self.space.mesh
+        if not dist.body:
+            return choice.seconds
+        fixed, divided = self._inner_seconds(dist.body)
+        axes = tuple(axis for _, dim in dist.factors for axis in dim_axes(dim))
+        least = fixed + divided / mesh.axes_size(axes)
+        own = frozenset(self.rule.splittable)
+        beyond = [dim for factor, dim in dist.factors if factor not in own]
+        reduced = {axis for dim in beyond for axis in dim_axes(dim)}
+        pending = {axis for form in choice.produced for axis in form.layout.partial_axes}
+        if reduced and reduced.isdisjoint(pending):
+            elements = max(math.prod(t.shape) for t in (*self.operands, *self.results))
+            nbytes = elements // math.prod(dim_size(dim) for dim in beyond) * min(self.itemsizes)
+            rest = mesh.axes_size(tuple(axis for axis in axes if axis not in reduced))
+            model = self.space.planner.model
+            least += model.all_gather(nbytes // rest, sorted(reduced, key=mesh.axis_index))
+        return least
+
+    def _inner_seconds(self, body: str) -> tuple[float, float]:
+        """Returns the seconds of a body's ops on one device: of their starts, and of the rest."""
+        known = self._inner.get(body)
+        if known is None:
+            from autopar.completion.body import body_ops
+
+            ops, values = body_ops(self, body)
+            whole = sum(self.calls.of(op, values).whole.seconds for op in ops)
+            starts = len(ops) * self.space.cluster.launch_seconds
+            known = self._inner[body] = starts, whole - starts
+        return known
 
     def rows(self, body: str, monoid: str = "sum") -> list[tuple[int, ...]]:
         """Returns which operands of the op, computed by this body, may be pending together.

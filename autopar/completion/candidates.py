@@ -8,7 +8,7 @@ candidate like any other, and costs what it costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +21,15 @@ from autopar.ir.program import Pending
 
 SUM = "sum"
 
+MAX_RUNS = 3
+"""Into how many runs of neighbours that do the same the axes of a mesh may fall."""
+
+MANY_AXES_RUNS = 2
+"""The same where there are more axes than that: what they could do would be too much to try."""
+
+ROUNDING = 1e-9
+"""Relative difference of seconds that doesn't count."""
+
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
@@ -30,25 +39,35 @@ class Candidates:
         choices: The ways.
         consumed: Per operand, the form of each way.
         produced: The same per result.
+        seconds: What each takes, as far as it is known; of a body at least.
     """
 
     choices: tuple[Choice, ...]
     consumed: tuple[tuple[Form, ...], ...]
     produced: tuple[tuple[Form, ...], ...]
+    seconds: list[float]
 
     @classmethod
-    def of(cls, choices: Iterable[Choice]) -> Candidates:
+    def of(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
         """Returns candidates without those that need and leave what a faster one does."""
-        best: dict[tuple[tuple[Form, ...], tuple[Form, ...]], Choice] = {}
+        best: dict[tuple[tuple[Form, ...], tuple[Form, ...]], tuple[Choice, float]] = {}
         for choice in choices:
             key = (choice.consumed, choice.produced)
+            seconds = call.least_seconds(choice)
             known = best.get(key)
-            if known is None or choice.seconds < known.seconds:
-                best[key] = choice
-        kept = tuple(best.values())
+            if known is None or seconds < known[1]:
+                best[key] = choice, seconds
+        kept = tuple(choice for choice, _ in best.values())
         consumed = tuple(zip(*(choice.consumed for choice in kept), strict=True))
         produced = tuple(zip(*(choice.produced for choice in kept), strict=True))
-        return cls(kept, consumed, produced)
+        return cls(kept, consumed, produced, [seconds for _, seconds in best.values()])
+
+    def learn(self, label: int) -> bool:
+        """Prices a way exactly; returns whether that is more than what was known."""
+        seconds = self.choices[label].seconds
+        changed = seconds > self.seconds[label] * (1 + ROUNDING)
+        self.seconds[label] = max(seconds, self.seconds[label])
+        return changed
 
 
 class CandidateTable:
@@ -63,27 +82,27 @@ class CandidateTable:
         self.space = graph.space
         self._known: dict[object, Candidates] = {}
 
-    def of(self, node: Node, more: Sequence[Choice] = ()) -> Candidates:
-        """Returns the candidates of an op, and further choices of it."""
+    def of(self, node: Node) -> Candidates:
+        """Returns the candidates of an op."""
         decided = self.graph.decided.get(node.index)
         if decided is not None:
-            return self._only(decided)
+            return self._only(node.call, decided)
         within = self.graph.cuts.within(node) if node.call.has_rule else {}
         settled = self.graph.settled.get(node.index)
         cuts = tuple(sorted((factor, tuple(sorted(s))) for factor, s in within.items()))
-        key = (node.call, cuts, settled, tuple(more))
+        key = (node.call, cuts, settled)
         found = self._known.get(key)
         if found is None:
-            ways = [*_ways(node.call, within), *more]
+            ways: Iterable[Choice] = _ways(node.call, within)
             if settled is not None:
                 ways = [way for way in ways if _agrees(way, settled)] or [node.call.whole]
-            found = self._known[key] = Candidates.of(ways)
+            found = self._known[key] = Candidates.of(node.call, ways)
         return found
 
-    def _only(self, choice: Choice) -> Candidates:
+    def _only(self, call: Call, choice: Choice) -> Candidates:
         found = self._known.get(choice)
         if found is None:
-            found = self._known[choice] = Candidates.of([choice])
+            found = self._known[choice] = Candidates.of(call, [choice])
         return found
 
 
@@ -92,62 +111,102 @@ def _agrees(choice: Choice, settled: Splits) -> bool:
     return all(places.get(axis) == place for axis, place in settled.places.items())
 
 
-def _ways(call: Call, within: dict[str, frozenset[int]]) -> Iterator[Choice]:
+Stretch = tuple[str, int, int]
+"""A factor, and the strides between which it is split."""
+
+Row = tuple[int, ...]
+"""Operands whose sums are let through."""
+
+Option = Stretch | Row | None
+"""What an axis does to an op."""
+
+
+def _ways(call: Call, within: Mapping[str, frozenset[int]]) -> Iterator[Choice]:
     """Yields every choice of an op, the one that splits nothing first."""
     yield call.whole
     if not call.has_rule:
         return
-    for splits in _all_splits(call, within):
-        plain = call.choice(splits)
-        if plain is None:
-            continue
-        if splits.items:
-            yield plain
-        free = [axis for axis in call.space.axes if axis not in splits.places]
-        for pending in _flows(call, plain.dist.body, free):
-            choice = call.choice(splits, pending)
-            if choice is not None:
-                yield choice
+    options: list[Option] = [None, *_stretches(call, within), *_rows(call)]
+    for way in _assignments(len(call.space.axes), options):
+        choice = _choice(call, way)
+        if choice is not None:
+            yield choice
 
 
-def _all_splits(call: Call, within: dict[str, frozenset[int]]) -> list[Splits]:
-    """Returns the splits of an op's factors: per axis one, or none."""
+def _assignments(axes: int, options: Sequence[Option]) -> Iterator[tuple[Option, ...]]:
+    """Yields what the axes do, in few runs of neighbours that do the same."""
+    most = MAX_RUNS if axes <= MAX_RUNS else MANY_AXES_RUNS
+
+    def extend(way: tuple[Option, ...], runs: int) -> Iterator[tuple[Option, ...]]:
+        if len(way) == axes:
+            yield way
+            return
+        for option in options:
+            more = runs + (not way or way[-1] != option)
+            if more <= most:
+                yield from extend((*way, option), more)
+
+    yield from extend((), 0)
+
+
+def _choice(call: Call, way: Sequence[Option]) -> Choice | None:
+    """Returns the choice in which each axis does what it is said to; None if they don't fit."""
     table = call.space.table
-    found = {table.none: None}
-    for axis in call.space.axes:
-        alone = [
-            table.of({factor: layout})
-            for factor in call.rule.sizes
-            if factor in call.splittable
-            for layout in _layouts(call, factor, axis, within.get(factor, frozenset()))
-        ]
-        for splits in list(found):
-            for source in alone:
-                merged = table.merged(splits, axis, source)
-                if merged is not None:
-                    found[merged] = None
+    splits, pending = table.none, []
+    for axis, option in zip(call.space.axes, way, strict=True):
+        if option is None:
+            continue
+        stretch = _stretch(option)
+        if stretch is None:
+            pending.append(Pending(axis, SUM, tuple(at for at in option if isinstance(at, int))))
+            continue
+        alone = table.of({stretch[0]: _layout(call, stretch, axis)})
+        merged = table.merged(splits, axis, alone) if alone.items else None
+        if merged is None:
+            return None
+        splits = merged
+    plain = call.choice(splits)
+    if plain is None or not pending:
+        return plain
+    rows = call.rows(plain.dist.body)
+    if any(each.operands not in rows for each in pending):
+        return None
+    return call.choice(splits, tuple(pending))
+
+
+def _stretches(call: Call, within: Mapping[str, frozenset[int]]) -> list[Stretch]:
+    """Returns the factors that may be split, with the strides between which they are.
+
+    A factor as a whole, and each of its sub-dimensions.
+    """
+    found: dict[Stretch, None] = {}
+    for factor, size in call.rule.sizes.items():
+        if factor not in call.splittable:
+            continue
+        found[factor, 1, size] = None
+        strides = (s for s in within.get(factor, ()) if size % s == 0)
+        for inner, outer in pairwise([1, *sorted(strides), size]):
+            if outer % inner == 0 and outer > inner:
+                found[factor, inner, outer] = None
     return list(found)
 
 
-def _layouts(call: Call, factor: str, axis: str, strides: frozenset[int]) -> list[DimLayout]:
-    """Returns the layouts of a factor that an axis splits, between its sub-dimensions too."""
-    size, mesh = call.rule.sizes[factor], call.space.mesh
-    found: dict[DimLayout, None] = {normalize_dim((SubDim(size, (axis,)),), mesh): None}
-    ends = [1, *sorted(stride for stride in strides if size % stride == 0), size]
-    for inner, outer in pairwise(ends):
-        if outer % inner == 0 and outer > inner:
-            subs = (SubDim(size // outer), SubDim(outer // inner, (axis,)), SubDim(inner))
-            found[normalize_dim(subs, mesh)] = None
-    return list(found)
+def _stretch(option: Stretch | Row) -> Stretch | None:
+    match option:
+        case (str(factor), int(inner), int(outer)):
+            return factor, inner, outer
+    return None
 
 
-def _flows(call: Call, body: str, axes: Sequence[str]) -> Iterator[tuple[Pending, ...]]:
-    """Yields the ways in which sums that are pending over some of the axes flow through an op."""
-    rows = call.rows(body, SUM)
-    if not rows:
-        return
-    ways: list[tuple[Pending, ...]] = [()]
-    for axis in axes:
-        more = [(*way, Pending(axis, SUM, row)) for way in ways for row in rows]
-        ways += more
-    yield from ways[1:]
+def _layout(call: Call, stretch: Stretch, axis: str) -> DimLayout:
+    """Returns the layout of a factor that an axis splits between two strides."""
+    factor, inner, outer = stretch
+    size = call.rule.sizes[factor]
+    subs = (SubDim(size // outer), SubDim(outer // inner, (axis,)), SubDim(inner))
+    return normalize_dim(subs, call.space.mesh)
+
+
+def _rows(call: Call) -> list[Row]:
+    """Returns the operands whose sums may be pending together, of the op and its bodies."""
+    bodies = ("", *(body.name for body in call.rule.bodies))
+    return list(dict.fromkeys(row for body in bodies for row in call.rows(body)))

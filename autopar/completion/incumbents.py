@@ -18,11 +18,11 @@ from autopar.ir.mesh import ProcessMesh
 PER_AXIS = ("data", "zero1", "fsdp", "zero2", "tensor", "sequence", "context", "expert")
 """What an axis may do; `sequence` stands for tensor and sequence."""
 
-MOST_OPS = 8_000
-"""Ops that presets may complete in sum: about as long as a search takes."""
+FEW_OPS, MOST_OPS = 2_000, 8_000
+"""Ops that presets complete in sum, if search has all but proven its plan the best, and if not."""
 
 LEAST = 4
-"""Presets that are completed however large the program is."""
+"""Presets that are completed however large the program is, if the plan may not be the best."""
 
 
 def strategies(mesh: ProcessMesh) -> Iterator[str]:
@@ -45,7 +45,7 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
 
 
 def best_preset(
-    mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int
+    mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, *, proven: bool
 ) -> tuple[str, Solution, float] | None:
     """Returns the fastest preset with its seconds; None if none fits the program.
 
@@ -53,9 +53,10 @@ def best_preset(
         mesh: The mesh.
         complete: Completes the program by a strategy.
         ops: How many it has.
+        proven: Whether there is a plan already that is at most a little slower than the best.
     """
     best: tuple[str, Solution, float] | None = None
-    left = max(LEAST, MOST_OPS // max(1, ops))
+    left = FEW_OPS // max(1, ops) if proven else max(LEAST, MOST_OPS // max(1, ops))
     for strategy in strategies(mesh):
         if not left:
             break

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from autopar.completion.call import Choice
-from autopar.completion.candidates import Candidates, CandidateTable
+from autopar.completion.candidates import Candidates
 from autopar.completion.graph import Graph
 from autopar.completion.network import Array, Network
 from autopar.completion.space import Form
@@ -47,7 +47,7 @@ class Model:
 
     graph: Graph
     network: Network
-    candidates: list[Candidates]
+    candidates: Sequence[Candidates]
     stored: dict[int, tuple[int, Ends]]
     moves: list[Moves]
 
@@ -91,29 +91,26 @@ def _is_stored(graph: Graph, value: int) -> bool:
     return graph.producer[value] is None or value in graph.outputs
 
 
-def build_model(
-    graph: Graph, transfers: Transfers, more: Mapping[int, Sequence[Choice]] | None = None
-) -> Model:
+def build_model(graph: Graph, candidates: Sequence[Candidates], transfers: Transfers) -> Model:
     """Returns the model of a graph.
 
     Args:
         graph: With the user's pins.
+        candidates: Per op.
         transfers: Tables of reshards.
-        more: Further choices per op, besides its candidates.
     """
-    return _Builder(graph, transfers, more or {}).run()
+    return _Builder(graph, candidates, transfers).run()
 
 
 class _Builder:
     def __init__(
-        self, graph: Graph, transfers: Transfers, more: Mapping[int, Sequence[Choice]]
+        self, graph: Graph, candidates: Sequence[Candidates], transfers: Transfers
     ) -> None:
         self.graph = graph
         self.space = graph.space
         self.transfers = transfers
         self.network = Network()
-        table = CandidateTable(graph)
-        self.candidates = [table.of(node, more.get(node.index, ())) for node in graph.nodes]
+        self.candidates = candidates
         self.stored: dict[int, tuple[int, Ends]] = {}
         self.renewed = {into: out for out, into in graph.aliases}
         self.moves: list[Moves] = []
@@ -243,4 +240,4 @@ def _forms(ops: Readers) -> list[Form]:
 
 
 def _seconds(candidates: Candidates) -> Array:
-    return np.array([choice.seconds for choice in candidates.choices])
+    return np.array(candidates.seconds)

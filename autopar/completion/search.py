@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autopar.completion.call import Choice
+from autopar.completion.candidates import CandidateTable
 from autopar.completion.dual import Dual
 from autopar.completion.eliminate import eliminate
 from autopar.completion.graph import Graph
@@ -79,11 +80,13 @@ class _Search:
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
         self.transfers = Transfers(self.graph.space)
+        table = CandidateTable(self.graph)
+        self.candidates = [table.of(node) for node in self.graph.nodes]
         self.start = time.monotonic()
 
     def run(self) -> Found:
         for _ in range(MAX_ROUNDS):
-            model = build_model(self.graph, self.transfers)
+            model = build_model(self.graph, self.candidates, self.transfers)
             labels = self._solve(model)
             learned = self._learn(model, labels)
             self._keep(model, labels)
@@ -119,8 +122,10 @@ class _Search:
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:
-        """Plans the reshards that labels stand for; returns whether one is dearer than thought."""
-        return self.transfers.learn(model.transfers_of(labels))
+        """Prices exactly what labels stand for; returns whether that makes a difference."""
+        bodies = {(c, labels[at]) for at, c in enumerate(model.candidates)}
+        changed = [candidates.learn(label) for candidates, label in bodies]
+        return self.transfers.learn(model.transfers_of(labels)) or any(changed)
 
     def _keep(self, model: Model, labels: Sequence[int]) -> None:
         """Prices the plan that labels stand for, and keeps it if it is the best so far."""

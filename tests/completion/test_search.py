@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autopar.completion.search import search
 from tests.captured import check, compiled
+from tests.completion.enumerated import drawn, least_seconds
 from tests.completion.test_training import language
 
 
@@ -15,3 +17,24 @@ def test_a_searched_step_is_that_of_one_device(mesh: str) -> None:
     check(captured, done, 1e-5)
     (entry,) = [entry for entry in done.report if entry.category == "search"]
     assert "no plan takes less than" in entry.detail
+
+
+def check_best(seed: int) -> None:
+    """Checks that search finds the best plan of a random program."""
+    graph = drawn(seed)
+    found = search(graph)
+    best = least_seconds(graph)
+    assert found.seconds == pytest.approx(best, rel=1e-9)
+    assert found.bound_seconds <= best * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_plan_is_faster(seed: int) -> None:
+    check_best(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(10))
+def test_no_plan_is_faster_of_many_programs(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        check_best(seed)

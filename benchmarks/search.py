@@ -1,0 +1,105 @@
+"""Searches plans of training steps without their weights, and prints what that takes.
+
+    python benchmarks/search.py            every row
+    python benchmarks/search.py gpt2 mlp   some
+
+CPU seconds from the captured program to the completed one, on the H100 profile; the most memory
+that the process had, capture included; and what the report says of the plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+ROWS = {
+    "gpt2": "32x8",
+    "llama": "32x8",
+    "mlp": "8x8x4",
+    "gpt2-4": "4x4x4x4",
+}
+CLUSTER = "h100"
+
+
+def model(name: str) -> tuple[Any, Any, Any]:
+    """Returns a model on the meta device, a batch, and a loss (None: the model has it)."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    with torch.device("meta"):
+        if name == "mlp":
+            blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))] * 2
+            x = torch.zeros(1024, 1024)
+            return nn.Sequential(*blocks).train(), (x, x), functional.mse_loss
+        if name.startswith("gpt2"):
+            from transformers import GPT2Config, GPT2LMHeadModel
+
+            layers = 12 if name == "gpt2" else 2
+            ids = torch.zeros(256, 1024, dtype=torch.long)
+            config = GPT2Config(
+                n_layer=layers, use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+            )
+            return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids}, None
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        ids = torch.zeros(256, 4096, dtype=torch.long)
+        llama = LlamaConfig(
+            hidden_size=4096,
+            intermediate_size=14336,
+            num_hidden_layers=32,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            vocab_size=128256,
+            max_position_embeddings=4096,
+            use_cache=False,
+        )
+        return LlamaForCausalLM(llama).train(), {"input_ids": ids, "labels": ids}, None
+
+
+def measure(name: str) -> None:
+    """Prints a row of the table."""
+    import torch
+
+    from autopar.annotate import apply_mesh, parse_mesh
+    from autopar.completion import Complete
+    from autopar.cost import Cluster
+    from autopar.frontend.torch import Recipe, capture
+
+    module, batch, loss = model(name)
+    recipe = Recipe(loss=loss, optimizer=torch.optim.AdamW(module.parameters()))
+    program = apply_mesh(capture(module, batch, recipe).program, parse_mesh(ROWS[name]))
+    cluster = Cluster.load(CLUSTER)
+    start = time.process_time()
+    (remark,) = Complete(cluster, "auto").decide(program).remarks
+    seconds = time.process_time() - start
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(
+        f"| {name} | {ROWS[name]} | {len(program.main.ops):,} | {seconds:.1f} | {memory:.2f} |"
+        f" {remark.detail} |",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Measures each program in a process of its own, for its memory."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", default=[*ROWS])
+    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        measure(options.names[0])
+        return 0
+    print("| program | mesh | ops | search, CPU s | memory, GB | plan |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    for name in options.names:
+        subprocess.run([sys.executable, __file__, name, "--row"], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
