@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autopar import annotate, runtime
+    from autopar.calibration import calibrate
+    from autopar.comparison import diff
     from autopar.cost import Cluster
     from autopar.explanation import explain
     from autopar.ir.errors import AutoparError
@@ -37,8 +39,10 @@ _HOMES = {
     "CompiledModule": "autopar.modules",
     "ParallelModule": "autopar.parallel",
     "ProcessMesh": "autopar.ir.mesh",
+    "calibrate": "autopar.calibration",
     "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
+    "diff": "autopar.comparison",
     "explain": "autopar.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
@@ -55,8 +59,10 @@ __all__ = [
     "ProcessMesh",
     "Profile",
     "annotate",
+    "calibrate",
     "compile",
     "compile_onnx",
+    "diff",
     "explain",
     "load",
     "parallelize",

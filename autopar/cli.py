@@ -27,6 +27,12 @@ from autopar.options import (
     SHARDS,
     STRATEGY,
 )
+from autopar.planning_commands import (
+    calibrate_command,
+    diff_command,
+    explain_command,
+    plan_command,
+)
 from autopar.profile_command import profile_command
 
 RANK_BYTES = 200 * 2**20
@@ -221,66 +227,8 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
         _show_summary(path, form)
 
 
-@main.command("explain")
-@click.argument("build", type=PATH)
-@click.argument("name", required=False, metavar="[VALUE_OR_OP]")
-@click.option(
-    "--cluster",
-    metavar="NAME|FILE.yaml",
-    help="Predict for other hardware than the build was compiled for.",
-)
-@click.option(
-    "--alternatives/--no-alternatives",
-    default=True,
-    help="Whether to say what other splits would cost. The program is completed once for each.",
-)
-def explain_command(build: Path, name: str | None, cluster: str | None, alternatives: bool) -> None:
-    """Say why a value is split as it is, and what other splits would cost.
-
-    An op is named by its result, or by its ONNX node. Without a name: the collectives that take
-    most time, with the lines of the model that they come from.
-
-    \b
-    Examples:
-      autopar explain build/
-      autopar explain build/ layers.3.attn.out.weight
-      autopar explain build/ mm_3 --cluster h100x4
-    """
-    from autopar.explanation import explain
-
-    with status("predicting"):
-        if name is None:
-            unsuited("the list of collectives has no", ("alternatives",))
-            shown = str(explain(build, cluster=cluster))
-        else:
-            shown = str(explain(build, name, cluster=cluster, alternatives=alternatives))
-    click.echo(shown)
-
-
-@main.command("plan")
-@click.argument("build", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="FILE.yaml", help="Write it there.")
-def plan_command(build: Path, output: Path | None) -> None:
-    """Show what was decided about a build, as a file from which it is compiled again.
-
-    The plan can be edited. It holds names and layouts, nothing of the machine.
-
-    \b
-    Examples:
-      autopar plan build/ -o plan.yaml
-      autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
-    """
-    from autopar.plans import plan_of, save_plan
-
-    with status("reducing the plan to what decides"):
-        if output is not None:
-            save_plan(build, output)
-            return
-        text = plan_of(build)
-    click.echo(text, nl=False)
-
-
-main.add_command(profile_command)
+for command in (explain_command, diff_command, plan_command, calibrate_command, profile_command):
+    main.add_command(command)
 
 
 @main.command("run")

@@ -30,7 +30,9 @@ MAY_IMPORT = {
 SEE_ALL = {
     "__init__",
     "__main__",
+    "calibration",
     "cli",
+    "comparison",
     "console",
     "explanation",
     "inspection",
@@ -39,6 +41,7 @@ SEE_ALL = {
     "oracle",
     "parallel",
     "pipeline",
+    "planning_commands",
     "plans",
     "profile_command",
     "profiling",

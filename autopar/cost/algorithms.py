@@ -24,6 +24,9 @@ from collections.abc import Callable, Mapping
 
 from autopar.cost.cluster import LinkLevel
 
+POINT_TO_POINT = "point_to_point"
+"""The kind of what isn't one of `KINDS`: messages between pairs."""
+
 Ways = tuple[tuple[float, str], ...]
 """Seconds on one level of links, and the algorithm that takes them."""
 

@@ -17,8 +17,13 @@ YAML files in `profiles/`; users write their own in the same form:
       - {name: infiniband, size: 32, alpha_seconds: 6e-6, beta_seconds_per_byte: 2e-11}
 
 A level has `topology: ring` where a device reaches its two neighbours only, as along a dimension
-of a torus; by default everybody reaches everybody through a `switch`. `cluster_file` reads and
-writes such files. `h100x4` is the built-in h100 with 4 of what its outermost links join: 4 hosts.
+of a torus; by default everybody reaches everybody through a `switch`. Where collectives were
+measured one by one, a level says their figures too, as
+
+        collectives: {all_reduce: {alpha_seconds: 4e-6, beta_seconds_per_byte: 2e-12}}
+
+`cluster_file` reads and writes such files. `h100x4` is the built-in h100 with 4 of what its
+outermost links join: 4 hosts.
 """
 
 from __future__ import annotations
@@ -41,6 +46,20 @@ _HOSTS = re.compile(r"(?P<name>.+)x(?P<count>[1-9][0-9]{0,6})")
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """What a collective takes on a level of links, where it isn't what the level says of all.
+
+    Attributes:
+        kind: `all_reduce`, `all_gather`, ..., or `point_to_point`.
+        alpha_seconds, beta_seconds_per_byte: See `LinkLevel`.
+    """
+
+    kind: str
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinkLevel:
     """One level of the tree: how `size` groups of the level below are joined.
 
@@ -50,6 +69,7 @@ class LinkLevel:
         alpha_seconds: Latency of a message.
         beta_seconds_per_byte: Time per byte that a device sends, all devices sending at once.
         topology: One of `TOPOLOGIES`: `switch`, where everybody reaches everybody, or `ring`.
+        collectives: Figures of single collectives, as they were measured.
     """
 
     name: str
@@ -57,6 +77,22 @@ class LinkLevel:
     alpha_seconds: float
     beta_seconds_per_byte: float
     topology: str = "switch"
+    collectives: tuple[CollectiveCost, ...] = ()
+
+    def of(self, kind: str) -> LinkLevel:
+        """Returns the level with the figures of one collective."""
+        for each in self.collectives:
+            if each.kind == kind:
+                alpha, beta = each.alpha_seconds, each.beta_seconds_per_byte
+                return LinkLevel(self.name, self.size, alpha, beta, self.topology)
+        return self
+
+    def least(self) -> LinkLevel:
+        """Returns the level with the least figures of any collective."""
+        own, known = (self.alpha_seconds, self.beta_seconds_per_byte), self.collectives
+        alpha = min((own[0], *(each.alpha_seconds for each in known)))
+        beta = min((own[1], *(each.beta_seconds_per_byte for each in known)))
+        return LinkLevel(self.name, self.size, alpha, beta, self.topology)
 
 
 @dataclass(frozen=True)

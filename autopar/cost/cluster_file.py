@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autopar.cost.cluster import TOPOLOGIES, Cluster, LinkLevel
+from autopar.cost.algorithms import KINDS, POINT_TO_POINT
+from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, LinkLevel
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import DTYPE_BYTES
 
@@ -41,7 +42,8 @@ _KEYS = (
     "launch_seconds",
     "links",
 )
-_LINK_KEYS = ("name", "size", "alpha_seconds", "beta_seconds_per_byte", "topology")
+_LINK_KEYS = ("name", "size", "alpha_seconds", "beta_seconds_per_byte", "topology", "collectives")
+_COLLECTIVE_KEYS = ("alpha_seconds", "beta_seconds_per_byte")
 
 
 def parse_cluster(content: Any, where: str) -> Cluster:
@@ -95,7 +97,20 @@ def _level(reader: _Reader, entry: Any, where: str) -> LinkLevel:
         alpha_seconds=reader.number(fields, "alpha_seconds", prefix),
         beta_seconds_per_byte=reader.number(fields, "beta_seconds_per_byte", prefix),
         topology=reader.one_of(fields, "topology", TOPOLOGIES, prefix),
+        collectives=_collectives(reader, fields.get("collectives", {}), f"{prefix}collectives"),
     )
+
+
+def _collectives(reader: _Reader, entry: Any, where: str) -> tuple[CollectiveCost, ...]:
+    found = []
+    for kind, figures in sorted(reader.mapping(entry, where, (*KINDS, POINT_TO_POINT)).items()):
+        prefix = f"{where}.{kind}."
+        fields = reader.mapping(figures, prefix.rstrip("."), _COLLECTIVE_KEYS)
+        alpha = reader.number(fields, "alpha_seconds", prefix)
+        found.append(
+            CollectiveCost(kind, alpha, reader.number(fields, "beta_seconds_per_byte", prefix))
+        )
+    return tuple(found)
 
 
 class _Reader:
@@ -166,12 +181,20 @@ def cluster_text(cluster: Cluster) -> str:
         lines.append(f"launch_seconds: {cluster.launch_seconds!r}")
     lines.append("links:")
     for level in cluster.links:
-        topology = f", topology: {level.topology}" if level.topology != TOPOLOGIES[0] else ""
-        lines.append(
-            f"  - {{name: {_scalar(level.name)}, size: {level.size},"
-            f" alpha_seconds: {level.alpha_seconds!r},"
-            f" beta_seconds_per_byte: {level.beta_seconds_per_byte!r}{topology}}}"
-        )
+        lines += [
+            f"  - name: {_scalar(level.name)}",
+            f"    size: {level.size}",
+            f"    alpha_seconds: {level.alpha_seconds!r}",
+            f"    beta_seconds_per_byte: {level.beta_seconds_per_byte!r}",
+        ]
+        if level.topology != TOPOLOGIES[0]:
+            lines.append(f"    topology: {level.topology}")
+        lines += ["    collectives:"] if level.collectives else []
+        lines += [
+            f"      {each.kind}: {{alpha_seconds: {each.alpha_seconds!r},"
+            f" beta_seconds_per_byte: {each.beta_seconds_per_byte!r}}}"
+            for each in level.collectives
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.cost.algorithms import KINDS
+from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
@@ -180,7 +180,7 @@ class CommunicationModel:
         ways, shrinks = KINDS[kind]
         found = []
         for link, count in self._levels(axes):
-            cheapest = min(ways(link, count, nbytes), key=lambda way: way[0])
+            cheapest = min(ways(link.of(kind), count, nbytes), key=lambda way: way[0])
             found.append(Way(link.name, cheapest[1], cheapest[0]))
             nbytes = nbytes / count if shrinks else nbytes
         return tuple(found)
@@ -192,7 +192,7 @@ class CommunicationModel:
             ways, shrinks = KINDS[kind]
             seconds, size = 0.0, nbytes
             for link, count in self._levels(axes):
-                seconds += min(ways(link, count, size))[0]
+                seconds += min(ways(link.of(kind), count, size))[0]
                 size = size / count if shrinks else size
             self._known[key] = seconds
         return seconds
@@ -209,7 +209,7 @@ class CommunicationModel:
         return max(
             (
                 messages * link.alpha_seconds + nbytes * link.beta_seconds_per_byte
-                for link, _ in self._levels(axes)
+                for link in (link.of(POINT_TO_POINT) for link, _ in self._levels(axes))
             ),
             default=0.0,
         )
@@ -223,7 +223,7 @@ class CommunicationModel:
 
         The first is that around every single device.
         """
-        links = self.cluster.links
+        links = tuple(link.least() for link in self.cluster.links)
         spans = {axis: self.span((axis,)) for axis in axes}
         crossed = [level for level, count in enumerate(self.span(axes)) if count > 1]
         return [

@@ -59,7 +59,7 @@ def test_a_defect_is_told_from_a_mistake() -> None:
 
     text = refusal(run(defective), DEFECT)
     first, second, third = text.splitlines()
-    assert first.startswith("a defect of autopar, not a mistake of yours at autopar/report.py:")
+    assert first.startswith("a defect of autopar, not a mistake of yours at autopar/ir/units.py:")
     assert second.startswith("  ")
     assert "Error: " in second
     assert (

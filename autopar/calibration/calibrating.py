@@ -1,0 +1,286 @@
+"""Calibrate: from what the ranks measure to a cluster, and how well that explains it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from autopar.calibration.fit import Fit, LinkSample, fit_link
+from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
+from autopar.cost import Cluster, LinkLevel
+from autopar.cost.cluster import CollectiveCost
+from autopar.cost.cluster_file import cluster_text
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.report import human_seconds
+from autopar.runtime.distributed import choose_device
+from autopar.runtime.groups import Group
+from autopar.runtime.processes import Processes
+
+TIMEOUT = timedelta(minutes=5)
+
+MOST_PROCESSES = 64
+"""More than any host is asked to start by itself."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A measured cluster.
+
+    Attributes:
+        cluster: The description.
+        fits: By level of links, the fit of each collective.
+        processes: How many processes measured.
+    """
+
+    cluster: Cluster
+    fits: Mapping[str, Mapping[str, Fit]]
+    processes: int
+
+    def text(self) -> str:
+        """Returns the cluster file, with how it came about."""
+        how = [f"# Measured by {self.processes} processes at once on {platform.node()}."]
+        how += [
+            f"# {level}: {kind} within {fit.typical_error:.0%} of {fit.samples} samples, typically"
+            for level, fits in self.fits.items()
+            for kind, fit in fits.items()
+        ]
+        return "\n".join([*how, cluster_text(self.cluster)])
+
+    def __str__(self) -> str:
+        """Returns the figures, and how well they fit, as text for a terminal."""
+        cluster = self.cluster
+        rates = ", ".join(f"{dtype} {rate / 1e9:.3g}" for dtype, rate in cluster.flops_per_second)
+        lines = [
+            f"{cluster.name}: {cluster.device}, {self.processes} at once",
+            f"products   {rates} Gflop/s each",
+            f"memory     {cluster.memory_bytes_per_second / 1e9:.3g} GB/s each;"
+            f" an op takes {human_seconds(cluster.launch_seconds)} to start",
+        ]
+        if not self.fits:
+            lines.append(f"links      not measured by one process: those of {ASSUMED_LINKS!r}")
+        for level, fits in self.fits.items():
+            lines += ["", f"links {level:<13}   latency    per MiB   typical error"]
+            for kind, fit in fits.items():
+                per_mib = human_seconds(fit.beta_seconds_per_byte * 2**20)
+                latency = human_seconds(fit.alpha_seconds)
+                error = f"{fit.typical_error:.0%} of {fit.samples}"
+                lines.append(f"  {kind:<16} {latency:>10} {per_mib:>10}   {error}")
+        return "\n".join(lines)
+
+
+ASSUMED_LINKS = "cpu"
+"""The built-in cluster whose links stand in where a single process can't measure any."""
+
+
+def calibrate(
+    *, processes: int | None = None, backend: str = "auto", seconds: float = 0.4, name: str = ""
+) -> Calibration | None:
+    """Measures this machine.
+
+    Under torchrun all ranks call it, and rank 0 gets the result. Otherwise this process measures
+    its own device, or starts processes that measure together.
+
+    Args:
+        processes: How many processes to start on this host; None for none.
+        backend: `gloo`, `nccl`, or `auto`: nccl where there are GPUs.
+        seconds: About how long each rate is measured.
+        name: The name of the cluster; by default that of the host.
+
+    Returns:
+        The calibration; None on ranks other than 0.
+
+    Raises:
+        InvalidInputError: If processes are asked for under torchrun, or too many.
+        RuntimeFailure: If ranks can't meet, or one of them fails.
+    """
+    known = Processes.from_environment()
+    if processes is None:
+        return _on_rank(known, backend, seconds, name)
+    if known.size > 1 or "RANK" in os.environ:
+        raise InvalidInputError("torchrun has started the processes; leave out --processes")
+    if not 1 <= processes <= MOST_PROCESSES:
+        raise InvalidInputError(
+            f"--processes {processes}: between 1 and {MOST_PROCESSES} can be started on one host"
+        )
+    return _started(processes, backend, seconds, name)
+
+
+def _started(count: int, backend: str, seconds: float, name: str) -> Calibration:
+    context = multiprocessing.get_context("spawn")
+    port = _free_port()
+    pipes, jobs = [], []
+    for rank in range(count):
+        receiving, sending = context.Pipe(duplex=False)
+        arguments = (rank, count, port, backend, seconds, name, sending)
+        jobs.append(context.Process(target=_child, args=arguments, daemon=True))
+        pipes.append(receiving)
+        jobs[-1].start()
+        sending.close()
+    try:
+        results = [_received(pipe, rank) for rank, pipe in enumerate(pipes)]
+    finally:
+        for job in jobs:
+            job.terminate()
+            job.join()
+    failures = [result for result in results if isinstance(result, str)]
+    if failures:
+        raise RuntimeFailure(f"the measurement failed: {failures[0]}")
+    found = results[0]
+    assert isinstance(found, Calibration)
+    return found
+
+
+def _received(pipe: Connection, rank: int) -> object:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return f"rank {rank} ended without a word"
+
+
+def _child(
+    rank: int, size: int, port: int, backend: str, seconds: float, name: str, pipe: Connection
+) -> None:
+    torch.set_num_threads(1)
+    processes = Processes(rank, size, rank, size, "127.0.0.1", port, prefix="calibrate")
+    try:
+        pipe.send(_on_rank(processes, backend, seconds, name))
+    except Exception as error:
+        pipe.send(f"rank {rank}: {error}")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _on_rank(processes: Processes, backend: str, seconds: float, name: str) -> Calibration | None:
+    device = choose_device(backend, processes)
+    if processes.size == 1:
+        return _described(processes, device, measure_compute(device, seconds), {}, name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    store = processes.connect(TIMEOUT)
+    dist.init_process_group(
+        backend, store=store, rank=processes.rank, world_size=processes.size, timeout=TIMEOUT
+    )
+    try:
+        dist.barrier()
+        rates = _slowest(measure_compute(device, seconds), device)
+        samples = {
+            level: measure_links(groups, device)
+            for level, groups in _levels(processes, backend).items()
+        }
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    return None if processes.rank else _described(processes, device, rates, samples, name)
+
+
+def _slowest(rates: ComputeRates, device: torch.device) -> ComputeRates:
+    """Returns the rates of the slowest rank, for which all others wait."""
+    dtypes = list(rates.flops_per_second)
+    figures = [*rates.flops_per_second.values(), rates.bytes_per_second, 1 / rates.launch_seconds]
+    least = torch.tensor(figures, dtype=torch.float64, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    *flops, copied, launches = least.tolist()
+    return ComputeRates(dict(zip(dtypes, flops, strict=True)), copied, 1 / launches)
+
+
+def _levels(processes: Processes, backend: str) -> dict[str, list[Group]]:
+    """Returns the groups of a rank to measure, by level of links: within its host, and beyond."""
+    size, local = processes.size, processes.local_size
+    found: dict[str, list[Group]] = {}
+    if local > 1:
+        counts = sorted({count for count in (2, 4, local) if local % count == 0 and count <= local})
+        found["host"] = [_group(processes, size, count, 1, backend) for count in counts]
+    if size > local:
+        hosts = size // local
+        found["network"] = [_group(processes, size, hosts, local, backend)]
+    return found
+
+
+def _group(processes: Processes, size: int, members: int, stride: int, backend: str) -> Group:
+    """Returns the rank's group among those of ranks that are `stride` apart."""
+    mine: tuple[int, ...] = ()
+    tag = ""
+    for first in range(size):
+        start = first - first % (members * stride) + first % stride
+        if start != first:
+            continue
+        ranks = tuple(start + stride * at for at in range(members))
+        group = dist.new_group(list(ranks), timeout=TIMEOUT)
+        if processes.rank in ranks:
+            mine, tag = ranks, str(group.group_name)
+    return Group(tag, members, mine.index(processes.rank), tuple(range(members)), backend)
+
+
+def _described(
+    processes: Processes,
+    device: torch.device,
+    rates: ComputeRates,
+    samples: Mapping[str, Sequence[LinkSample]],
+    name: str,
+) -> Calibration:
+    fitted = {level: fit_link(each) for level, each in samples.items()}
+    sizes = {"host": processes.local_size, "network": processes.size // processes.local_size}
+    links = tuple(
+        LinkLevel(
+            level,
+            sizes[level],
+            together.alpha_seconds,
+            together.beta_seconds_per_byte,
+            collectives=tuple(
+                CollectiveCost(kind, fit.alpha_seconds, fit.beta_seconds_per_byte)
+                for kind, fit in sorted(by_kind.items())
+            ),
+        )
+        for level, (together, by_kind) in fitted.items()
+    )
+    cluster = Cluster(
+        name or platform.node() or "measured",
+        _device_name(device),
+        _memory_bytes(device, processes.local_size),
+        rates.bytes_per_second,
+        tuple(sorted(rates.flops_per_second.items())),
+        links or Cluster.load(ASSUMED_LINKS).links,
+        launch_seconds=rates.launch_seconds,
+    )
+    fits = {level: by_kind for level, (_, by_kind) in fitted.items()}
+    return Calibration(cluster, fits, processes.size)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"one process on {os.cpu_count()} CPU cores ({platform.machine()})"
+
+
+def _memory_bytes(device: torch.device, processes: int) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(total // processes)
+
+
+def write_cluster(calibration: Calibration, path: Path) -> None:
+    """Writes a cluster file.
+
+    Raises:
+        InvalidInputError: If it can't be written.
+    """
+    try:
+        path.write_text(calibration.text(), encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"can't write {path}: {error.strerror}") from error

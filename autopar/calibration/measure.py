@@ -1,0 +1,174 @@
+"""Measure: seconds of products, copies and collectives, on all ranks at once.
+
+All ranks measure the same at the same time, so processes that share cores or links are measured
+under the load that a program puts on them. Collectives are those of the runtime, so what it does
+for a backend is part of what is measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from autopar.calibration.fit import LinkSample
+from autopar.cost.algorithms import POINT_TO_POINT
+from autopar.runtime.communication import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    permute,
+    reduce_scatter,
+)
+from autopar.runtime.groups import Group
+
+DTYPES = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+}
+PRODUCT_SIZES = {"cpu": (256, 512), "cuda": (1024, 4096)}
+COPY_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
+COLLECTIVE_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+"""Bytes of the full tensor of measured collectives."""
+
+REPEATS = 7
+"""How often a collective is run."""
+
+SLICES, CALLS = 5, 50
+"""Slices of a measurement, and calls between looks at whether the device is done."""
+
+
+@dataclass(frozen=True)
+class ComputeRates:
+    """What a device reaches.
+
+    Attributes:
+        flops_per_second: Of matrix products, by dtype.
+        bytes_per_second: Of elementwise ops, read and written.
+        launch_seconds: Of an op on a few elements.
+    """
+
+    flops_per_second: dict[str, float]
+    bytes_per_second: float
+    launch_seconds: float
+
+
+def measure_compute(device: torch.device, seconds: float) -> ComputeRates:
+    """Returns what a device reaches, while all other ranks measure the same.
+
+    Args:
+        device: The rank's device.
+        seconds: About how long each measurement may take.
+    """
+    flops = {name: _product_rate(device, dtype, seconds) for name, dtype in DTYPES.items()}
+    copied = _copy_rate(device, COPY_BYTES[device.type], seconds)
+    few = torch.ones(16, device=device)
+    launch = _median_seconds(lambda: few + few, device, seconds)
+    return ComputeRates({name: rate for name, rate in flops.items() if rate}, copied, launch)
+
+
+def _product_rate(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
+    """Returns flop/s of the best size; 0 where the device has no such product."""
+    best = 0.0
+    for size in PRODUCT_SIZES[device.type]:
+        try:
+            a = torch.ones(size, size, device=device, dtype=dtype)
+            taken = _median_seconds(lambda a=a: a @ a, device, seconds)  # type: ignore[misc]
+        except (RuntimeError, NotImplementedError):
+            return 0.0
+        best = max(best, 2 * size**3 / taken)
+    return best
+
+
+def _copy_rate(device: torch.device, nbytes: int, seconds: float) -> float:
+    x = torch.ones(nbytes // 4, device=device)
+    return 3 * nbytes / _median_seconds(lambda: x + x, device, seconds)
+
+
+def _median_seconds(run: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Returns the seconds of a call: the median over slices of time, each of many calls.
+
+    A slice is longer than the turns that processes take on a core, so what a call takes is what it
+    takes under load.
+    """
+    run()
+    found = []
+    for _ in range(SLICES):
+        calls, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds / SLICES or not calls:
+            run()
+            calls += 1
+            if calls % CALLS == 0:
+                _finish(device)
+        _finish(device)
+        found.append((time.perf_counter() - begin) / calls)
+    return statistics.median(found)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_links(groups: Sequence[Group], device: torch.device) -> list[LinkSample]:
+    """Returns the seconds of collectives in groups that all ranks form at once.
+
+    Args:
+        groups: The rank's groups, of the sizes to measure.
+        device: The rank's device.
+    """
+    found: list[tuple[str, int, int, float]] = []
+    for group in groups:
+        for kind, nbytes, run in _runs(group, device):
+            found.append((kind, group.size, nbytes, _collective_seconds(run, device)))
+    seconds = torch.tensor([each[3] for each in found], dtype=torch.float64, device=device)
+    # A collective is done when the last member is.
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return [
+        LinkSample(kind, members, nbytes, slowest)
+        for (kind, members, nbytes, _), slowest in zip(found, seconds.tolist(), strict=True)
+    ]
+
+
+def _collective_seconds(run: Callable[[], object], device: torch.device) -> float:
+    run()
+    times = []
+    for _ in range(REPEATS):
+        dist.barrier()
+        start = time.perf_counter()
+        run()
+        _finish(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _runs(group: Group, device: torch.device) -> Iterator[tuple[str, int, Callable[[], object]]]:
+    """Yields the collectives to measure: kind, bytes of the full tensor, a call."""
+    for nbytes in COLLECTIVE_BYTES:
+        for kind, run in _calls(group, device, nbytes // 4 // group.size).items():
+            yield kind, nbytes, run
+
+
+def _calls(group: Group, device: torch.device, rows: int) -> dict[str, Callable[[], object]]:
+    """Returns the collectives on tensors of which each member's piece has so many elements."""
+    size = rows * group.size
+    full, piece = torch.ones(size, device=device), torch.ones(rows, device=device)
+    square = torch.ones(group.size, rows, device=device)
+    calls: dict[str, Callable[[], object]] = {
+        "all_gather": lambda: all_gather(piece, 0, size, group),
+        "all_to_all": lambda: all_to_all(square, 0, 1, size, group),
+        "all_reduce": lambda: all_reduce(full, "sum", group),
+        "reduce_scatter": lambda: reduce_scatter(full, 0, "sum", group),
+        "broadcast": lambda: broadcast(full, 0, group),
+    }
+    if group.size % 2 == 0 and group.size > 2:
+        sizes = (group.size // 2, 2)
+        calls[POINT_TO_POINT] = lambda: permute(full, sizes, (1, 0), group)
+    return calls

@@ -1,0 +1,186 @@
+"""`autopar diff`: what two builds of one model have in common, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.cost import Cluster
+from autopar.cost.summary import CollectiveCount, summarize_rank
+from autopar.explanation import Price, Subject
+from autopar.explanation.price import partition, price
+from autopar.explanation.subject import Explainable
+from autopar.ir.units import human_bytes
+from autopar.report import human_seconds
+
+SHOWN = 20
+"""How many layouts that differ are listed."""
+
+
+@dataclass(frozen=True)
+class LayoutChange:
+    """A value that lies otherwise in the second program.
+
+    Attributes:
+        name: The value.
+        role: Its role.
+        first, second: The layouts; empty where a program lacks the value.
+    """
+
+    name: str
+    role: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two compiled programs side by side.
+
+    Attributes:
+        names: What they are called.
+        meshes: Their meshes.
+        cluster: The name of the cluster that both are priced on.
+        layouts: Inputs that lie otherwise, and then results, in the order of the first program.
+        values: How many values the programs have in common.
+        prices: What each takes.
+        collectives: What a rank of each communicates.
+    """
+
+    names: tuple[str, str]
+    meshes: tuple[str, str]
+    cluster: str
+    layouts: tuple[LayoutChange, ...]
+    values: int
+    prices: tuple[Price, Price]
+    collectives: tuple[tuple[CollectiveCount, ...], tuple[CollectiveCount, ...]]
+
+    def __str__(self) -> str:
+        """Returns the comparison as text for a terminal."""
+        return "\n".join(_lines(self))
+
+
+def diff(
+    first: Explainable,
+    second: Explainable,
+    *,
+    cluster: str | Cluster | None = None,
+    names: tuple[str, str] = ("first", "second"),
+) -> Comparison:
+    """Compares two compiled programs.
+
+    Args:
+        first, second: Build folders, or what `compile` or `compile_onnx` returned.
+        cluster: The hardware to predict both for; by default what the first was compiled for.
+        names: What to call them.
+
+    Raises:
+        InvalidInputError: If one of them isn't a build.
+    """
+    one, two = Subject.of(first), Subject.of(second)
+    known = cluster if cluster is not None else one.options.cluster
+    hardware = Cluster.load(known) if isinstance(known, str) else known
+    one, two = one.on(hardware), two.on(hardware)
+    common = one.serial.main.values.keys() & two.serial.main.values.keys()
+    return Comparison(
+        names,
+        (str(one.mesh), str(two.mesh)),
+        hardware.name,
+        tuple(_changes(one, two)),
+        len(common),
+        (_price(one), _price(two)),
+        (_collectives(one), _collectives(two)),
+    )
+
+
+def _changes(one: Subject, two: Subject) -> Iterator[LayoutChange]:
+    """Yields values whose layouts read differently, inputs before results."""
+    first, second = one.completed.main, two.completed.main
+    names = dict.fromkeys((*first.inputs, *first.values, *second.values))
+    for name in names:
+        values = first.values.get(name), second.values.get(name)
+        shown = tuple(str(value.dist) if value is not None else "" for value in values)
+        if shown[0] != shown[1]:
+            role = next(value.role for value in values if value is not None)
+            yield LayoutChange(name, role, shown[0], shown[1])
+
+
+def _price(subject: Subject) -> Price:
+    return price(subject.serial, subject.options.cluster, subject.planner)
+
+
+def _collectives(subject: Subject) -> tuple[CollectiveCount, ...]:
+    ranks = partition(subject.serial, subject.options.cluster, subject.planner)
+    return summarize_rank(ranks, dict.fromkeys(subject.mesh.dim_names, 0)).collectives
+
+
+def _lines(found: Comparison) -> Iterator[str]:
+    meshes = (
+        found.meshes[0] if found.meshes[0] == found.meshes[1] else " against ".join(found.meshes)
+    )
+    yield f"{found.names[0]} against {found.names[1]}: {meshes}, predicted for {found.cluster}"
+    yield ""
+    yield from _aligned([("", *found.names), *_totals(*found.prices)])
+    rows = list(_collective_rows(*found.collectives))
+    if rows:
+        yield ""
+        yield from _aligned([("collective", *found.names), *rows])
+    yield ""
+    if not found.layouts:
+        yield f"all {found.values} values lie alike"
+        return
+    yield f"{len(found.layouts)} values lie otherwise, of {found.values} in both"
+    shown = [(f"%{each.name}", each.first or "-", each.second or "-") for each in _first(found)]
+    yield from _aligned(shown)
+    if len(found.layouts) > SHOWN:
+        yield f"... and {len(found.layouts) - SHOWN} more"
+
+
+def _first(found: Comparison) -> Sequence[LayoutChange]:
+    """Returns the changes to show: weights and inputs say most."""
+    given = [each for each in found.layouts if each.role in ("parameter", "input", "buffer")]
+    rest = [each for each in found.layouts if each not in given]
+    return [*given, *rest][:SHOWN]
+
+
+def _totals(first: Price, second: Price) -> Iterator[tuple[str, str, str]]:
+    yield "seconds, one after another", human_seconds(first.seconds), human_seconds(second.seconds)
+    yield (
+        "seconds, sums beside other work",
+        human_seconds(first.overlapped_seconds),
+        human_seconds(second.overlapped_seconds),
+    )
+    yield (
+        "seconds of communication",
+        human_seconds(first.communication_seconds),
+        human_seconds(second.communication_seconds),
+    )
+    yield (
+        "communicated",
+        human_bytes(first.communication_bytes),
+        human_bytes(second.communication_bytes),
+    )
+    yield "peak memory", human_bytes(first.peak_bytes), human_bytes(second.peak_bytes)
+
+
+def _collective_rows(
+    first: Sequence[CollectiveCount], second: Sequence[CollectiveCount]
+) -> Iterator[tuple[str, str, str]]:
+    sides: tuple[Mapping[tuple[str, str], CollectiveCount], ...] = tuple(
+        {(each.kind, each.group): each for each in side} for side in (first, second)
+    )
+    for key in dict.fromkeys((*sides[0], *sides[1])):
+        kind, group = key
+        shown = [_collective(side.get(key)) for side in sides]
+        yield f"{kind} over {group}", shown[0], shown[1]
+
+
+def _collective(found: CollectiveCount | None) -> str:
+    return f"{found.count} x, {human_bytes(found.bytes)}" if found else "-"
+
+
+def _aligned(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}".rstrip()

@@ -1,0 +1,146 @@
+"""The commands about plans: explain, diff, plan and calibrate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autopar.console import status, unsuited
+from autopar.ir.errors import InvalidInputError
+from autopar.options import PATH
+
+
+@click.command("explain", short_help="Say why a value is split so, and what else it could be.")
+@click.argument("build", type=PATH)
+@click.argument("name", required=False, metavar="[VALUE_OR_OP]")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.yaml",
+    help="Predict for other hardware than the build was compiled for.",
+)
+@click.option(
+    "--alternatives/--no-alternatives",
+    default=True,
+    help="Whether to say what other splits would cost. The program is completed once for each.",
+)
+def explain_command(build: Path, name: str | None, cluster: str | None, alternatives: bool) -> None:
+    """Say why a value is split as it is, and what other splits would cost.
+
+    An op is named by its result, or by its ONNX node. Without a name: the collectives that take
+    most time, with the lines of the model that they come from.
+
+    \b
+    Examples:
+      autopar explain build/
+      autopar explain build/ layers.3.attn.out.weight
+      autopar explain build/ mm_3 --cluster h100x4
+    """
+    from autopar.explanation import explain
+
+    with status("predicting"):
+        if name is None:
+            unsuited("the list of collectives has no", ("alternatives",))
+            shown = str(explain(build, cluster=cluster))
+        else:
+            shown = str(explain(build, name, cluster=cluster, alternatives=alternatives))
+    click.echo(shown)
+
+
+@click.command("diff", short_help="Compare two builds of a model.")
+@click.argument("first", type=PATH)
+@click.argument("second", type=PATH)
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.yaml",
+    help="Predict for this hardware.  [default: what FIRST was compiled for]",
+)
+def diff_command(first: Path, second: Path, cluster: str | None) -> None:
+    """Compare two builds of a model: layouts, communication, seconds and memory.
+
+    \b
+    Examples:
+      autopar diff build-a/ build-b/
+      autopar diff build-a/ build-b/ --cluster h100x4
+    """
+    from autopar.comparison import diff
+
+    with status("predicting"):
+        found = diff(first, second, cluster=cluster, names=(str(first), str(second)))
+    click.echo(str(found))
+
+
+@click.command("plan", short_help="Write what was decided as a readable file.")
+@click.argument("build", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="FILE.yaml", help="Write it there.")
+def plan_command(build: Path, output: Path | None) -> None:
+    """Show what was decided about a build, as a file from which it is compiled again.
+
+    The plan can be edited. It holds names and layouts, nothing of the machine.
+
+    \b
+    Examples:
+      autopar plan build/ -o plan.yaml
+      autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
+    """
+    from autopar.plans import plan_of, save_plan
+
+    with status("reducing the plan to what decides"):
+        if output is not None:
+            save_plan(build, output)
+            return
+        text = plan_of(build)
+    click.echo(text, nl=False)
+
+
+@click.command("calibrate", short_help="Measure this machine, for --cluster.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    required=True,
+    metavar="CLUSTER.yaml",
+    help="The cluster file to write, for --cluster.",
+)
+@click.option(
+    "--processes",
+    type=int,
+    metavar="N",
+    help="Start N processes on this host that measure together. Without it, and without torchrun,"
+    " one process measures its device, and no links.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "gloo", "nccl"]),
+    default="auto",
+    show_default=True,
+    help="What the processes communicate by; auto: nccl where there are GPUs.",
+)
+@click.option("--name", default="", help="The cluster's name.  [default: the host's]")
+@click.option("-q", "--quiet", is_flag=True, help="Don't print the figures.")
+def calibrate_command(
+    output: Path, processes: int | None, backend: str, name: str, quiet: bool
+) -> None:
+    """Measure this machine's devices and links, and write them as a cluster file.
+
+    Processes measure all at once, so calibrate with as many as a program will have: those that
+    share cores are as slow then as they will be.
+
+    \b
+    Examples:
+      autopar calibrate --processes 4 -o cluster.yaml
+      torchrun --nproc-per-node 8 -m autopar calibrate -o cluster.yaml
+      autopar compile model.onnx --mesh 2x2 --cluster ./cluster.yaml
+    """
+    from autopar.calibration import calibrate
+    from autopar.calibration.calibrating import write_cluster
+
+    if not output.parent.is_dir():
+        raise InvalidInputError(f"can't write {output}: there is no folder {output.parent}")
+    with status("measuring"):
+        found = calibrate(processes=processes, backend=backend, name=name)
+    if found is None:
+        return
+    write_cluster(found, output)
+    if not quiet:
+        click.echo(str(found))

@@ -1,0 +1,67 @@
+"""Fits: figures that explain samples exactly are found, disturbed samples don't matter."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autopar.calibration import LinkSample, fit_link
+from autopar.cost import Cluster, CommunicationModel, LinkLevel
+from autopar.ir.mesh import ProcessMesh
+
+SIZES = [2**exponent for exponent in range(8, 24, 2)]
+
+
+def samples(
+    kind: str, alpha: float, beta: float, members: tuple[int, ...] = (2, 8)
+) -> list[LinkSample]:
+    """Seconds as the model has them."""
+    found = []
+    for count in members:
+        link = LinkLevel("link", count, alpha, beta)
+        cluster = Cluster("c", "", 1, 1e9, (("f32", 1.0),), (link,))
+        model = CommunicationModel(cluster, ProcessMesh.of_shape((count,), ("x",)))
+        seconds = getattr(model, kind)
+        found += [LinkSample(kind, count, size, seconds(size, ["x"])) for size in SIZES]
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "point_to_point"],
+)
+def test_what_the_model_makes_is_found_again(kind: str) -> None:
+    _, fits = fit_link(samples(kind, 3e-4, 2e-9))
+    fit = fits[kind]
+    assert fit.alpha_seconds == pytest.approx(3e-4, rel=0.02)
+    assert fit.beta_seconds_per_byte == pytest.approx(2e-9, rel=0.02)
+    assert fit.typical_error < 0.01
+    assert fit.samples == 16
+
+
+def test_collectives_are_fitted_one_by_one_and_together() -> None:
+    together, fits = fit_link(
+        [*samples("all_gather", 1e-4, 1e-9), *samples("all_reduce", 3e-4, 3e-9)]
+    )
+    assert fits["all_gather"].alpha_seconds == pytest.approx(1e-4, rel=0.02)
+    assert fits["all_reduce"].alpha_seconds == pytest.approx(3e-4, rel=0.02)
+    assert 1e-4 <= together.alpha_seconds <= 3e-4
+
+
+def test_a_few_disturbed_samples_change_little() -> None:
+    drawn = random.Random(0)
+    found = samples("all_gather", 3e-4, 2e-9, (2, 4, 8))
+    for at in drawn.sample(range(len(found)), 4):
+        found[at] = replace(found[at], seconds=found[at].seconds * 20)
+    _, fits = fit_link(found)
+    assert fits["all_gather"].alpha_seconds == pytest.approx(3e-4, rel=0.05)
+    assert fits["all_gather"].beta_seconds_per_byte == pytest.approx(2e-9, rel=0.05)
+
+
+def test_figures_are_never_negative() -> None:
+    falling = [LinkSample("broadcast", 2, size, 1e-3 / (at + 1)) for at, size in enumerate(SIZES)]
+    together, _ = fit_link(falling)
+    assert together.alpha_seconds > 0
+    assert together.beta_seconds_per_byte > 0

@@ -1,0 +1,66 @@
+"""`diff`: what lies otherwise, and what that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.ir.errors import InvalidInputError
+from autopar.modules import CompiledModule
+from tests.cli import command
+
+
+def compiled(strategy: str, mesh: str = "tp=4") -> CompiledModule:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+    return autopar.compile(layers, torch.ones(32, 64), mesh=mesh, strategy=strategy)
+
+
+def test_equal_programs_lie_alike() -> None:
+    found = autopar.diff(compiled("tensor:tp"), compiled("tensor:tp"))
+    assert found.layouts == ()
+    assert found.prices[0] == found.prices[1]
+    assert str(found).endswith(f"all {found.values} values lie alike")
+
+
+def test_layouts_collectives_and_seconds() -> None:
+    found = autopar.diff(compiled("tensor:tp"), compiled("data:tp"))
+    changed = {each.name: (each.first, each.second) for each in found.layouts}
+    assert changed["0.weight"] == ("[256@tp, 64]", "[256, 64]")
+    assert changed["input"] == ("[32, 64]", "[32@tp, 64]")
+    (total,) = found.collectives[0]
+    assert (total.kind, total.count, total.bytes) == ("all_reduce", 1, 32 * 64 * 4)
+    assert found.collectives[1] == ()
+    assert found.prices[0].communication_seconds > found.prices[1].communication_seconds == 0
+    assert found.prices[0].peak_bytes < found.prices[1].peak_bytes
+    text = str(found)
+    assert "all_reduce over tp 1 x, 8.0 KiB -" in " ".join(text.split())
+    assert "%0.weight" in text
+
+
+def test_other_meshes_and_another_cluster() -> None:
+    found = autopar.diff(
+        compiled("data:dp,tensor:tp", "dp=2,tp=2"), compiled("tensor:tp"), cluster="h100"
+    )
+    assert "against ProcessMesh(tp=4), predicted for h100" in str(found)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    build = command.compiled(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    shown = command.autopar("diff", build, command.compiled(other, "--strategy", "data:0"))
+    assert shown.exit_code == 0, shown.output
+    assert "%enc.0.weight [16, 32@d1] [16, 32]" in " ".join(shown.output.split())
+    missing = command.autopar("diff", build, tmp_path / "none")
+    assert missing.exit_code == 1
+    assert "none doesn't exist" in missing.output
+
+
+def test_what_is_no_build(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError):
+        autopar.diff(tmp_path, tmp_path)
