@@ -11,13 +11,14 @@ are one, and the cheaper past wins, as in dynamic programming; of the rest the b
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
-from autopar.completion.space import Form, bytes_of
+from autopar.completion.space import Form
 from autopar.completion.splits import Splits
+from autopar.completion.steps import Forms, Step, Steps
+from autopar.completion.weights import minor_weights, parameters, readers
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
 BEAM = 128
@@ -31,12 +32,6 @@ HORIZON = 64
 
 What a backward pass reads much later would keep all pasts apart."""
 
-COLLECTIVE_OVERHEAD = 0.1
-"""What a further collective costs besides, in parts of its latency: among equals, fewer win."""
-
-Forms = tuple[Form, ...]
-"""The forms in which a value is at hand, along one axis."""
-
 
 @dataclass(frozen=True, slots=True)
 class _State:
@@ -46,16 +41,6 @@ class _State:
     seconds: float
     weights: tuple[tuple[int, Form], ...]
     before: _State | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What an op does to a state."""
-
-    choice: Choice
-    seconds: float
-    taken: tuple[Form, ...]
-    made: tuple[Form, ...]
 
 
 def split_weights(graph: Graph, axis: str) -> dict[int, Form]:
@@ -98,23 +83,18 @@ class _Walk:
         self.space = graph.space
         self.axis = axis
         self.movable = movable
-        self.planner = self.space.planner_along(axis)
-        self.latency = self.planner.model.all_gather(0.0, (axis,))
         self.nodes = [node for node in graph.nodes if node.op.phase == "forward"]
-        self.use_indexes = [sorted(set(_readers(graph, v))) for v in range(len(graph.values))]
+        self.use_indexes = [sorted(set(readers(graph, v))) for v in range(len(graph.values))]
         self.last_use = {value: uses[-1] for value, uses in enumerate(self.use_indexes) if uses}
         self.ended = [self._ended(node) for node in graph.nodes]
-        self.results_of_pinned = [self._results_if_pinned(node) for node in graph.nodes]
         self.contracted = frozenset(
             value
             for node in self.nodes
             for at in node.weights[:1]
-            for value in _parameters(graph, node.operands[at])
+            for value in parameters(graph, node.operands[at])
         )
-        self.minor = frozenset() if movable is not None else _minor_weights(graph)
-        self._costs: dict[tuple[Form, Form, int], float] = {}
-        self._steps: dict[tuple[object, ...], _Step | None] = {}
-        self._follows: dict[tuple[object, ...], _Step] = {}
+        self.minor = frozenset() if movable is not None else minor_weights(graph)
+        self.steps = Steps(graph, axis, self._weights)
 
     def run(self) -> dict[int, Form]:
         pinned = {
@@ -146,16 +126,11 @@ class _Walk:
         values = (v for v in node.tensors if self.last_use.get(v, -1) <= node.index)
         return tuple(v for v in values if v not in self.graph.outputs)
 
-    def _results_if_pinned(self, node: Node) -> tuple[int, ...]:
-        """Returns the results of an op if one is pinned: then it isn't priced like equal ops."""
-        pinned = any(self.graph.pins[value] is not None for value in node.results)
-        return node.results if pinned else ()
-
     def _final_seconds(self, state: _State) -> float:
         total = state.seconds
         for value in sorted(self.graph.outputs & state.live.keys()):
             whole = self.space.complete(state.live[value][0])
-            total += self._reshard(state.live[value], whole, value)
+            total += self.steps.reshard(state.live[value], whole, value)
         return total
 
     def _best(self, states: list[_State], now: int) -> list[_State]:
@@ -186,7 +161,7 @@ class _Walk:
         total = state.seconds
         for value, forms in state.live.items():
             if forms[0].layout.partial:
-                total += self._reshard(forms, self.space.complete(forms[0]), value)
+                total += self.steps.reshard(forms, self.space.complete(forms[0]), value)
         return total
 
     def _after(
@@ -194,8 +169,9 @@ class _Walk:
     ) -> Iterator[_State]:
         """Yields the states behind an op with a weight: one per way to split it."""
         any_way = False
+        hands = self._hands(state, node)
         for splits, at in self._ways(state, node, options):
-            step = self._step(state, node, splits)
+            step = self.steps.split(node, splits, hands)
             if step is None:
                 continue
             weights = self._origins(node.operands[at], step.choice.consumed[at])
@@ -204,17 +180,17 @@ class _Walk:
                 any_way = True
                 yield self._moved(state, node, step, tuple(weights), node.operands[at])
         if any_way and node.index in self.minor:
-            hands = tuple(self._at_hand(state, value) for value in node.operands)
-            whole = self._priced(node, node.call.whole, hands, True)
+            whole = self.steps.priced(node, node.call.whole, hands)
             yield self._moved(state, node, whole, (), node.operands[options[0][1]])
         if not any_way:
-            yield self._moved(state, node, self._follow(state, node), (), -1)
+            yield self._moved(state, node, self.steps.follow(node, hands), (), -1)
 
     def _followed(self, state: _State, node: Node) -> _State:
         """Returns the state behind an op that takes its operands as they come, or whole."""
         if state.live.keys().isdisjoint(node.operands):
             return state
-        return self._moved(state, node, self._follow(state, node), (), -1)
+        step = self.steps.follow(node, self._hands(state, node))
+        return self._moved(state, node, step, (), -1)
 
     def _ways(
         self, state: _State, node: Node, options: list[tuple[Splits, int]]
@@ -234,7 +210,7 @@ class _Walk:
         self,
         state: _State,
         node: Node,
-        step: _Step,
+        step: Step,
         weights: tuple[tuple[int, Form], ...],
         weight: int,
     ) -> _State:
@@ -329,162 +305,12 @@ class _Walk:
             found.extend(behind)
         return found
 
-    def _at_hand(self, state: _State, value: int) -> Forms:
-        return state.live.get(value) or (self.graph.replicated(value),)
-
-    def _step(self, state: _State, node: Node, splits: Splits) -> _Step | None:
-        """Returns what an op does to a state if it is split so; its weights lie as needed."""
-        hands = tuple(self._at_hand(state, value) for value in node.operands)
-        key = (node.call, splits, hands, self.results_of_pinned[node.index])
-        if key not in self._steps:
-            choice = node.call.choice(splits)
-            self._steps[key] = None if choice is None else self._priced(node, choice, hands, True)
-        return self._steps[key]
-
-    def _follow(self, state: _State, node: Node) -> _Step:
-        """Returns the cheapest way for an op to take its operands as they come, or whole."""
-        hands = tuple(self._at_hand(state, value) for value in node.operands)
-        key = (node.call, hands, self.results_of_pinned[node.index])
-        found = self._follows.get(key)
-        if found is None:
-            ways = {
-                node.call.suggest(at, form): None
-                for at, forms in enumerate(hands)
-                for form in forms
-            }
-            choices = [c for way in ways if (c := node.call.choice(way))]
-            found = self._follows[key] = self._cheapest(node, [*choices, node.call.whole], hands)
-        return found
-
-    def _cheapest(self, node: Node, choices: list[Choice], hands: tuple[Forms, ...]) -> _Step:
-        """Returns the step of the choice with the cheapest reshards, of equal ones a split one."""
-        split_first = sorted(choices, key=lambda choice: not choice.splits.items)
-        least = [sum(self._seconds(node, c, hands, self._least)) for c in split_first]
-        promising, *others = sorted(range(len(least)), key=least.__getitem__)
-        best = (self._priced(node, split_first[promising], hands, False), promising)
-        for at in others:
-            if least[at] <= best[0].seconds:
-                # What can't be the cheapest isn't planned, which takes time.
-                step = self._priced(node, split_first[at], hands, False)
-                best = min(best, (step, at), key=lambda pair: (pair[0].seconds, pair[1]))
-        return best[0]
-
-    def _priced(self, node: Node, choice: Choice, hands: tuple[Forms, ...], weighs: bool) -> _Step:
-        start = choice.seconds if weighs else self._body_seconds(node, choice)
-        weights = {*node.weights, *self._weights(node)} if weighs else set()
-        seconds = sum(self._seconds(node, choice, hands, self._reshard, weights), start)
-        made = tuple(self._kept(node, at, form) for at, form in enumerate(choice.produced))
-        return _Step(choice, seconds, choice.consumed, made)
-
-    def _body_seconds(self, node: Node, choice: Choice) -> float:
-        """Returns what the communication within a body takes, as far as it exceeds the work."""
-        if not choice.dist.body:
-            return 0.0
-        parts = self.space.mesh.axis_size(self.axis)
-        return max(0.0, choice.seconds - node.call.whole.seconds / parts)
-
-    def _kept(self, node: Node, at: int, made: Form) -> Form:
-        """Returns the form of a result behind an op: as it is pinned, or as the op makes it."""
-        pin = self.graph.pins[node.results[at]]
-        return made if pin is None else self.space.only(pin, self.axis)
-
-    def _seconds(
-        self,
-        node: Node,
-        choice: Choice,
-        hands: tuple[Forms, ...],
-        price: Callable[[Forms, Form, int], float],
-        weights: Collection[int] = (),
-    ) -> Iterator[float]:
-        """Yields the price of each reshard around an op; its weights lie as needed."""
-        seen: set[tuple[int, Form]] = set()
-        for at, (value, forms) in enumerate(zip(node.operands, hands, strict=True)):
-            needed = choice.consumed[at]
-            if at not in weights and (value, needed) not in seen:
-                seen.add((value, needed))
-                yield price(forms, needed, value)
-        for at, made in enumerate(choice.produced):
-            yield price((made,), self._kept(node, at, made), node.results[at])
-
-    def _reshard(self, sources: Forms, target: Form, value: int) -> float:
-        itemsize = self.graph.itemsizes[value]
-        return min(self._cost(source, target, itemsize) for source in sources)
-
-    def _least(self, sources: Forms, target: Form, value: int) -> float:
-        itemsize = self.graph.itemsizes[value]
-        return min(self._least_cost(source, target, itemsize) for source in sources)
-
-    def _least_cost(self, source: Form, target: Form, itemsize: int) -> float:
-        if source is target:
-            return 0.0
-        return self.planner.least_seconds(source.layout, target.layout, itemsize)
-
-    def _cost(self, source: Form, target: Form, itemsize: int) -> float:
-        if source is target:
-            return 0.0
-        key = (source, target, itemsize)
-        found = self._costs.get(key)
-        if found is None:
-            plan = self.planner.plan(source.layout, target.layout, itemsize)
-            collectives = sum(move.bytes > 0 for move in plan.moves)
-            extra = collectives * COLLECTIVE_OVERHEAD * self.latency
-            found = self._costs[key] = plan.seconds + extra
-        return found
+    def _hands(self, state: _State, node: Node) -> tuple[Forms, ...]:
+        """Returns in which forms each operand of an op is at hand."""
+        live = state.live
+        return tuple(live.get(v) or (self.graph.replicated(v),) for v in node.operands)
 
 
 def _agree(state: _State, weights: list[tuple[int, Form]]) -> bool:
     """Whether a weight, and what it is made of, are asked for as an earlier op decided."""
     return all(state.live.get(value, (form,))[0] is form for value, form in weights)
-
-
-def _readers(graph: Graph, value: int) -> Iterator[int]:
-    """Yields the forward ops that read a value, or what is made of a parameter."""
-    for node, _ in graph.uses[value]:
-        if node.op.phase == "forward":
-            yield node.index
-            if node.steady:
-                for result in node.results:
-                    yield from _readers(graph, result)
-
-
-def _parameters(graph: Graph, value: int) -> Iterator[int]:
-    """Yields the parameters that a weight is made of."""
-    producer = graph.producer[value]
-    if producer is None:
-        yield value
-        return
-    for operand in producer[0].operands:
-        yield from _parameters(graph, operand)
-
-
-def _minor_weights(graph: Graph) -> frozenset[int]:
-    """Returns the ops whose weight may stay whole: another of the same activation is larger.
-
-    Heads of key and value that are fewer than the processes are computed by each process that
-    needs them, as long as the query is split. Otherwise a preset would split nothing where
-    communication costs more than it saves.
-    """
-    readers: dict[int, list[tuple[int, int]]] = {}
-    for node in graph.nodes:
-        for at in node.weights[:1]:
-            size = bytes_of(graph.values[node.operands[at]])
-            for value in {_source(graph, v) for v in node.operands if not graph.steady[v]}:
-                readers.setdefault(value, []).append((node.index, size))
-    return frozenset(
-        index
-        for group in readers.values()
-        for index, size in group
-        if 2 * size <= max(other for _, other in group)
-    )
-
-
-def _source(graph: Graph, value: int) -> int:
-    """Returns the value of which a value is a view."""
-    producer = graph.producer[value]
-    while producer is not None and not producer[0].call.rule.work:
-        moved = [operand for operand in producer[0].operands if not graph.steady[operand]]
-        if len(moved) != 1 or not producer[0].call.has_rule:
-            break
-        value = moved[0]
-        producer = graph.producer[value]
-    return value

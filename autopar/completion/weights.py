@@ -1,0 +1,61 @@
+"""Weights: which ops read what is made of a parameter, and which of them had better stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autopar.completion.graph import Graph
+from autopar.completion.space import bytes_of
+
+
+def readers(graph: Graph, value: int) -> Iterator[int]:
+    """Yields the forward ops that read a value, or what is made of a parameter."""
+    for node, _ in graph.uses[value]:
+        if node.op.phase == "forward":
+            yield node.index
+            if node.steady:
+                for result in node.results:
+                    yield from readers(graph, result)
+
+
+def parameters(graph: Graph, value: int) -> Iterator[int]:
+    """Yields the parameters that a weight is made of."""
+    producer = graph.producer[value]
+    if producer is None:
+        yield value
+        return
+    for operand in producer[0].operands:
+        yield from parameters(graph, operand)
+
+
+def minor_weights(graph: Graph) -> frozenset[int]:
+    """Returns the ops whose weight may stay whole: another of the same activation is larger.
+
+    Heads of key and value that are fewer than the processes are computed by each process that
+    needs them, as long as the query is split. Otherwise a preset would split nothing where
+    communication costs more than it saves.
+    """
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for node in graph.nodes:
+        for at in node.weights[:1]:
+            size = bytes_of(graph.values[node.operands[at]])
+            for value in {_source(graph, v) for v in node.operands if not graph.steady[v]}:
+                readers.setdefault(value, []).append((node.index, size))
+    return frozenset(
+        index
+        for group in readers.values()
+        for index, size in group
+        if 2 * size <= max(other for _, other in group)
+    )
+
+
+def _source(graph: Graph, value: int) -> int:
+    """Returns the value of which a value is a view."""
+    producer = graph.producer[value]
+    while producer is not None and not producer[0].call.rule.work:
+        moved = [operand for operand in producer[0].operands if not graph.steady[operand]]
+        if len(moved) != 1 or not producer[0].call.has_rule:
+            break
+        value = moved[0]
+        producer = graph.producer[value]
+    return value
