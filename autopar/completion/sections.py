@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from autopar.ir.local_arg import Size, Sizes
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.pieces import put, taken
 from autopar.ir.program import STORED_ROLES, Function, Op, Value
-from autopar.ir.rule import Dims, Rule, Size, Sizes
+from autopar.ir.rule import Dims, Rule
 
 MAX_PARTS = 8
 """The most parts: a dimension that is cut into more isn't one of a fused weight."""

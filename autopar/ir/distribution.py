@@ -19,9 +19,10 @@ from autopar.ir.layout import (
     local_extent,
     whole,
 )
+from autopar.ir.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
-from autopar.ir.rule import SAME, Dims, Grid, IfSplit, LocalArg, Rule, Size, Sizes
+from autopar.ir.rule import SAME, Dims, Rule
 from autopar.ir.window import Redistribution
 
 

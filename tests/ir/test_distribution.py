@@ -18,9 +18,10 @@ from autopar.ir.distribution import (
 )
 from autopar.ir.expr import Coord, Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout
+from autopar.ir.local_arg import Offset, Size, Sizes
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
-from autopar.ir.rule import SAME, Body, Offset, OpCall, Rule, Size, Sizes, TensorType, make_rule
+from autopar.ir.rule import SAME, Body, OpCall, Rule, TensorType, make_rule
 from autopar.ir.text import parse_program
 
 MESH = ProcessMesh.of_shape((2, 4), ("dp", "tp"))

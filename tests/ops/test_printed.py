@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.ir.rule import ALL_MONOIDS, Grid, IfSplit, LocalArg, Rule, Size, Sizes
+from autopar.ir.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
+from autopar.ir.rule import ALL_MONOIDS, Rule
 from autopar.ir.window import Window
 from tests.ops.sample import Sample, b, f, i, s
 

@@ -6,8 +6,9 @@ adds those that it has.
 
 from __future__ import annotations
 
+from autopar.ir.local_arg import Size
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors, operand_dims
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, Shard, Size, build_rule
+from autopar.ir.rule import SAME, Dims, OpCall, Rule, Shard, build_rule
 
 MAX = 2
 """The `mode` of maxima; the others are sums and means."""

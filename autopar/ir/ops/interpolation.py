@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from autopar.ir.local_arg import IfSplit, LocalArg, Sizes
 from autopar.ir.ops.body import BodyWriter, body
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import Dims, IfSplit, LocalArg, OpCall, Rule, RuleError, Sizes, build_rule
+from autopar.ir.rule import Dims, OpCall, Rule, RuleError, build_rule
 from autopar.ir.window import Window
 
 RESIZE = "autopar.resize"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from autopar.ir.local_arg import LocalArg, Size, Sizes
 from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
     FIRST,
@@ -25,12 +26,9 @@ from autopar.ir.rule import (
     ALL_MONOIDS,
     Dims,
     Linear,
-    LocalArg,
     OpCall,
     Rule,
     RuleError,
-    Size,
-    Sizes,
     build_rule,
     make_rule,
 )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autopar.ir.local_arg import IfSplit, LocalArg
 from autopar.ir.ops.table import per_dim
-from autopar.ir.rule import IfSplit, LocalArg, OpCall
+from autopar.ir.rule import OpCall
 from autopar.ir.window import Window
 
 

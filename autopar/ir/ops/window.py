@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from autopar.ir.local_arg import IfSplit, LocalArg, Size, Sizes
 from autopar.ir.ops.layout import blocks, moved
 from autopar.ir.ops.reduction import along, first_dim
 from autopar.ir.ops.table import (
@@ -27,17 +28,7 @@ from autopar.ir.ops.table import (
     same,
     whole,
 )
-from autopar.ir.rule import (
-    IfSplit,
-    Linear,
-    LocalArg,
-    OpCall,
-    Rule,
-    RuleError,
-    Size,
-    Sizes,
-    build_rule,
-)
+from autopar.ir.rule import Linear, OpCall, Rule, RuleError, build_rule
 from autopar.ir.window import Fill, Window
 
 
