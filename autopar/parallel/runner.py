@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.annotate import apply_pins_of
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
-from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout
 from autopar.ir.program import Program, Value
 from autopar.parallel.job import Job
@@ -234,6 +234,7 @@ class Runner:
     def _compiled(self, captured: Differentiable) -> Compiled:
         """Compiles a captured module; later ones with the layouts of the first."""
         program, options = captured.program, self.options
+        _check_meshes(program)
         if self.first is not None:
             first = self.first.captured.program
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
@@ -305,3 +306,15 @@ def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> str:
 def _changed(program: Program, values: Mapping[str, Value]) -> Program:
     main = program.main
     return program.with_main(replace(main, values={**main.values, **values}))
+
+
+def _check_meshes(program: Program) -> None:
+    """Refuses marks on slices of the mesh: a DTensor lies on all of its mesh."""
+    for value in program.main.values.values():
+        if value.dist is not None and value.dist.mesh.fixed:
+            place = value.origin.detail if value.origin else value.loc
+            raise AnnotationError(
+                f"{place}: the mark is on a part of the mesh, but a parallel module's parameters"
+                " are DTensors on all of it; compile the training step with autopar.compile, or"
+                " mark the tensor on the whole mesh"
+            )

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import autopar
 from autopar import ProcessMesh
 from autopar.annotate import shard, shard_op
+from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Op, Program
 from autopar.ir.text import parse_program, print_program
 from autopar.mapping.prove import prove
@@ -182,3 +183,9 @@ def test_a_forward_pass_returns_what_all_can_read() -> None:
     done = autopar.compile(Stages([PAIR[0], PAIR[1]]), batches(1, 6, 8)[0][0], mesh=PAIR)
     (port,) = done.compiled.partitioned.signature.outputs
     assert str(done.compiled.serial.main.values[port.name].dist) == "[6, 8]"
+
+
+def test_a_parallel_module_refuses_slices() -> None:
+    mesh = ProcessMesh([0], ["pp"])
+    with pytest.raises(AnnotationError, match=r"models.py:\d+.*part of the mesh, but a parallel"):
+        autopar.parallelize(Stages([mesh[0]]), batches(1, 6, 8)[0][0], mesh=mesh)

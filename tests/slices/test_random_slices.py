@@ -15,7 +15,6 @@ from autopar.annotate import shard
 from autopar.annotate.mapping_text import Entry
 from autopar.runtime.trainer import open_trainer
 from tests import captured
-from tests.runtime.training import assert_same
 from tests.slices.models import CUBE, PAIR, SQUARE, TALL, THREE, WIDTH, Batch, compiled, trained
 
 MESHES = [PAIR, SQUARE, CUBE, THREE, TALL]
@@ -67,7 +66,7 @@ class Net(nn.Module):
                 known.append(self.norm(h))
             else:
                 known.append((h @ draw.choice(known).transpose(-1, -2)).softmax(-1) @ h)
-        return sum(known[1:], known[0]) if draw.random() < 0.5 else known[-1] + known[-2]
+        return sum(known[1:], known[0])
 
 
 def given(count: int) -> list[Batch]:
@@ -93,7 +92,10 @@ def check_training(seed: int, folder: Path) -> None:
     losses = trained(model, steps, clip)
     with open_trainer(folder, virtual=True) as trainer:
         assert [trainer.step(batch).item() for batch in steps] == pytest.approx(losses, rel=1e-5)
-        assert_same(trainer.state_dict(), model.state_dict())
+        found = trainer.state_dict()
+    for name, expected in model.state_dict().items():
+        # A gradient may be zero but for rounding.
+        torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(FAST))
@@ -127,7 +129,7 @@ def check_program(seed: int) -> None:
         x = mark(inputs["x"])
         q, k, v = (mark(x @ w[name]) for name in "qkv")
         x = mark(x + mark(mark(q @ k.transpose(-1, -2)).softmax(-1) @ v))
-        out = mark(mark(F.gelu(mark(F.layer_norm(x, (6,)) @ w["up"]))) + x)
+        out = mark(F.gelu(mark(F.layer_norm(x, (6,)) @ w["up"]))) + x
         loss = (out * out).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         named = {f"{name}.grad": g for name, g in zip(leaves, gradients, strict=True)}
