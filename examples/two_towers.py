@@ -48,8 +48,8 @@ class Towers(nn.Module):
     def forward(self, pixels: Tensor, words: Tensor) -> Tensor:
         pixels = annotate.shard(pixels, MESH["side", 0], ["dp", None])
         words = annotate.shard(words, MESH["side", 1], ["dp", None])
-        image = self.project[0](self.image(pixels))
-        text = self.project[1](self.text(words).mean(1))
+        image: Tensor = self.project[0](self.image(pixels))
+        text: Tensor = self.project[1](self.text(words).mean(1))
         return image @ text.t()
 
 

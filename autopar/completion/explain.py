@@ -36,11 +36,12 @@ def explain(program: Program, planner: ReshardPlanner) -> tuple[ReportEntry, ...
     if program.mesh is None:
         return ()
     main = program.main
-    changes = _Changes(main, program.mesh)
+    changes = _Changes(main)
     entries: dict[tuple[str, Layout | str], ReportEntry] = {}
     for op in main.ops:
         if op.origin is not None and op.origin.kind == "fallback":
-            entries[op.results[0], "fallback"] = _fallback(op, main, program.mesh)
+            mesh = op.dist.mesh if op.dist is not None else program.mesh
+            entries[op.results[0], "fallback"] = _fallback(op, main, mesh)
         for name, source, target in changes.around(op):
             plan = planner.plan(source, target, main.values[name].itemsize)
             if (name, target) not in entries and _is_conflict(plan):
@@ -66,9 +67,8 @@ class _Changes:
     Equal ops with equal choices need equal layouts, which are derived once.
     """
 
-    def __init__(self, main: Function, mesh: ProcessMesh) -> None:
+    def __init__(self, main: Function) -> None:
         self.values = main.values
-        self.mesh = mesh
         self._known: dict[tuple[int, OpDist], tuple[Layouts, Layouts]] = {}
         self._rules: list[Rule] = []
 
@@ -90,7 +90,7 @@ class _Changes:
         rule = rule_of(op, self.values)
         if rule is None:
             shapes = ([self.values[n].global_shape for n in ns] for ns in (op.operands, op.results))
-            taken, made = (tuple(replicated(self.mesh, s) for s in side) for side in shapes)
+            taken, made = (tuple(replicated(dist.mesh, s) for s in side) for side in shapes)
             return taken, made
         key = (id(rule), dist)
         if key not in self._known:

@@ -4,8 +4,9 @@ A mark on a slice (`annotate.shard(x, mesh["pp", 0], ...)`) sends a tensor there
 computed from it follows:
 
 * Forward ops run on the smallest slice that holds all the slices of their operands: on the slice of
-  a marked tensor, and on the whole mesh where tensors of different slices meet. What depends on no
-  mark runs where its readers run.
+  a marked tensor, and on the whole mesh where tensors of different slices meet. With marks for one
+  slice on an operand and on the result they run there. What depends on no mark runs where its
+  readers run.
 * Parameters, buffers and other inputs are kept on the smallest slice that holds all their readers;
   gradients, the optimizer's state and new contents lie where what they belong to lies.
 * Backward ops and updates run where their results are wanted, as far as that is within the slice of
@@ -79,7 +80,7 @@ class _Finder:
         forward = [op for op in function.ops if op.phase == "forward"]
         backward = [op for op in function.ops if op.phase != "forward"]
         for op in forward:
-            self._put(op, self._of_operands(op))
+            self._put(op, self._sent(op) or self._of_operands(op))
         for op in reversed(forward):
             self._put(op, self._of_readers(op, ("forward",)))
         self._put_inputs(("forward",))
@@ -126,6 +127,17 @@ class _Finder:
         self.ops[op.results] = place
         for name in op.results:
             self.values[name] = self.pinned.get(name, self.values.get(name, place))
+
+    def _sent(self, op: Op) -> Place | None:
+        """Returns the slice to which marks send all results of an op, if an operand is there too.
+
+        So an op with marks on an operand and on its result runs there, wherever the rest is.
+        """
+        readers = [reader for name in op.results for reader in self.uses[name]]
+        marks = {self.pinned.get(reader.results[0]) for reader in readers}
+        place = marks.pop() if len(marks) == 1 else None
+        is_near = any(self.values.get(name) == place for name in op.operands)
+        return place if place and is_near else None
 
     def _of_operands(self, op: Op) -> Place | None:
         return _joined(self.values[name] for name in op.operands if name in self.values)

@@ -49,10 +49,10 @@ def all_reduce(x: Tensor, monoid: str, group: Group) -> Tensor:
 def can_start(kind: str, monoid: object, dtype: torch.dtype, group: Group) -> bool:
     """Returns whether a collective may run beside what is computed until its result is read.
 
-    `start_sum`, `start_gather` and `start_scatter` start it; `end_sum`, `end_gather` and
-    `end_scatter` wait for it.
+    `start_sum`, `start_gather`, `start_scatter` and `start_broadcast` start it; `end_sum`,
+    `end_gather`, `end_scatter` and `end_broadcast` wait for it.
     """
-    if group.size == 1 or kind == "comm.all_gather":
+    if group.size == 1 or kind in ("comm.all_gather", "comm.broadcast"):
         return group.size > 1
     return kind in ("comm.all_reduce", "comm.reduce_scatter") and _summable(monoid, dtype)
 
@@ -203,9 +203,18 @@ def broadcast(x: Tensor, source: int, group: Group) -> Tensor:
     """Returns the tensor of the member at position `source`."""
     if group.size == 1 or x.numel() == 0:
         return x
+    return end_broadcast(start_broadcast(x, source, group), x.dtype)
+
+
+def start_broadcast(x: Tensor, source: int, group: Group) -> Tensor:
+    """Starts a `broadcast` of a copy of a tensor that isn't empty, for `end_broadcast`."""
     ops = torch.ops._c10d_functional
-    sent = wait(ops.broadcast(carried(x).contiguous(), group.order[source], group.tag))
-    return restored(sent, x.dtype)
+    return ops.broadcast(carried(x).contiguous(), group.order[source], group.tag)  # type: ignore[no-any-return]
+
+
+def end_broadcast(pending: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the result of a `broadcast` of elements of `dtype` when it is there."""
+    return restored(wait(pending), dtype)
 
 
 def permute(x: Tensor, sizes: Sequence[int], order: Sequence[int], group: Group) -> Tensor:

@@ -28,9 +28,11 @@ from autopar.ir.updates import Mutation, Writes, plan_writes
 from autopar.runtime.communication import (
     COLLECTIVES,
     can_start,
+    end_broadcast,
     end_gather,
     end_scatter,
     end_sum,
+    start_broadcast,
     start_gather,
     start_scatter,
     start_sum,
@@ -250,7 +252,8 @@ class _Body:
     def _start(self, at: int, op: Op, tensor: fx.Node, group: Group) -> None:
         """Adds the start of a collective, which ends where its result is read first.
 
-        What is scattered takes the memory of whole gradients: one at a time is under way.
+        What is scattered takes the memory of whole gradients, and what is broadcast that of a copy:
+        one at a time is under way.
         """
         (operand,), (name,) = op.operands, op.results
         value, dim, size = self.function.values[operand], op.arg("dim"), op.arg("size")
@@ -266,6 +269,11 @@ class _Body:
                 self.node(other)
             start, args = start_scatter, (tensor, dim, group)
             end, rest = end_scatter, (dim, value.shape, group)
+        elif op.kind == "comm.broadcast":
+            for other in [n for n, each in self.started.items() if each.end is end_broadcast]:
+                self.node(other)
+            start, args = start_broadcast, (tensor, op.arg("source"), group)
+            end, rest = end_broadcast, (TORCH_DTYPES[value.dtype],)
         else:
             start, args = start_sum, (tensor, group, self.storage.is_dead(operand, at))
             end, rest = end_sum, (len(value.shape), group)
@@ -281,8 +289,8 @@ class _Body:
         value = self.function.values[op.results[0]]
         if group is None or 0 in value.shape:
             return False
-        # A sum takes a copy of what isn't free; what others send must stay until it is awaited.
-        if op.kind != "comm.all_reduce" and value.name not in self.awaited:
+        # These take a copy of what isn't free; what others send must stay until it is awaited.
+        if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.awaited:
             return False
         return can_start(op.kind, op.arg("monoid"), TORCH_DTYPES[value.dtype], group)
 

@@ -20,7 +20,10 @@ from autopar.mapping.prove import prove
 from autopar.modules import CompiledModule
 from autopar.runtime.api import read_program
 from autopar.runtime.boxes import is_empty
+from autopar.runtime.emit import emit
+from autopar.runtime.groups import Group
 from autopar.runtime.ports import port_box
+from autopar.runtime.specialize import specialize
 from tests.slices.models import (
     CUBE,
     PAIR,
@@ -32,6 +35,7 @@ from tests.slices.models import (
     batches,
     compiled,
     saved,
+    sent,
 )
 
 TOWERS = batches(1, 2, 8, 8)[0]
@@ -42,9 +46,9 @@ def kinds(program: Program) -> list[str]:
 
 
 def places(done: CompiledModule) -> dict[str, str]:
-    """Returns the slice that each op of a completed program runs on, by its first result."""
+    """Returns the slice that the last op of each kind runs on in a completed program."""
     ops = done.compiled.serial.main.ops
-    return {op.results[0]: str(dict(op.dist.mesh.fixed)) for op in ops if op.dist}
+    return {op.kind.split(".")[1]: str(dict(op.dist.mesh.fixed)) for op in ops if op.dist}
 
 
 def first_collective(ops: Iterable[Op]) -> int:
@@ -147,6 +151,30 @@ def test_a_body_is_on_the_whole_mesh_if_the_user_says_so(whole: bool) -> None:
     values = done.compiled.serial.main.values
     assert str(values["body.weight"].dist) == ("[8, 8]" if whole else "[8, 8] on pp=1")
     assert str(values["head.weight"].dist) == "[8, 8] on pp=1"
+
+
+def test_an_op_with_marks_on_both_sides_runs_on_their_slice() -> None:
+    class Scores(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            left = torch.tanh(sent(x, SQUARE[0]))
+            marks = {0: [None, None], "result": [None, None]}
+            scores: Tensor = shard_op(torch.matmul, SQUARE[1], marks)(x, left.t())
+            return scores
+
+    found = places(autopar.compile(Scores(), batches(1, 6, 8)[0][0], mesh=SQUARE))
+    assert found["tanh"] == "{'pp': 0}"
+    assert found["mm"] == "{'pp': 1}"
+
+
+def test_who_sends_goes_on_computing() -> None:
+    """A rank waits for what it has sent when it sends again, or at the end."""
+    done = compiled(Stages([PAIR[0], PAIR[1]]), PAIR, batches(1, 6, 8)[0])
+    program = done.compiled.deployment.program_of(0)
+    groups = {name: Group("", 2, 0, (0, 1), "gloo") for name in done.compiled.deployment.groups}
+    called = [str(node.target) for node in emit(specialize(program, {"pp": 0}), groups).graph.nodes]
+    first = next(at for at, name in enumerate(called) if "start_broadcast" in name)
+    ends = [at for at, name in enumerate(called) if "end_broadcast" in name]
+    assert ends[0] > first + 1
 
 
 class Tied(nn.Module):
