@@ -8,8 +8,9 @@ from itertools import permutations
 
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.permutation import alternatives, permutation
+from autopar.cost.places import Place
 from autopar.cost.reblock import reblock_exchange
-from autopar.cost.slots import Numbers, Place, Slot, SlotTable
+from autopar.cost.slots import Numbers, Slot, SlotTable
 from autopar.ir.layout import Partial
 from autopar.ir.mesh import ProcessMesh
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.moves import LayoutGraph, Step
 from autopar.cost.path import PathSearch
-from autopar.cost.slots import Place, SlotTable
+from autopar.cost.places import Place
+from autopar.cost.slots import SlotTable
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, block_size
 from autopar.ir.mesh import ProcessMesh

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from autopar.cost.collectives import Border
+from autopar.cost.places import Place, cut, nests, places_of
 from autopar.ir.layout import (
     DimLayout,
     SubDim,
     block_size,
     dim_size,
-    factorize_dim,
     normalize_dim,
 )
 from autopar.ir.mesh import ProcessMesh
@@ -28,19 +28,6 @@ from autopar.ir.mesh import ProcessMesh
 Dims = tuple[DimLayout, ...]
 Numbers = tuple[int, ...]
 """Dimensions as a `SlotTable` numbers them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A sub-dimension of a tensor: `size` in dimension `dim`, between `outer` and `inner` others.
-
-    `outer * size * inner` is the size of the dimension.
-    """
-
-    dim: int
-    outer: int
-    size: int
-    inner: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +152,7 @@ class SlotTable:
     def _dim_shared(self, number: int, other: int) -> int:
         """Elements of a dimension: of digits, those where all that either layout splits agree."""
         least = min(self._elements[number], self._elements[other])
-        places = [found for n in (number, other) for found in _places(0, self._dims[n])]
+        places = [found for n in (number, other) for found in places_of(0, self._dims[n])]
         spans: list[tuple[int, int]] = []
         for place, sub in places:
             count = self.count(sub.axes)
@@ -290,7 +277,7 @@ class SlotTable:
         return normalize_dim(changed, self.mesh)
 
     def _dim_slots(self, at: int, dim: DimLayout) -> Iterator[Slot]:
-        for place, sub in _places(at, dim):
+        for place, sub in places_of(at, dim):
             if not sub.axes:
                 continue
             if place.size and place.size % self.count(sub.axes) == 0:
@@ -300,7 +287,7 @@ class SlotTable:
 
     def _vacancies(self, at: int, dim: DimLayout, axes: tuple[str, ...]) -> Iterator[Slot]:
         count = self.count(axes)
-        for place, sub in _places(at, dim):
+        for place, sub in places_of(at, dim):
             taken = self.count(sub.axes)
             rest, uneven = divmod(place.size, taken)
             if not uneven and rest and rest % count == 0:
@@ -337,71 +324,3 @@ class SlotTable:
                 prefix, mine = axes[:first], axes[first:last]
                 if nests(place.size, self.count(prefix), self.count(mine)):
                     yield Slot(mine, place, prefix, axes)
-
-
-def _places(at: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
-    """Yields each sub-dimension with its place; at a size of 0 what lies inside counts as 1."""
-    outer = 1
-    size = dim_size(dim)
-    for sub in dim:
-        inner = size // (outer * sub.size) if size else 1
-        yield Place(at, outer, sub.size, inner), sub
-        outer *= sub.size
-
-
-def nests(size: int, major: int, minor: int) -> bool:
-    """Whether cutting blocks of `size` over `major` into `minor` parts is the cut over both.
-
-    True where a collective over the minor axes alone, which cuts what its members hold together
-    into equal blocks, finds the blocks that `major * minor` parts of the whole have.
-    """
-    if major == 1:
-        return True
-    block = block_size(size, major)
-    if block % minor:
-        return False
-    rest = size % block if block else 0
-    return rest == 0 or block_size(rest, minor) == block // minor
-
-
-def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[DimLayout, ...] | None:
-    """Cuts a dimension's layout at places in it, given from the major to the minor one.
-
-    Returns the parts before, at, between and behind the places: 2 n + 1 for n places. None if the
-    layout's blocks don't respect those boundaries, or the places overlap. The split of a single
-    element is at a place of size 1, and otherwise before all places.
-    """
-    single, dim = (dim[:1], dim[1:]) if dim[0].size == 1 and len(dim) > 1 else ((), dim)
-    if not single and len(places) == 1 and places[0].outer == places[0].inner == 1:
-        return (SubDim(1),), dim, (SubDim(1),)
-    sizes: list[int] = []
-    done = 1
-    for place in places:
-        if place.outer % done:
-            return None
-        sizes += [place.outer // done, place.size]
-        done = place.outer * place.size
-    parts = factorize_dim(dim, [*sizes, places[-1].inner], mesh)
-    if parts is None:
-        return None
-    home = int(places[0].size == 1)
-    parts = (*parts[:home], (*single, *parts[home]), *parts[home + 1 :])
-    return tuple(normalize_dim(part, mesh) if len(part) > 1 else part for part in parts)
-
-
-def widen(place: Place, dims: Dims, mesh: ProcessMesh) -> Place:
-    """Returns the place together with the unsplit elements just minor to it.
-
-    A digit with what follows it is one stretch of the local tensor, so moves need no view. The
-    place is returned as it is where its blocks would change: `(5@x)(3)` is not `15@x`, and
-    `(1@x)(3)` not `3@x`.
-    """
-    if place.size == 1:
-        return place
-    parts = cut(dims[place.dim], [place], mesh)
-    if parts is None or parts[2][0].axes:
-        return place
-    minor = parts[2][0].size
-    wide = Place(place.dim, place.outer, place.size * minor, place.inner // minor)
-    joined = cut(dims[place.dim], [wide], mesh)
-    return wide if joined is not None and len(joined[1]) == 1 else place

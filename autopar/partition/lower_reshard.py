@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.cost.permutation import permutation
+from autopar.cost.places import Place, cut, widen
 from autopar.cost.reshard import Move, Reshard
-from autopar.cost.slots import Place, cut, widen
 from autopar.ir.errors import VerificationError
 from autopar.ir.expr import IntExpr, minimum
 from autopar.ir.layout import (
