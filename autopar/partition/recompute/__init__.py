@@ -15,8 +15,8 @@ from autopar.cost.cluster import Cluster
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 from autopar.ir.units import human_bytes
+from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
-from autopar.partition.recompute.frontier import Frontier
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
 
@@ -77,10 +77,10 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
         InvalidInputError: If it needs more than the limit whatever is computed again.
     """
     tape = tape_of(program, cluster)
-    frontier = Frontier(tape)
-    point = frontier.fastest(memory_bytes)
+    choice = Choice(tape)
+    point = choice.fastest(memory_bytes)
     if point is None:
-        least = frontier.smallest.peak_bytes
+        least = choice.smallest().peak_bytes
         raise InvalidInputError(
             f"a device would hold {human_bytes(least)} even if it computed again what it can,"
             f" {human_bytes(least - memory_bytes)} more than the limit of"

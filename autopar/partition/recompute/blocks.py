@@ -41,7 +41,7 @@ def blocks_of(tape: Tape, batch: int) -> Blocks | None:
     forward = [
         at
         for at, op in enumerate(tape.ops)
-        if op.phase == "forward" and op.microbatch == batch and op.results
+        if tape.early[at] and op.microbatch == batch and op.results
     ]
     backward = [at for at, late in enumerate(tape.late) if late and tape.batches[at] == batch]
     if not forward or not backward:
@@ -118,8 +118,11 @@ def _regions(
 def _start(tape: Tape, part: Sequence[int], places: Mapping[int, int]) -> int:
     """Returns the first of the places where a part's values are read, but for a few bytes."""
     firsts: dict[int, int] = {}
+    inside = frozenset(part)
     for at in part:
         for value in tape.makes[at]:
+            if any(tape.early[reader] and reader not in inside for reader in tape.readers[value]):
+                continue  # Later blocks read it, and so do their gradients.
             read = [places[reader] for reader in tape.readers[value] if reader in places]
             for piece in tape.places[value] if read else ():
                 if not tape.stays[piece]:

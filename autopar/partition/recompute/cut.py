@@ -18,8 +18,6 @@ from autopar.partition.recompute.tape import Tape
 HUGE = 1e12
 """More than any sum of normalized costs."""
 
-MOST_WAYS = 10
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -100,15 +98,20 @@ def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
     return any(tape.early[at] and at not in inside for at in tape.readers[value])
 
 
-def ways(problem: Problem) -> list[Way]:
-    """Returns the best ways, from the fastest to the one that saves least."""
+def ways(problem: Problem, most: int = 16) -> list[Way]:
+    """Returns the best ways, from the fastest to the one that saves least.
+
+    Args:
+        problem: The problem.
+        most: How many at most.
+    """
     scale = max((s for s in problem.seconds if s is not None), default=0.0) or 1.0
     largest = max(problem.nbytes, default=0) or 1
     least = _best(problem, scale, HUGE / 1e3 / largest)
     nothing: Way = frozenset()
     found = {nothing: _figures(problem, nothing, scale), least: _figures(problem, least, scale)}
     queue = [(nothing, least)]
-    while queue and len(found) < MOST_WAYS:
+    while queue and len(found) < most:
         left, right = queue.pop(0)
         (bytes_left, cost_left), (bytes_right, cost_right) = found[left], found[right]
         if bytes_left <= bytes_right:

@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks, blocks_of
 from autopar.partition.recompute.cut import Problem, Way, problem_of, ways
-from autopar.partition.recompute.profile import Profile, Surroundings
+from autopar.partition.recompute.profile import Profile, Profiler, Span
 from autopar.partition.recompute.tape import Tape
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Numbers of blocks that form a segment."""
 
-UNITS = 1024
-"""Into how many units of bytes a limit is divided."""
+MOST_WAYS, LEAST_WAYS = 16, 4
+"""Of single blocks and of long segments: the most ways to run them that are looked at."""
+
+UNITS = 2048
+"""In how many steps the bytes saved by all blocks before are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,70 @@ class Segment:
     first: int
     end: int
     profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is computed again.
+
+    Attributes:
+        repeated: The forward ops.
+        peak_bytes: The most bytes that are held at once, as the sum over segments has it.
+    """
+
+    repeated: Way
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The blocks of a microbatch.
+
+    Attributes:
+        count: Their number.
+        segments: In order of their ends.
+    """
+
+    count: int
+    segments: Sequence[Segment]
+
+    @cached_property
+    def unit(self) -> int:
+        """The bytes of a step in which saved bytes are told apart."""
+        single = (each for each in self.segments if each.end == each.first + 1)
+        most: dict[int, int] = {}
+        for each in single:
+            most[each.first] = max(each.profile.saved, most.get(each.first, 0))
+        return max(1, -(-sum(most.values()) // UNITS))
+
+    def fastest(self, limit: int) -> list[Segment] | None:
+        """Returns the segments that take the least seconds within a limit; None if none do."""
+        size = UNITS + self.count + 1
+        seconds = np.full((self.count + 1, size), np.inf)
+        seconds[0, 0] = 0.0
+        chosen = np.full((self.count + 1, size), -1, dtype=np.int32)
+        for number, segment in enumerate(self.segments):
+            saved = round(segment.profile.saved / self.unit)
+            reach = min((limit - segment.profile.needed) // self.unit, size - 1 - saved)
+            if reach < 0:
+                continue
+            total = seconds[segment.first, : reach + 1] + segment.profile.seconds
+            target = seconds[segment.end, saved : saved + reach + 1]
+            better = total < target
+            target[better] = total[better]
+            chosen[segment.end, saved : saved + reach + 1][better] = number
+        place = int(seconds[self.count].argmin())
+        return self._followed(chosen, place) if np.isfinite(seconds[self.count, place]) else None
+
+    def _followed(self, chosen: NDArray[np.int32], place: int) -> list[Segment]:
+        found: list[Segment] = []
+        end = self.count
+        while end:
+            segment = self.segments[chosen[end, place]]
+            found.append(segment)
+            place -= round(segment.profile.saved / self.unit)
+            end = segment.first
+        return found[::-1]
 
 
 class Planner:
@@ -47,74 +115,54 @@ class Planner:
         self._ways: dict[Problem, list[Way]] = {}
 
     @cached_property
-    def segments(self) -> list[tuple[int, list[Segment]]]:
-        """The number of blocks of each microbatch, and their segments by their ends."""
+    def chains(self) -> list[Chain]:
+        """The blocks of each microbatch that has a backward pass."""
         found = []
         for batch in sorted(set(self.tape.batches)):
             blocks = blocks_of(self.tape, batch)
             if blocks is not None:
-                found.append((len(blocks.forward), self._segments(blocks, batch)))
+                found.append(Chain(len(blocks.forward), self._segments(blocks, batch)))
         return found
 
-    def plan(self, limit: int) -> Way | None:
-        """Returns the ops to repeat so that a limit holds; None if none are known to do."""
-        found: set[int] = set()
-        for count, segments in self.segments:
-            chosen = _fastest(count, segments, limit)
-            if chosen is None:
+    def plan(self, limit: int) -> Plan | None:
+        """Returns the fastest plan within a limit, None if none is known."""
+        repeated: set[int] = set()
+        peak = 0
+        for chain in self.chains:
+            segments = chain.fastest(limit)
+            if segments is None:
                 return None
-            found.update(*(each.profile.repeated for each in chosen))
-        return frozenset(found)
+            saved = 0
+            for segment in segments:
+                repeated |= segment.profile.repeated
+                peak = max(peak, saved + segment.profile.needed)
+                saved += segment.profile.saved
+        return Plan(frozenset(repeated), peak)
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
-        around = Surroundings(self.tape, batch)
+        profiler = Profiler(self.tape, batch)
         found = []
         for end in range(1, len(blocks.forward) + 1):
             for length in LENGTHS:
                 if length <= end:
-                    found += self._of(blocks, end - length, end, around)
+                    span = Span(self.tape, blocks, end - length, end)
+                    profiles = profiler.profiles(span, self._ways_of(span, length))
+                    found += [Segment(end - length, end, each) for each in _unbeaten(profiles)]
         return found
 
-    def _of(self, blocks: Blocks, first: int, end: int, around: Surroundings) -> list[Segment]:
-        ops = [at for part in blocks.forward[first:end] for at in part]
-        problem = problem_of(self.tape, ops, blocks.batch)
+    def _ways_of(self, span: Span, length: int) -> Sequence[Way]:
+        """Returns ways to run blocks. Saving everything is one for single blocks only."""
+        problem = problem_of(self.tape, span.forward, span.batch)
         if problem not in self._ways:
-            self._ways[problem] = ways(problem)
-        profiles = [around.profile(blocks, first, end - 1, way) for way in self._ways[problem]]
-        return [Segment(first, end, profile) for profile in profiles]
+            self._ways[problem] = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
+        found = self._ways[problem]
+        return found if length == 1 else [way for way in found if way]
 
 
-def _fastest(count: int, segments: Sequence[Segment], limit: int) -> list[Segment] | None:
-    """Returns the segments that take the least seconds within a limit; None if there are none.
-
-    Args:
-        count: The number of blocks.
-        segments: In order of their ends.
-        limit: Bytes.
-    """
-    unit = max(1, -(-limit // UNITS))
-    seconds = np.full((count + 1, UNITS + 1), np.inf)
-    seconds[0, 0] = 0.0
-    chosen = np.full((count + 1, UNITS + 1), -1, dtype=np.int32)
-    for number, segment in enumerate(segments):
-        room = (limit - segment.profile.needed) // unit
-        saved = round(segment.profile.saved / unit)
-        reach = min(room, UNITS - saved)
-        if reach < 0:
-            continue
-        total = seconds[segment.first, : reach + 1] + segment.profile.seconds
-        target = seconds[segment.end, saved : saved + reach + 1]
-        better = total < target
-        target[better] = total[better]
-        chosen[segment.end, saved : saved + reach + 1][better] = number
-    place = int(seconds[count].argmin())
-    if not np.isfinite(seconds[count, place]):
-        return None
-    found: list[Segment] = []
-    end = count
-    while end:
-        segment = segments[chosen[end, place]]
-        found.append(segment)
-        place -= round(segment.profile.saved / unit)
-        end = segment.first
-    return found
+def _unbeaten(profiles: Sequence[Profile]) -> list[Profile]:
+    """Returns the profiles without those that others beat in everything."""
+    kept: list[Profile] = []
+    for each in sorted(profiles, key=lambda p: (p.seconds, p.saved, p.needed)):
+        if not any(k.saved <= each.saved and k.needed <= each.needed for k in kept):
+            kept.append(each)
+    return kept

@@ -1,15 +1,24 @@
-"""What a way costs: seconds, and the bytes that blocks need on top of all that is around them."""
+"""What a way costs: seconds, and the bytes that blocks need on top of all that is around them.
+
+Repeated layers are looked at once: what moves within them is the same, and only what is around
+them differs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks
 from autopar.partition.recompute.cut import Way
 from autopar.partition.recompute.live import moving_bytes
 from autopar.partition.recompute.replay import Held, Step, replay
 from autopar.partition.recompute.tape import Tape
+
+Bytes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +39,90 @@ class Profile:
     needed: int
 
 
-class Surroundings:
-    """The bytes around a microbatch's forward values, over time.
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """What blocks take wherever they are.
+
+    Attributes:
+        seconds: Of the copies.
+        saved: Bytes that lie between forward and backward pass.
+        during: Bytes of the blocks' values while each of their ops runs.
+        before: The same while the copies just before each op run; 0 if there are none.
+    """
+
+    seconds: float
+    saved: int
+    during: Bytes
+    before: Bytes
+
+
+class Span:
+    """Consecutive blocks of a microbatch.
+
+    Args:
+        tape: The tape.
+        blocks: All blocks.
+        first: The first of these.
+        end: The one behind the last of these.
+    """
+
+    def __init__(self, tape: Tape, blocks: Blocks, first: int, end: int) -> None:
+        self.tape = tape
+        self.batch = blocks.batch
+        self.forward = [at for part in blocks.forward[first:end] for at in part]
+        self.backward = [at for part in reversed(blocks.backward[first:end]) for at in part]
+        self.places = {at: place for place, at in enumerate((*self.forward, *self.backward))}
+        self.ops = np.array(list(self.places), dtype=np.int64)
+
+    def read_elsewhere(self, start: int) -> tuple[Held, ...]:
+        """Returns what ops of other blocks read: forward ones may be repeated from it.
+
+        Args:
+            start: Readers before this op don't count.
+        """
+        tape = self.tape
+        return tuple(
+            (value, -1)
+            for at in self.forward
+            for value in tape.makes[at]
+            if any(r >= start and r not in self.places for r in tape.readers[value])
+        )
+
+    @property
+    def end(self) -> int:
+        """Where the blocks' backward ops end."""
+        return self.backward[-1] if self.backward else len(self.tape.ops)
+
+    def key(self) -> Hashable:
+        """Returns what the memory that moves within depends on; equal layers have equal keys."""
+        tape = self.tape
+        values: dict[int, int] = {}
+        pieces: dict[int, int] = {}
+        found: list[Hashable] = []
+
+        def counted(read: Sequence[int]) -> tuple[int, ...]:
+            return tuple(values[value] for value in read if value in values)
+
+        for at in self.forward:
+            reads = counted(tape.reads[at]), counted(tape.again_reads[at])
+            for value in tape.makes[at]:
+                values[value] = len(values)
+            taken = tape.takes[at]
+            pieces.update((piece, len(pieces) + place) for place, piece in enumerate(taken))
+            lie = tuple(
+                tuple(pieces.get(piece, -1) for piece in tape.places[value])
+                for value in tape.makes[at]
+            )
+            sizes = tuple((tape.nbytes[piece], tape.stays[piece]) for piece in taken)
+            twin = (at, self.batch) in tape.twins
+            found.append((reads, lie, sizes, tape.besides[at], tape.seconds[at], twin))
+        found += [counted(tape.reads[at]) for at in self.backward]
+        found += [counted([v for v, _ in self.read_elsewhere(at)]) for at in (0, self.end)]
+        return tuple(found)
+
+
+class Profiler:
+    """Profiles the blocks of a microbatch.
 
     Args:
         tape: The tape.
@@ -41,56 +132,64 @@ class Surroundings:
     def __init__(self, tape: Tape, batch: int) -> None:
         self.tape = tape
         others = [
-            step if tape.batches[step.op] != batch else Step(step.op, -1, step.reads, ())
+            Step(step.op, -1, step.reads, ())
+            if tape.early[step.op] and tape.batches[step.op] == batch
+            else step
             for step in replay(tape, (), range(len(tape.ops)))
         ]
-        moving = moving_bytes(tape, others)
-        self.during = [sum(both) for both in zip(tape.during, moving, strict=True)]
-        self.before = [sum(both) for both in zip(tape.before, moving, strict=False)]
+        moving = np.array(moving_bytes(tape, others), dtype=np.int64)
+        self.during = np.array(tape.during, dtype=np.int64) + moving
+        self.before = np.array(tape.before[:-1], dtype=np.int64) + moving
+        self._known: dict[tuple[Hashable, Way], _Moving] = {}
 
-    def profile(self, blocks: Blocks, first: int, last: int, way: Way) -> Profile:
-        """Returns what blocks take.
+    def profiles(self, span: Span, ways: Sequence[Way]) -> list[Profile]:
+        """Returns what blocks take in each way to run them.
 
         Args:
-            blocks: All blocks.
-            first: The first of them.
-            last: The last one.
-            way: The ops to repeat, by their place among the blocks' forward ops.
+            span: The blocks.
+            ways: The ops to repeat, by their place among the blocks' forward ops.
         """
-        tape = self.tape
-        forward = [at for part in blocks.forward[first : last + 1] for at in part]
-        backward = [at for part in reversed(blocks.backward[first : last + 1]) for at in part]
-        repeated = frozenset(forward[place] for place in way)
-        steps = [
-            *replay(tape, repeated, forward),
-            Step(forward[-1], -1, (), ()),
-            *_copies_only(replay(tape, repeated, backward)),
-            Step(forward[-1], -1, self._crossing(forward), ()),
-        ]
-        live = moving_bytes(tape, steps)
-        needed = 0
+        key = span.key()
+        found = []
+        for way in ways:
+            if (key, way) not in self._known:
+                self._known[key, way] = _moving(span, way)
+            moving = self._known[key, way]
+            needed = max(
+                int((moving.during + self.during[span.ops]).max()),
+                int(np.where(moving.before, moving.before + self.before[span.ops], 0).max()),
+            )
+            repeated = frozenset(span.forward[place] for place in way)
+            found.append(Profile(repeated, moving.seconds, moving.saved, needed))
+        return found
+
+
+def _moving(span: Span, way: Way) -> _Moving:
+    tape = span.tape
+    repeated = frozenset(span.forward[place] for place in way)
+    # Before the blocks' turn in the backward pass, and behind it.
+    turn, end = (
+        Step(span.forward[-1], -1, span.read_elsewhere(start), ()) for start in (0, span.end)
+    )
+    backward = [
+        step if step.batch >= 0 else Step(step.op, -1, step.reads, ())
+        for step in replay(tape, repeated, span.backward)
+        if step.batch >= 0 or step.op in span.places
+    ]
+    steps = [*replay(tape, repeated, span.forward), turn, *backward, end]
+    live = moving_bytes(tape, steps)
+    during = np.zeros(len(span.ops), dtype=np.int64)
+    before = np.zeros(len(span.ops), dtype=np.int64)
+    waiting = 0
+    for step, nbytes in zip(steps, live, strict=True):
+        if step is turn or step is end:
+            continue
+        if step.batch >= 0:
+            waiting = max(waiting, nbytes)
+            continue
+        place = span.places[step.op]
+        during[place] = max(during[place], nbytes)
+        before[place] = max(before[place], waiting)
         waiting = 0
-        for step, nbytes in zip(steps, live, strict=True):
-            if step.batch >= 0:
-                waiting = max(waiting, nbytes)
-                continue
-            around = self.during[step.op]
-            needed = max(needed, nbytes + around, waiting + self.before[step.op] if waiting else 0)
-            waiting = 0
-        seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
-        return Profile(repeated, seconds, live[len(forward)], needed)
-
-    def _crossing(self, forward: Sequence[int]) -> tuple[Held, ...]:
-        """Returns what later forward ops read, from which these start if they are repeated."""
-        tape, inside = self.tape, frozenset(forward)
-        return tuple(
-            (value, -1)
-            for at in forward
-            for value in tape.makes[at]
-            if any(tape.early[reader] and reader not in inside for reader in tape.readers[value])
-        )
-
-
-def _copies_only(steps: Sequence[Step]) -> list[Step]:
-    """Returns the steps without what they make, but for copies."""
-    return [step if step.batch >= 0 else Step(step.op, -1, step.reads, ()) for step in steps]
+    seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
+    return _Moving(seconds, live[len(span.forward)], during, before)

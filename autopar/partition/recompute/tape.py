@@ -29,7 +29,7 @@ class Tape:
         again: The op that repeats each op, None where none may.
         again_reads: The values that it reads.
         again_makes: The values whose copies it makes.
-        early: Whether each op is of a forward pass.
+        early: Whether each op is of a forward pass, and before the backward pass of its microbatch.
         late: Whether each op is of a backward pass.
         batches: The microbatch of each op.
         names: Of the values.
@@ -78,7 +78,7 @@ class Tape:
             (at, batch): late[op.kind, op.args, batch]
             for at, op in enumerate(self.ops)
             for batch in batches
-            if op.phase == "forward" and (op.kind, op.args, batch) in late
+            if self.early[at] and (op.kind, op.args, batch) in late
         }
 
     @cached_property
@@ -169,7 +169,14 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     def counted(names: Sequence[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(numbers[name] for name in names))
 
-    again = [repeated(op) for op in main.ops]
+    turns: dict[int, int] = {}
+    for at, op in enumerate(main.ops):
+        if op.phase == "backward":
+            turns.setdefault(op.microbatch, at)
+    early = [
+        op.phase == "forward" and at < turns.get(op.microbatch, 0) for at, op in enumerate(main.ops)
+    ]
+    again = [repeated(op) if first else None for op, first in zip(main.ops, early, strict=True)]
     return Tape(
         function=main,
         memory=memory,
@@ -179,7 +186,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         again=again,
         again_reads=[() if op is None else counted(op.operands) for op in again],
         again_makes=[() if op is None else counted(op.results) for op in again],
-        early=[op.phase == "forward" for op in main.ops],
+        early=early,
         late=[op.phase == "backward" for op in main.ops],
         batches=[op.microbatch for op in main.ops],
         names=list(numbers),

@@ -1,0 +1,96 @@
+"""The choice: the plan that a user's limit leads to.
+
+Plans are made for fixed levels of memory, whatever the limit is, and measured as wholes. A limit
+only chooses among them: the highest level whose plan fits. So more memory never makes a program
+slower, and less memory never makes it hold more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.partition.recompute.cut import Way
+from autopar.partition.recompute.live import live_bytes
+from autopar.partition.recompute.plan import Planner
+from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.tape import Tape
+
+LEVELS = 4096
+"""Number of levels of memory, up to what a step takes if nothing is computed again."""
+
+ABOVE = 1.02
+"""Levels above a limit are looked at up to this part of it: plans may hold less than they may."""
+
+DOUBT = 1.01
+"""By how much more than a limit a plan may seem to hold until it is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan and what it costs.
+
+    Attributes:
+        repeated: The forward ops that are computed again.
+        added_seconds: What this adds to a step.
+        peak_bytes: The most bytes that a rank holds at once.
+    """
+
+    repeated: Way
+    added_seconds: float
+    peak_bytes: int
+
+
+class Choice:
+    """The plans for a tape.
+
+    Args:
+        tape: The tape.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.unconstrained = measure(tape, frozenset())
+        self._planner = Planner(tape)
+        self._points: dict[Way, Point] = {frozenset(): self.unconstrained}
+
+    def fastest(self, limit: int) -> Point | None:
+        """Returns the fastest known plan that holds no more than a limit, None if none does."""
+        most = self.unconstrained.peak_bytes
+        if most <= limit:
+            return self.unconstrained
+        for level in range(min(LEVELS, int(limit * ABOVE) * LEVELS // most), 0, -1):
+            plan = self._planner.plan(most * level // LEVELS)
+            if plan is None:
+                return None
+            if plan.peak_bytes <= limit * DOUBT:
+                point = self._measured(plan.repeated)
+                if point.peak_bytes <= limit:
+                    return point
+        return None
+
+    def smallest(self) -> Point:
+        """Returns the plan of the lowest level for which there is one."""
+        most = self.unconstrained.peak_bytes
+        low, high = 0, LEVELS
+        found = self.unconstrained
+        while high - low > 1:
+            middle = (low + high) // 2
+            plan = self._planner.plan(most * middle // LEVELS)
+            if plan is None:
+                low = middle
+            else:
+                high = middle
+                found = self._measured(plan.repeated)
+        return found
+
+    def _measured(self, repeated: Way) -> Point:
+        if repeated not in self._points:
+            self._points[repeated] = measure(self.tape, repeated)
+        return self._points[repeated]
+
+
+def measure(tape: Tape, repeated: Way) -> Point:
+    """Returns what a plan costs."""
+    steps = replay(tape, repeated, range(len(tape.ops)))
+    seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
+    return Point(repeated, seconds, max(live_bytes(tape, steps), default=0))
