@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from recompute_peers import Plan, TorchPlans, layer_plan
 
 import autopar
 from autopar.cost import Cluster
@@ -29,7 +30,6 @@ from autopar.partition.recompute.choice import Choice, Point, measure
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape, tape_of
-from benchmarks.recompute_peers import Plan, TorchPlans, layer_plan
 
 BUDGETS = tuple(tenth / 10 for tenth in range(10, -1, -1))
 WARM, ROUNDS = 2, 15

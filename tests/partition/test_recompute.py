@@ -192,7 +192,7 @@ def test_plans_hold_what_the_evaluator_says_of_their_programs(model: str, mesh: 
         assert point.peak_bytes == memory_timeline(found).peak_bytes
         # Batch norms of copies don't renew statistics, which saves a little.
         added = evaluate(found, CLUSTER).serialized_seconds - before
-        assert added == pytest.approx(point.added_seconds, rel=1e-3, abs=1e-15)
+        assert added == pytest.approx(point.added_seconds, rel=1e-2, abs=1e-15)
 
 
 def test_copies_say_what_they_are() -> None:
