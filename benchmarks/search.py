@@ -20,7 +20,7 @@ ROWS = {
     "gpt2": "32x8",
     "llama": "32x8",
     "mlp": "8x8x4",
-    "gpt2-4": "4x4x4x4",
+    "mlp-4": "4x4x4x4",
 }
 CLUSTER = "h100"
 
@@ -32,18 +32,15 @@ def model(name: str) -> tuple[Any, Any, Any]:
     from torch.nn import functional
 
     with torch.device("meta"):
-        if name == "mlp":
+        if name.startswith("mlp"):
             blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))] * 2
             x = torch.zeros(1024, 1024)
             return nn.Sequential(*blocks).train(), (x, x), functional.mse_loss
-        if name.startswith("gpt2"):
+        if name == "gpt2":
             from transformers import GPT2Config, GPT2LMHeadModel
 
-            layers = 12 if name == "gpt2" else 2
             ids = torch.zeros(256, 1024, dtype=torch.long)
-            config = GPT2Config(
-                n_layer=layers, use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
-            )
+            config = GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
             return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids}, None
         from transformers import LlamaConfig, LlamaForCausalLM
 

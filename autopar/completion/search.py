@@ -8,6 +8,7 @@ that, and is solved again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from autopar.completion.candidates import CandidateTable
 from autopar.completion.dual import Dual
 from autopar.completion.eliminate import eliminate
 from autopar.completion.graph import Graph
+from autopar.completion.improve import improve
 from autopar.completion.model import Model, build_model
 from autopar.completion.price import Price
 from autopar.completion.solve import Solution
@@ -34,6 +36,13 @@ CHECKED = 10
 
 CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
+
+
+ENOUGH = 1e-4
+"""The same for large programs, which take longer to search."""
+
+FEW_OPS = 500
+"""Up to so many ops a program isn't large."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +99,16 @@ class _Search:
             labels = self._solve(model)
             learned = self._learn(model, labels)
             self._keep(model, labels)
-            if not learned or self._is_late():
+            if not learned or self._is_close() or self._is_late():
                 break
         assert self.best is not None
         return Found(self.best.solution, self.best.seconds, self.bound)
+
+    def _is_close(self) -> bool:
+        """Whether the best plan is so close to the bound that a better one isn't worth the time."""
+        small = len(self.graph.nodes) <= FEW_OPS
+        seconds = self.best.seconds if self.best is not None else math.inf
+        return seconds - self.bound <= (CLOSE if small else ENOUGH) * seconds
 
     def _is_late(self) -> bool:
         limit = self.seconds_limit
@@ -105,7 +120,7 @@ class _Search:
         reduced = eliminate(model.network)
         dual = Dual(reduced.core)
         best: list[int] = []
-        least = before = float("inf")
+        least = before = math.inf
         for ascent in range(1, MAX_ASCENTS + 1):
             bound = dual.ascend() + reduced.seconds
             if ascent % CHECKED == 0 or not reduced.kept:
@@ -119,6 +134,9 @@ class _Search:
                 if self._is_late():
                     break
         self.bound = max(self.bound, bound)
+        if least - bound > CLOSE * least:
+            core = improve(reduced.core, [best[variable] for variable in reduced.kept])
+            best = reduced.labels(core)
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:

@@ -72,12 +72,8 @@ class Transfers:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
         seconds = self.bulk.seconds([form.layout for form in forms], itemsize)
         at = {form: number for number, form in enumerate(forms)}
-        table = seconds[
-            np.ix_([at[form] for form in source.forms], [at[form] for form in target.forms])
-        ]
-        for row, column in np.argwhere(~np.isfinite(table)):
-            pair = source.forms[row], target.forms[column]
-            table[row, column] = self.space.least_seconds(*pair, itemsize)
+        rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
+        table: Array = seconds[np.ix_(rows, columns)]
         return table
 
     def learn(self, moves: Iterable[tuple[Ends, Form, Ends, Form, int]]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,16 +41,19 @@ class BulkPlanner:
         self._digits: dict[Layout, tuple[dict[str, Digit], int]] = {}
 
     def seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
-        """Returns the seconds from each layout to each other; infinite where no path is known.
+        """Returns the seconds from each layout to each other.
 
         Args:
             layouts: Of one tensor, all different.
             itemsize: Bytes per element.
         """
-        moves = _Moves(self, layouts, itemsize).run()
+        moves = _Moves(self, layouts, itemsize)
+        seconds = moves.run()
         for middle in range(len(layouts)):
-            np.minimum(moves, moves[:, middle : middle + 1] + moves[middle], out=moves)
-        return moves
+            np.minimum(seconds, seconds[:, middle : middle + 1] + seconds[middle], out=seconds)
+        if np.isinf(seconds).any():
+            seconds = np.where(np.isinf(seconds), moves.by_way_of_less(), seconds)
+        return seconds
 
     def digits(self, layout: Layout) -> tuple[dict[str, Digit], int]:
         """Returns where each axis splits, and the elements of the largest piece."""
@@ -84,6 +87,9 @@ class _Moves:
         self.places = [planner.digits(layout) for layout in layouts]
         self.bytes = np.array([elements * itemsize for _, elements in self.places], dtype=float)
         self.codes = self._codes(layouts)
+        digits = [[places.get(axis, (-1, 0, 0)) for axis in self.axes] for places, _ in self.places]
+        self.dims = np.array([[digit[0] for digit in row] for row in digits])
+        self.outer = np.array([[digit[1] for digit in row] for row in digits])
         self.same = [
             self.codes[:, None, a] == self.codes[None, :, a] for a in range(len(self.axes))
         ]
@@ -142,17 +148,38 @@ class _Moves:
 
     def _runs(self, group: tuple[int, ...]) -> Mask:
         """Returns which layouts split one stretch over these axes, next to one another."""
-        return np.array([self._is_run(places, group) for places, _ in self.places], dtype=bool)
+        dims, outer = self.dims[:, group], self.outer[:, group]
+        order = np.argsort(outer, axis=1)
+        outer = np.take_along_axis(outer, order, axis=1)
+        counts = np.array([self.model.mesh.axis_size(self.axes[a]) for a in group])[order]
+        beside = (outer[:, :-1] * counts[:, :-1] == outer[:, 1:]).all(axis=1)
+        found: Mask = (dims[:, 0] >= 0) & (dims == dims[:, :1]).all(axis=1) & beside
+        return found
 
-    def _is_run(self, places: dict[str, Digit], group: tuple[int, ...]) -> bool:
-        names = [self.axes[a] for a in group]
-        if any(name not in places for name in names):
-            return False
-        digits = sorted((places[name], self.model.mesh.axis_size(name)) for name in names)
-        return all(
-            one[0] == other[0] and one[1] * count == other[1]
-            for (one, count), (other, _) in pairwise(digits)
-        )
+    def by_way_of_less(self) -> Table:
+        """Returns seconds to gather or reduce all that changes at once, and to slice what is left.
+
+        For pairs between which the layouts at hand leave no path.
+        """
+        changed = ~np.stack(self.same, axis=2)
+        bits = 1 << np.arange(len(self.axes))
+        split = (changed & (self.codes >= 0)[:, None, :]) @ bits
+        due = (changed & (self.codes == PENDING)[:, None, :]) @ bits
+        seconds = np.zeros(split.shape)
+        for pair in np.unique(np.stack([split.ravel(), due.ravel()], axis=1), axis=0):
+            gathered, reduced = (self._names(int(mask)) for mask in pair)
+            nbytes = self.bytes * self.model.mesh.axes_size(gathered)
+            rows = np.zeros_like(nbytes)
+            if gathered:
+                rows += self._priced(self.model.all_gather, nbytes, gathered)
+            if reduced:
+                rows += self._priced(self.model.all_reduce, nbytes, reduced)
+            here = (split == pair[0]) & (due == pair[1])
+            seconds = np.where(here, rows[:, None], seconds)
+        return seconds
+
+    def _names(self, mask: int) -> tuple[str, ...]:
+        return tuple(axis for at, axis in enumerate(self.axes) if mask >> at & 1)
 
     def _permute(self, pair: tuple[int, int]) -> None:
         """Adds moves in which two axes of the same size change places."""
