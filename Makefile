@@ -81,6 +81,7 @@ bench: $(INSTALLED) ## Measure compile time and build size, small mesh against l
 	$(ONE_THREAD) $(BIN)/python benchmarks/compile_time.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/random_ops.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/communication.py
+	$(ONE_THREAD) $(BIN)/python benchmarks/zoo_communication.py
 
 bench-ops: $(INSTALLED) ## Count what DTensor and autopar make of PyTorch's operator database (long).
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.op_coverage --jobs 2 --wrong
