@@ -279,11 +279,15 @@ def _plain(arg: Arg) -> Arg:
     return None if isinstance(arg, Ref) else arg
 
 
-def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
-    """Yields when each op is done: ops in order, and sums beside them until somebody reads them.
+_STARTED = frozenset(("comm.all_reduce", "comm.reduce_scatter", "comm.all_gather"))
+"""Collectives that run beside what follows, if what they reduce is a sum."""
 
-    The runtime starts sums as soon as it comes to them, one after the other, and waits for other
-    collectives where they stand.
+
+def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
+    """Yields when each op is done: ops in order, collectives beside them until somebody reads them.
+
+    The runtime starts sums, scattered ones too, and gathers as soon as it comes to them, one after
+    the other, and waits for other collectives where they stand.
     """
     computed = communicated = 0.0
     ready: dict[str, float] = {}
@@ -294,7 +298,7 @@ def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
                 computed = max(computed, known) + cost.compute_seconds
                 known = computed
             end = known
-        elif op.kind == "comm.all_reduce" and op.arg("monoid") == "sum":
+        elif op.kind in _STARTED and op.arg("monoid", "sum") == "sum":
             communicated = max(communicated, computed, known) + cost.seconds
             end = communicated
         else:

@@ -203,6 +203,40 @@ def test_between_blocks_the_sequence_is_split() -> None:
     assert "all_reduce" not in kinds
 
 
+class Masked(nn.Module):
+    """Attention with a mask of numbers that depends on the batch, and no further layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        heads = ((*x.shape[:2], HEADS, -1),) * 3
+        parts = zip((self.q, self.k, self.v), heads, strict=True)
+        q, k, v = (part(x).view(shape).transpose(1, 2) for part, shape in parts)
+        mask = torch.where(
+            keep[:, None, None, :] | torch.eye(SEQUENCE, dtype=torch.bool), 0.0, -9.0
+        )
+        scores = q @ k.transpose(-1, -2) + mask
+        return x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_masks_are_computed_whole_between_blocks() -> None:
+    """They are as long as a sequence, but read whole where heads are split."""
+    torch.manual_seed(0)
+
+    def loss(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        found: Tensor = module(batch["x"], batch["keep"])
+        return found.square().mean()
+
+    x, keep = torch.randn(BATCH, SEQUENCE, WIDTH), torch.rand(BATCH, SEQUENCE) > 0.5
+    captured = training(Masked(), loss, {"x": x, "keep": keep}, Step())  # type: ignore[arg-type]
+    done = compiled(captured, "a=2", "tensor:a,sequence:a")
+    mask = 4 * BATCH * SEQUENCE * SEQUENCE
+    assert not any(one.bytes == mask for one in collectives(done) if one.kind == "all_gather")
+    check(captured, done, 1e-5)
+
+
 def moved(step: str, mesh: str, strategy: str, kind: str) -> int:
     """Returns the bytes that collectives of a kind leave on a rank."""
     done = compiled(language(step), mesh, strategy)
