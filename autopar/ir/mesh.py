@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from autopar.ir.errors import AnnotationError, near_misses
@@ -150,14 +151,7 @@ class ProcessMesh:
         at = self.axis_index(axis)
         if not -self.shape[at] <= index < self.shape[at]:
             raise AnnotationError(f"index {index} is outside axis {self.dim_names[at]!r} of {self}")
-        index %= self.shape[at]
-        inner = math.prod(self.shape[at + 1 :])
-        ids = [p for i, p in enumerate(self._ids) if i // inner % self.shape[at] == index]
-        sub = ProcessMesh.__new__(ProcessMesh)
-        shape = self.shape[:at] + self.shape[at + 1 :]
-        names = self.dim_names[:at] + self.dim_names[at + 1 :]
-        sub._set(shape, _compact(ids), names, self, (*self.fixed, (self.dim_names[at], index)))
-        return sub
+        return _slice(self, at, index % self.shape[at])
 
     def at(self, fixed: Iterable[tuple[str, int]]) -> ProcessMesh:
         """Returns the slice at these coordinates; in whichever order they come, the same one."""
@@ -206,6 +200,18 @@ class ProcessMesh:
     def axis_sizes(self) -> Mapping[str, int]:
         """Returns the size of each axis by name."""
         return dict(zip(self.dim_names, self.shape, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _slice(mesh: ProcessMesh, at: int, index: int) -> ProcessMesh:
+    """Returns the sub-mesh at an index of an axis given by position; the same one every time."""
+    inner = math.prod(mesh.shape[at + 1 :])
+    ids = [p for i, p in enumerate(mesh.ids) if i // inner % mesh.shape[at] == index]
+    sub = ProcessMesh.__new__(ProcessMesh)
+    shape = mesh.shape[:at] + mesh.shape[at + 1 :]
+    names = mesh.dim_names[:at] + mesh.dim_names[at + 1 :]
+    sub._set(shape, _compact(ids), names, mesh, (*mesh.fixed, (mesh.dim_names[at], index)))
+    return sub
 
 
 def _default_names(ndim: int) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from autopar.ir.serde_read import program_from_proto
 from autopar.ir.serde_tables import Corrupt
 from autopar.ir.serde_write import write_program
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """The version of the format that this code writes, and the newest that it understands."""
 
 MINIMUM_READER_VERSION = 2
@@ -34,6 +34,9 @@ MINIMUM_READER_VERSION = 2
 
 PARTS_VERSION = 4
 """The oldest version whose readers understand ports that are parts of a larger tensor."""
+
+SLICES_VERSION = 6
+"""The oldest version whose readers understand scalars that only ranks of a slice hold."""
 
 MAX_BYTES = (1 << 31) - 1
 """protobuf writes larger messages without an error, but nothing can read them."""
@@ -55,6 +58,8 @@ def program_to_bytes(program: Program) -> bytes:
     what = f"program {program.name!r}"
     ports = (*program.signature.inputs, *program.signature.outputs)
     oldest = PARTS_VERSION if any(port.part for port in ports) else MINIMUM_READER_VERSION
+    if any(len(port.box) > len(port.shape) for port in ports):
+        oldest = SLICES_VERSION
     return _to_bytes(lambda file: write_program(program, file.program), what, oldest)
 
 

@@ -125,3 +125,32 @@ def test_what_is_not_in_a_mesh() -> None:
         MESH["tp"]
     with pytest.raises(AnnotationError, match=r"processes outside its parent: \[9\]"):
         ProcessMesh([0, 9], ["x"], parent=MESH)
+
+
+def test_slices_are_the_same_in_whichever_order_they_are_taken() -> None:
+    mesh = ProcessMesh.of_shape((2, 3, 2), ["a", "b", "c"])
+    one = mesh.at([("c", 1), ("a", 0)])
+    assert one == mesh.at({"a": 0, "c": 1}.items()) == mesh["a", 0]["c", 1]
+    assert mesh.slice_of(mesh["c", 1]["a", 0]) == one
+    assert one.root == mesh
+    assert mesh.at([]) is mesh
+
+
+@pytest.mark.parametrize(
+    ("part", "fixed"),
+    [
+        (ProcessMesh([4, 5, 6, 7], ["x"]), (("dp", 1),)),
+        (ProcessMesh([1, 5]), (("tp", 1),)),
+        (ProcessMesh([6], parent=MESH), None),
+        (ProcessMesh([[4, 5, 6, 7]]), None),
+        (ProcessMesh([5, 4, 6, 7], parent=MESH), None),
+        (ProcessMesh([0, 5], parent=MESH), None),
+        (ProcessMesh([0, 8]), None),
+        (ProcessMesh([[0, 1, 2, 3], [4, 5, 6, 7]], ["a", "b"]), ()),
+    ],
+)
+def test_processes_make_up_a_slice_or_not(
+    part: ProcessMesh, fixed: tuple[tuple[str, int], ...] | None
+) -> None:
+    found = MESH.slice_of(part)
+    assert (None if found is None else found.fixed) == fixed

@@ -210,7 +210,7 @@ def envelope(**fields: object) -> bytes:
         (
             envelope(format_version=9, minimum_reader_version=7, program=pb.Program()),
             r"m\.pb: has format version 9 and needs a reader of version 7 or newer, this is"
-            r" version 5; update autopar",
+            r" version 6; update autopar",
         ),
     ],
 )

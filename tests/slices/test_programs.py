@@ -13,8 +13,15 @@ from torch.nn import functional as F
 import autopar
 from autopar import ProcessMesh
 from autopar.annotate import shard, shard_op
+from autopar.ir import program_pb2
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Op, Program
+from autopar.ir.serde import (
+    MINIMUM_READER_VERSION,
+    SLICES_VERSION,
+    program_from_bytes,
+    program_to_bytes,
+)
 from autopar.ir.text import parse_program, print_program
 from autopar.mapping.prove import prove
 from autopar.modules import CompiledModule
@@ -217,3 +224,13 @@ def test_a_parallel_module_refuses_slices() -> None:
     mesh = ProcessMesh([0], ["pp"])
     with pytest.raises(AnnotationError, match=r"models.py:\d+.*part of the mesh, but a parallel"):
         autopar.parallelize(Stages([mesh[0]]), batches(1, 6, 8)[0][0], mesh=mesh)
+
+
+def test_only_files_with_scalars_on_slices_need_the_newest_reader() -> None:
+    batch = batches(1, 6, 8)[0]
+    for parts, oldest in (([PAIR[0], PAIR[1]], SLICES_VERSION), ([PAIR, PAIR], None)):
+        for program in compiled(Stages(parts), PAIR, batch).compiled.deployment.programs:
+            data = program_to_bytes(program)
+            assert program_from_bytes(data) == program
+            file = program_pb2.File.FromString(data)
+            assert file.minimum_reader_version == (oldest or MINIMUM_READER_VERSION)

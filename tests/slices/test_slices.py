@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,3 +101,23 @@ def test_two_processes_train_a_layer_each(tmp_path: Path) -> None:
     for found, state, _ in outcomes:
         assert found == pytest.approx(losses, rel=1e-5)
         assert_same({k: torch.from_numpy(v) for k, v in state.items()}, model.state_dict())
+
+
+@pytest.mark.slow
+def test_four_processes_train_two_towers(tmp_path: Path) -> None:
+    model, given = Towers(SQUARE[0], SQUARE["tp", 1]), batches(3, 2, 8, 8)
+    options = {"clip_grad_norm": 0.5, "strategy": ""}
+    build = saved(compiled(model, SQUARE, given[0], **options), tmp_path / "b")
+    outcomes = run_ranks(4, train, build, given, tmp_path)
+    losses = trained(model, given, 0.5)
+    for found, state, _ in outcomes:
+        assert found == pytest.approx(losses, rel=1e-5)
+        assert_same({k: torch.from_numpy(v) for k, v in state.items()}, model.state_dict())
+
+
+@pytest.mark.slow
+def test_the_example_compares_equal() -> None:
+    example = Path(__file__).parents[2] / "examples/two_towers.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("equal\n")
