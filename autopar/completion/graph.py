@@ -54,8 +54,8 @@ class Graph:
         nodes: In canonical, topological order.
         values: All values.
         pins: Form of each value that is pinned, else None.
-        annotated: The values that the user pinned, and those that are inherited.
-        inherited: The values that lie as another program over the same storage has them.
+        annotated: The values that the user pinned.
+        fixed: These, and those that lie as another program over the same storage has them.
         placed: Those whose pin was given a place within its dimension (`completion.place`).
         origins: Why the others are pinned, or lie as they will, by value, where that is known.
         outputs: Positions of the values that are results of the whole.
@@ -86,12 +86,10 @@ class Graph:
             for at, value in enumerate(self.values)
             if value.origin is not None and (value.dist is None or _kind(value) == "preset")
         }
-        self.annotated = frozenset(
+        self.fixed = frozenset(
             at for at, pin in enumerate(self.pins) if pin is not None and at not in self.origins
         )
-        self.inherited = frozenset(
-            at for at in self.annotated if _kind(self.values[at]) == "inherited"
-        )
+        self.annotated = frozenset(at for at in self.fixed if _kind(self.values[at]) != "inherited")
         self.placed: frozenset[int] = frozenset()
         self.aliases = [(self.position[out], self.position[into]) for out, into in aliases]
         self.kept: dict[int, frozenset[str]] = {}

@@ -49,7 +49,7 @@ def split_stretch(graph: Graph, value: int, stretch: Stretch, axis: str) -> Form
 def extend(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
     """Splits a value along the preset's axis as `form` has it, besides what is pinned."""
     base = graph.pins[value] or graph.replicated(value)
-    if value in graph.annotated or preset.axis in base.splits.places:
+    if value in graph.fixed or preset.axis in base.splits.places:
         return
     merged = split_further(graph, value, base, form, preset.axis)
     if merged is not None:
@@ -57,8 +57,8 @@ def extend(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
 
 
 def pin(graph: Graph, value: int, form: Form, preset: AxisPreset) -> None:
-    """Pins a value, unless the user did."""
-    if value in graph.annotated:
+    """Pins a value, unless it lies where it must."""
+    if value in graph.fixed:
         return
     earlier = graph.origins.get(value)
     detail = f"{earlier.detail},{preset}" if earlier else str(preset)

@@ -37,7 +37,7 @@ def place_pins(graph: Graph) -> None:
 def _movable(graph: Graph, axis: str) -> frozenset[int]:
     """Returns the parameters that the user split along an axis, alone in its dimension."""
     found = set()
-    for value in graph.annotated - graph.inherited:
+    for value in graph.annotated:
         pin = graph.pins[value]
         if pin is None or graph.producer[value] is not None or value in graph.outputs:
             continue

@@ -269,7 +269,7 @@ class _Walk:
         if self.movable is not None and self.graph.producer[value] is None:
             return value not in self.movable
         if pin is not None:
-            return self.axis in pin.splits.places or value in self.graph.annotated
+            return self.axis in pin.splits.places or value in self.graph.fixed
         producer = self.graph.producer[value]
         return producer is not None and any(
             self._is_settled(operand) for operand in producer[0].operands

@@ -21,7 +21,7 @@ def write_solution(function: Function, solution: Solution) -> Function:
     graph = solution.graph
     values: dict[str, Value] = {}
     for at, value in enumerate(graph.values):
-        if at in graph.annotated:
+        if at in graph.fixed:
             values[value.name] = _pinned(value, solution.forms[at].layout, at in graph.placed)
             continue
         origin = graph.origins.get(at) or _value_origin(solution, at)

@@ -126,10 +126,9 @@ class _Zero:
     def _keep(self, values: Iterable[int], split: Form) -> None:
         # What the user pinned also says where its new content lies.
         graph = self.graph
-        pinned = graph.annotated - graph.inherited
-        renewed = {out for out, into in graph.aliases if into in pinned}
+        renewed = {out for out, into in graph.aliases if into in graph.annotated}
         for value in values:
-            if value not in pinned and value not in renewed:
+            if value not in graph.annotated and value not in renewed:
                 pin(graph, value, split, self.preset)
                 if (found := graph.pins[value]) and self.axis in found.splits.places:
                     graph.keep(value, self.axis)
@@ -153,7 +152,7 @@ class _Zero:
         return {value: graph.replicated(value) for value in stored}
 
     def _without_axis(self, value: int, form: Form) -> Form:
-        if value in self.graph.annotated - self.graph.inherited:
+        if value in self.graph.annotated:
             return form
         splits = self.graph.space.table.without(form.splits, self.axis)
         return self.graph.space.of_splits(splits, self.graph.values[value].global_shape)

@@ -197,6 +197,16 @@ class Session:
                 self.supervisor.store.set(key, value.hex())
             return bytes.fromhex(self.supervisor.store.get(key).decode())
 
+    def extremes(self, number: int) -> tuple[int, int]:
+        """See `Ranks`."""
+        if self.processes.size == 1:
+            return number, number
+        with self.supervisor.reported():
+            ends = torch.tensor([number, -number], device=self.device)
+            dist.all_reduce(ends, dist.ReduceOp.MIN)
+            least, most = ends.tolist()
+        return least, -most
+
     def execute(
         self, arguments: Mapping[int, tuple[Tensor, ...]]
     ) -> Mapping[int, tuple[Tensor, ...]]:

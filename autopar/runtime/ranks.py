@@ -57,6 +57,9 @@ class Ranks(Protocol):
     def from_first(self, value: bytes) -> bytes:
         """Returns what rank 0 has given."""
 
+    def extremes(self, number: int) -> tuple[int, int]:
+        """Returns the least and the largest number that a process gives."""
+
     def execute(self, arguments: Mapping[int, tuple[Tensor, ...]]) -> Results:
         """Runs each rank's program with its pieces of all inputs.
 

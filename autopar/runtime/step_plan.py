@@ -51,6 +51,9 @@ class StepPlan:
         self._updates = dict(self.program.main.aliases)
         self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
 
+    def __str__(self) -> str:
+        return ", ".join(f"{port.label} {port.dtype}{list(port.shape)}" for port in self._ports)
+
     def check_stored_alike(self, program: Program) -> None:
         """Refuses another program that stores something elsewhere: they share the tensors.
 

@@ -174,10 +174,10 @@ class Trainer:
             plain = self._plain_inputs(lr)
             if local:
                 batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
-                plan = local_plan_for(self._plans, batches)
+                plan = self._agreed(local_plan_for(self._plans, batches))
                 arguments = plan.local_arguments(batches, plain)
             else:
-                plan = plan_for(self._plans, batch)
+                plan = self._agreed(plan_for(self._plans, batch))
                 arguments = plan.arguments(batch, plain)
         self._results = {}
         try:
@@ -359,6 +359,21 @@ class Trainer:
         if not self._results:
             raise InvalidInputError("nothing is fetched before the first step")
         return self._plan.fetched(self._results)
+
+    def _agreed(self, plan: StepPlan) -> StepPlan:
+        """Returns a plan that all ranks are about to run; they would wait for one another else.
+
+        Raises:
+            InvalidInputError: On all ranks, if one of them has a batch for another plan.
+        """
+        if len(self._plans) > 1:
+            least, most = self.ranks.extremes(self._plans.index(plan))
+            if least != most:
+                raise InvalidInputError(
+                    f"the ranks were given batches of different shapes: {self._plans[least]} and"
+                    f" {self._plans[most]}; every rank needs the global batch, or its part of it"
+                )
+        return plan
 
     def _plain_inputs(self, lr: float | Sequence[float] | None) -> dict[str, Any]:
         """Returns what a program takes besides stored tensors and the batch."""

@@ -122,6 +122,10 @@ class VirtualMesh:
         """See `Ranks`."""
         return value
 
+    def extremes(self, number: int) -> tuple[int, int]:
+        """See `Ranks`."""
+        return number, number
+
     def run(
         self, inputs: Arrays, trace: RankTrace | None = None, updates: bool = True
     ) -> dict[str, Tensor]:

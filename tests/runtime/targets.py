@@ -209,6 +209,16 @@ def refuse(processes: Processes, build: Path, batch: Batch) -> Any:
         return found
 
 
+def disagree(processes: Processes, build: Path, given: Sequence[Batch]) -> Any:
+    """Trains on another batch than the other rank, and then on the same one."""
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        try:
+            trainer.step(given[processes.rank])
+        except InvalidInputError as error:
+            return str(error), trainer.step(given[0]).item()
+    return "", 0.0
+
+
 def die_in_checkpoint(processes: Processes, build: Path, batch: Batch, folder: Path) -> str:
     """Writes a checkpoint, and another one in which rank 1 is killed."""
 

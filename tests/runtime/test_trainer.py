@@ -19,7 +19,7 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import refuse, train, train_compiled, wrapped
+from tests.runtime.targets import disagree, refuse, train, train_compiled, wrapped
 from tests.runtime.training import (
     LAYOUTS,
     MEGATRON,
@@ -120,6 +120,16 @@ def test_processes_go_on_after_a_loss_that_is_not_finite(tmp_path: Path) -> None
     assert first[0].startswith("the loss of step 0 is nan; parameters and optimizer state are")
     assert first[1] == pytest.approx(Reference.of_seed().step(batch), rel=1e-5)
     assert first[2] == "wrong inputs:\n  - input 'x' is f32[5, 4], it must be f32[6, 4]"
+
+
+def test_ranks_with_batches_of_different_shapes_are_told_so(tmp_path: Path) -> None:
+    x, target = batches(1)[0]
+    short = (x[:2], target[:2])
+    build = training_build(tmp_path / "b", DATA, more_batches=[short])
+    first, second = run_ranks(2, disagree, build, [(x, target), short])
+    assert first == second
+    assert "different shapes: x f32[6, 4], target f32[6, 5] and x f32[2, 4], target" in first[0]
+    assert first[1] == pytest.approx(Reference.of_seed().step((x, target)), rel=1e-5)
 
 
 def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(tmp_path: Path) -> None:
