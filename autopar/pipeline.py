@@ -45,6 +45,7 @@ from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.recorded import Recorded
+from autopar.within_memory import complete_within
 
 if TYPE_CHECKING:
     import torch
@@ -279,28 +280,43 @@ def compile_program(
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     complete = Complete(options.cluster, options.strategy, planner)
-    decided = complete.decide(program)
+    legalize = Legalize(options.cluster, planner)
+    coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
+    passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce, Prefetch())
+
+    def lower(completed: Program, seen: Observer) -> tuple[Program, Program]:
+        """Returns a completed program legalized, and what a rank runs of it."""
+        legal = legalize(completed)
+        seen(legalize.name, legal)
+        legal = partitioned = legal if store is None else store(legal)
+        for each in passes:
+            partitioned = each(partitioned)
+            seen(each.name, partitioned)
+        return legal, partitioned
+
+    if options.strategy == AUTO and options.memory_bytes is not None:
+        decided = complete_within(
+            complete,
+            program,
+            lambda completed: lower(completed, _unseen)[1],
+            options.cluster,
+            options.memory_bytes,
+        )
+    else:
+        decided = complete.decide(program)
     completed = decided.program
     seen(complete.name, completed)
-    legalize = Legalize(options.cluster, planner)
-    program = legalize(completed)
-    seen(legalize.name, program)
-    if store is not None:
-        program = store(program)
-    partitioned = program
-    coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
-    passes: tuple[Pass, ...] = (
-        Partition(options.cluster, planner),
-        coalesce,
-        Prefetch(),
-        Recompute(options.cluster, options.memory_bytes),
-    )
-    for each in passes:
-        partitioned = each(partitioned)
-        seen(each.name, partitioned)
+    program, partitioned = lower(completed, seen)
+    recompute = Recompute(options.cluster, options.memory_bytes)
+    partitioned = recompute(partitioned)
+    seen(recompute.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
     entries = (*report, *decided.remarks, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
+
+
+def _unseen(name: str, program: Program) -> None:
+    """Observes nothing: the program is one of several."""
 
 
 def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:

@@ -47,6 +47,7 @@ SEE_ALL = {
     "profiling",
     "recorded",
     "report",
+    "within_memory",
 }
 
 

@@ -29,7 +29,10 @@ class Decided:
 
 
 def decide(
-    graph: Graph, preset: Callable[[str], Solution], seconds_limit: float | None = None
+    graph: Graph,
+    preset: Callable[[str], Solution],
+    seconds_limit: float | None = None,
+    byte_seconds: float = 0.0,
 ) -> Decided:
     """Returns the fastest plan that search or a preset finds.
 
@@ -37,9 +40,11 @@ def decide(
         graph: With the user's pins.
         preset: Completes the same program by a preset.
         seconds_limit: Wall time after which search returns the best plan so far.
+        byte_seconds: The price of a byte that a rank keeps for long. With one, presets aren't
+            tried: they are plans without.
     """
-    found = search(graph, seconds_limit=seconds_limit)
-    if not graph.space.axes:
+    found = search(graph, seconds_limit=seconds_limit, byte_seconds=byte_seconds)
+    if not graph.space.axes or byte_seconds:
         return Decided(found.solution)
     solution, seconds = found.solution, found.seconds
     proven = found.gap <= PROVEN

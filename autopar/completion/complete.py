@@ -52,6 +52,7 @@ class Complete:
         planner: Knows reshards of earlier passes; None if there are none.
         seconds_limit: Wall time after which search takes the best plan so far; None for no limit,
             with which the same program always gets the same plan.
+        byte_seconds: The price of a byte that a rank keeps for long; for search only.
     """
 
     name: ClassVar[str] = "complete"
@@ -60,6 +61,7 @@ class Complete:
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
     seconds_limit: float | None = None
+    byte_seconds: float = 0.0
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -120,7 +122,7 @@ class Complete:
         def preset(strategy: str) -> Solution:
             return self._propagated(main, calls, strategy)
 
-        return decide(self._graph(main, calls), preset, self.seconds_limit)
+        return decide(self._graph(main, calls), preset, self.seconds_limit, self.byte_seconds)
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)

@@ -16,6 +16,7 @@ import numpy as np
 from autopar.completion.call import Choice
 from autopar.completion.candidates import Candidates
 from autopar.completion.graph import Graph
+from autopar.completion.held import Held
 from autopar.completion.network import Array, Network
 from autopar.completion.space import Form
 from autopar.completion.transfer import Ends, Transfers
@@ -91,15 +92,27 @@ def _is_stored(graph: Graph, value: int) -> bool:
     return graph.producer[value] is None or value in graph.outputs
 
 
-def build_model(graph: Graph, candidates: Sequence[Candidates], transfers: Transfers) -> Model:
+def build_model(
+    graph: Graph,
+    candidates: Sequence[Candidates],
+    transfers: Transfers,
+    held: Held | None = None,
+    byte_seconds: float = 0.0,
+) -> Model:
     """Returns the model of a graph.
 
     Args:
         graph: With the user's pins.
         candidates: Per op.
         transfers: Tables of reshards.
+        held: The values whose bytes have a price.
+        byte_seconds: That price.
     """
-    return _Builder(graph, candidates, transfers).run()
+    builder = _Builder(graph, candidates, transfers)
+    model = builder.run()
+    if held is not None and byte_seconds:
+        builder.charge(held, byte_seconds)
+    return model
 
 
 class _Builder:
@@ -123,6 +136,21 @@ class _Builder:
             if value not in renewals:
                 self._add_value(value)
         return Model(self.graph, self.network, self.candidates, self.stored, self.moves)
+
+    def charge(self, held: Held, byte_seconds: float) -> None:
+        """Adds the price of the bytes that values take as they are made or kept."""
+        for value in held.values:
+            places = [self.stored[value]] if value in self.stored else self._makers(value)
+            if not places:
+                continue
+            variable, ends = places[0]
+
+            def make(ends: Ends = ends, value: int = value) -> Array:
+                pieces = [held.piece_bytes(value, form) for form in ends.of_label]
+                return byte_seconds * np.array(pieces, dtype=float)
+
+            key = ("held", ends, self.graph.itemsizes[value])
+            self.network.charge(variable, self.network.costs.of(key, make))
 
     def _add_value(self, value: int) -> None:
         """Adds what it costs to bring a value from where it is made, or stored, to its readers."""

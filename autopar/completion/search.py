@@ -18,6 +18,7 @@ from autopar.completion.candidates import CandidateTable
 from autopar.completion.dual import Dual
 from autopar.completion.eliminate import eliminate
 from autopar.completion.graph import Graph
+from autopar.completion.held import Held
 from autopar.completion.improve import improve
 from autopar.completion.model import Model, build_model
 from autopar.completion.price import Price
@@ -51,7 +52,7 @@ class Found:
 
     Attributes:
         solution: The best plan.
-        seconds: Its predicted seconds.
+        seconds: Its predicted seconds, with the price of the bytes that it keeps, if any.
         bound_seconds: Seconds that every plan takes at least.
     """
 
@@ -67,20 +68,24 @@ class Found:
         return 1 - self.bound_seconds / self.seconds
 
 
-def search(graph: Graph, *, seconds_limit: float | None = None) -> Found:
+def search(graph: Graph, *, seconds_limit: float | None = None, byte_seconds: float = 0.0) -> Found:
     """Returns the best plan for a graph, with a bound.
 
     Args:
         graph: With the user's pins.
+        byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
+            minimized, and of the bound.
         seconds_limit: Wall time after which the best plan so far is returned.
     """
-    return _Search(graph, seconds_limit).run()
+    return _Search(graph, seconds_limit, byte_seconds).run()
 
 
 @dataclass
 class _Search:
     graph: Graph
     seconds_limit: float | None
+    byte_seconds: float = 0.0
+    held: Held = field(init=False)
     price: Price = field(init=False)
     transfers: Transfers = field(init=False)
     best: Found | None = field(init=False, default=None)
@@ -88,6 +93,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
+        self.held = Held(self.graph)
         self.transfers = Transfers(self.graph.space)
         table = CandidateTable(self.graph)
         self.candidates = [table.of(node) for node in self.graph.nodes]
@@ -95,7 +101,9 @@ class _Search:
 
     def run(self) -> Found:
         for _ in range(MAX_ROUNDS):
-            model = build_model(self.graph, self.candidates, self.transfers)
+            model = build_model(
+                self.graph, self.candidates, self.transfers, self.held, self.byte_seconds
+            )
             labels = self._solve(model)
             learned = self._learn(model, labels)
             self._keep(model, labels)
@@ -150,6 +158,8 @@ class _Search:
         choices = model.choices(labels)
         forms = model.forms(labels)
         seconds = self.price.total(choices, forms)
+        if self.byte_seconds:
+            seconds += self.byte_seconds * self.held.bytes(choices, forms)
         if self.best is None or seconds < self.best.seconds:
             solution = _solution(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)
