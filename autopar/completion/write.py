@@ -12,6 +12,9 @@ from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, OpDist, Value
 
+LEFT_PENDING = "a reduction is left pending"
+"""In the origin of an op that no neighbour told how it is split."""
+
 PLACED = "split between the parts that the program takes the dimension apart into"
 """In the origin of a parameter whose pin was placed within its dimension."""
 
@@ -75,7 +78,7 @@ def _op_origin(solution: Solution, node: Node) -> Origin:
     )
     if names:
         return Origin("implied", f"by {', '.join(names)}")
-    return Origin("chosen", "a reduction is left pending")
+    return Origin("chosen", LEFT_PENDING)
 
 
 def _value_origin(solution: Solution, value: int) -> Origin:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autopar.completion.write import LEFT_PENDING
 from autopar.ir.distribution import consumed, produced, replicated, split_axes
 from autopar.ir.errors import Loc
 from autopar.ir.foreign import bare_kind
@@ -20,6 +21,9 @@ READERS = "the readers of "
 """In an op's origin, before a value whose readers want the split."""
 
 BY = "by "
+
+NOTED, OPERANDS, READERS_TOO = range(3)
+"""From where a split may come: what completion has noted, any operand, any reader of a result."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +95,29 @@ def _chain(around: _Around, value: Value, axis: str) -> list[Reason]:
     """Returns the shortest chain to something that doesn't follow from anything else.
 
     What a split was taken over from may have taken it over from somewhere else in turn, so there
-    may be several ways; where none has an end, the first step is all that is known.
+    may be several ways. What is noted may go around in a circle, as ops are told by neighbours that
+    they told before; then any operand that is split so counts too, and then any reader. Where no
+    way has an end, the first step is all that is known.
     """
-    queue: list[tuple[Value | Op, ...]] = [(value,)]
-    seen = {_key(value)}
-    while queue:
-        path = queue.pop(0)
-        behind = [*_behind(around, path[-1], axis)]
-        if not behind and _kind(path[-1]) != "implied":
-            return [_reason(item, axis) for item in path]
-        for item in behind:
-            if _key(item) not in seen:
-                seen.add(_key(item))
-                queue.append((*path, item))
+    for reach in (NOTED, OPERANDS, READERS_TOO):
+        queue: list[tuple[Value | Op, ...]] = [(value,)]
+        seen = {_key(value)}
+        while queue:
+            path = queue.pop(0)
+            behind = [*_behind(around, path[-1], axis, reach)]
+            if not behind and not _is_open(path[-1]):
+                return [_reason(item, axis) for item in path]
+            for item in behind:
+                if _key(item) not in seen:
+                    seen.add(_key(item))
+                    queue.append((*path, item))
     return [_reason(value, axis)]
 
 
-def _kind(item: Value | Op) -> str:
-    return item.origin.kind if item.origin is not None else "default"
+def _is_open(item: Value | Op) -> bool:
+    """Whether an origin doesn't say where a split comes from."""
+    origin = item.origin or Origin("default")
+    return origin.kind == "implied" or origin.detail == LEFT_PENDING
 
 
 def _reason(item: Value | Op, axis: str) -> Reason:
@@ -151,9 +160,16 @@ def _along(origin: Origin, axis: str) -> str:
     return ", ".join(presets) or origin.detail
 
 
-def _behind(around: _Around, item: Value | Op, axis: str) -> Iterator[Value | Op]:
-    """Yields what an item's layout may follow from, as far as the axis splits that too."""
-    if _kind(item) != "implied" or item.origin is None:
+def _behind(around: _Around, item: Value | Op, axis: str, reach: int) -> Iterator[Value | Op]:
+    """Yields what an item's layout may follow from, as far as the axis splits that too.
+
+    Args:
+        around: The function.
+        item: A value or an op.
+        axis: The mesh axis.
+        reach: What counts: one of the three below, each with those before it.
+    """
+    if not _is_open(item) or item.origin is None:
         return
     if isinstance(item, Value):
         producer = around.producers.get(item.name)
@@ -167,11 +183,12 @@ def _behind(around: _Around, item: Value | Op, axis: str) -> Iterator[Value | Op
     named_values = item.origin.detail.removeprefix(BY).split(", ")
     for at, name in enumerate(item.operands):
         taken = around.taken(item, at)
-        if f"%{name}" in named_values and axis in _axes(taken):
+        if (reach >= OPERANDS or f"%{name}" in named_values) and axis in _axes(taken):
             yield around.values[name]
     for at, name in enumerate(item.results):
         made = around.made(item, at)
-        if f"{READERS}%{name}" in named_values and axis in made.sharded_axes:
+        named_readers = reach >= READERS_TOO or f"{READERS}%{name}" in named_values
+        if named_readers and axis in made.sharded_axes:
             yield from around.reading(name, axis)
 
 
