@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from autopar.cost.cluster import Cluster
+from autopar.cost import Cluster, memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 from autopar.ir.units import human_bytes
@@ -78,16 +78,18 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
     """
     tape = tape_of(program, cluster)
     choice = Choice(tape)
-    point = choice.fastest(memory_bytes)
-    if point is None:
-        least = choice.smallest().peak_bytes
-        raise InvalidInputError(
-            f"a device would hold {human_bytes(least)} even if it computed again what it can,"
-            f" {human_bytes(least - memory_bytes)} more than the limit of"
-            f" {human_bytes(memory_bytes)}; raise the limit, split parameters or the batch over"
-            " more devices, or accumulate gradients over more microbatches"
-        )
-    if not point.repeated:
-        return Recomputed(program, 0.0, point.peak_bytes)
-    main = write_copies(tape, replay(tape, point.repeated, range(len(tape.ops))))
-    return Recomputed(program.with_main(main), point.added_seconds, point.peak_bytes)
+    for point in choice.fitting(memory_bytes):
+        if not point.repeated:
+            return Recomputed(program, 0.0, point.peak_bytes)
+        steps = replay(tape, point.repeated, range(len(tape.ops)))
+        found = program.with_main(write_copies(tape, steps))
+        peak = memory_timeline(found).peak_bytes
+        if peak <= memory_bytes:
+            return Recomputed(found, point.added_seconds, peak)
+    least = choice.smallest().peak_bytes
+    raise InvalidInputError(
+        f"a device would hold {human_bytes(least)} even if it computed again what it can,"
+        f" {human_bytes(least - memory_bytes)} more than the limit of"
+        f" {human_bytes(memory_bytes)}; raise the limit, split parameters or the batch over"
+        " more devices, or accumulate gradients over more microbatches"
+    )

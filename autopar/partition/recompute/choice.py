@@ -7,6 +7,7 @@ slower, and less memory never makes it hold more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.partition.recompute.cut import Way
@@ -55,18 +56,21 @@ class Choice:
 
     def fastest(self, limit: int) -> Point | None:
         """Returns the fastest known plan that holds no more than a limit, None if none does."""
+        return next(self.fitting(limit), None)
+
+    def fitting(self, limit: int) -> Iterator[Point]:
+        """Yields the plans that hold no more than a limit, the fastest first."""
         most = self.unconstrained.peak_bytes
         if most <= limit:
-            return self.unconstrained
+            yield self.unconstrained
         for level in range(min(LEVELS, int(limit * ABOVE) * LEVELS // most), 0, -1):
             plan = self._planner.plan(most * level // LEVELS)
             if plan is None:
-                return None
+                return
             if plan.peak_bytes <= limit * DOUBT:
                 point = self._measured(plan.repeated)
                 if point.peak_bytes <= limit:
-                    return point
-        return None
+                    yield point
 
     def smallest(self) -> Point:
         """Returns the plan of the lowest level for which there is one."""
