@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from recompute_peers import Plan, TorchPlans, layer_plan
+from recompute_peers import TorchPlans, layer_plan
 
 import autopar
 from autopar.cost import Cluster
@@ -28,7 +28,7 @@ from autopar.mapping.deploy import deploy
 from autopar.modules import CompiledModule
 from autopar.partition.recompute.choice import Choice, Point, measure
 from autopar.partition.recompute.copies import write_copies
-from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.replay import NOTHING, Way, replay
 from autopar.partition.recompute.tape import Tape, tape_of
 
 BUDGETS = tuple(tenth / 10 for tenth in range(10, -1, -1))
@@ -84,7 +84,7 @@ def compiled(model: Model, cluster: Cluster) -> CompiledModule:
     )
 
 
-def peers(tape: Tape) -> Iterator[tuple[str, Plan]]:
+def peers(tape: Tape) -> Iterator[tuple[str, Way]]:
     """Yields the plans of others; torch's once where budgets give the same one."""
     yield "each layer", layer_plan(tape)
     torch_plans, seen = TorchPlans(tape), set()
@@ -126,12 +126,12 @@ def measured(found: CompiledModule, model: Model, cluster: Cluster) -> None:
     """Prints the seconds of steps with each peer's plan, and with ours in as much memory."""
     tape = tape_of(found.compiled.partitioned, cluster)
     choice = Choice(tape)
-    plans: dict[str, Plan] = {"nothing again": frozenset()}
+    plans: dict[str, Way] = {"nothing again": NOTHING}
     for name, plan in peers(tape):
         ours = choice.fastest(measure(tape, plan).peak_bytes)
-        if ours is not None and ours.repeated:
+        if ours is not None and ours.way.repeated:
             plans[name] = plan
-            plans[f"ours for {name}"] = ours.repeated
+            plans[f"ours for {name}"] = ours.way
     with ExitStack() as stack:
         steps = {name: _trainer(found, tape, plan, cluster, stack) for name, plan in plans.items()}
         times: dict[str, list[float]] = {name: [] for name in plans}
@@ -154,7 +154,7 @@ def measured(found: CompiledModule, model: Model, cluster: Cluster) -> None:
 
 
 def _trainer(
-    found: CompiledModule, tape: Tape, plan: Plan, cluster: Cluster, stack: ExitStack
+    found: CompiledModule, tape: Tape, plan: Way, cluster: Cluster, stack: ExitStack
 ) -> Callable[[Any], torch.Tensor]:
     main = write_copies(tape, replay(tape, plan, range(len(tape.ops))))
     program = found.compiled.partitioned.with_main(main)

@@ -20,21 +20,19 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar.ir.program import Arg, Op, Ref
+from autopar.partition.recompute.replay import Way
 from autopar.partition.recompute.tape import Tape
 from autopar.runtime.kernels import TORCH_DTYPES, to_torch
 
-Plan = frozenset[int]
-"""Positions of the forward ops that are computed again."""
 
-
-def layer_plan(tape: Tape) -> Plan:
+def layer_plan(tape: Tape) -> Way:
     """Returns the plan that keeps what enters each layer: the parts of lists of modules."""
     layers = [_layer(op) if op.phase == "forward" else "" for op in tape.ops]
     found = set()
     for at, layer in enumerate(layers):
         if layer and tape.again[at] is not None and not _leaves(tape, at, layers):
             found.add(at)
-    return frozenset(found)
+    return Way(frozenset(found))
 
 
 def _layer(op: Op) -> str:
@@ -58,7 +56,7 @@ class TorchPlans:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
 
-    def plan(self, budget: float) -> Plan:
+    def plan(self, budget: float) -> Way:
         """Returns the plan for a budget: 1 is what costs no products, 0 repeats everything."""
         module, outputs, ops = _joint(self.tape)
         with config.patch(activation_memory_budget=budget, cse=False):
@@ -66,7 +64,8 @@ class TorchPlans:
                 module, None, "inductor", num_fwd_outputs=outputs
             )
         names = {node.name for node in backward.graph.nodes if node.op == "call_function"}
-        return frozenset(at for name, at in ops.items() if name in names and self.tape.early[at])
+        again = (at for name, at in ops.items() if name in names and self.tape.early[at])
+        return Way(frozenset(again))
 
 
 def _joint(tape: Tape) -> tuple[fx.GraphModule, int, dict[str, int]]:

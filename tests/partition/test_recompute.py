@@ -23,7 +23,7 @@ from autopar.modules import CompiledModule
 from autopar.partition.recompute import recompute
 from autopar.partition.recompute.choice import Choice, Point
 from autopar.partition.recompute.copies import write_copies
-from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.replay import Way, replay
 from autopar.partition.recompute.tape import tape_of
 from tests.zoo.models import ZOO, Example
 
@@ -209,7 +209,7 @@ def test_copies_say_what_they_are() -> None:
 
 def test_running_statistics_are_renewed_once() -> None:
     tape = choice("resnet", "").tape
-    everything = frozenset(at for at, op in enumerate(tape.again) if op is not None)
+    everything = Way(frozenset(at for at, op in enumerate(tape.again) if op is not None))
     steps = replay(tape, everything, range(len(tape.ops)))
     program = compiled("resnet", "").compiled.partitioned.with_main(write_copies(tape, steps))
     verify_structure(program)

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.partition.recompute.cut import Problem, Way, ways
+from autopar.partition.recompute.cut import Problem, Repeated, ways
 from autopar.partition.recompute.flow import SINK, SOURCE, Network
 
 COUNT = 6
@@ -53,7 +53,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def figures(problem: Problem, way: Way) -> tuple[int, float]:
+def figures(problem: Problem, way: Repeated) -> tuple[int, float]:
     """The bytes saved and the seconds of a way."""
     read = {*problem.needed, *(value for op in way for value in problem.reads[op])}
     return (

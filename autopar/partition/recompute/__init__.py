@@ -79,9 +79,9 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
     tape = tape_of(program, cluster)
     choice = Choice(tape)
     for point in choice.fitting(memory_bytes):
-        if not point.repeated:
+        if not point.way.repeated:
             return Recomputed(program, 0.0, point.peak_bytes)
-        steps = replay(tape, point.repeated, range(len(tape.ops)))
+        steps = replay(tape, point.way, range(len(tape.ops)))
         found = program.with_main(write_copies(tape, steps))
         peak = memory_timeline(found).peak_bytes
         if peak <= memory_bytes:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autopar.partition.recompute.cut import Way
 from autopar.partition.recompute.live import live_bytes
 from autopar.partition.recompute.plan import Planner
-from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.replay import NOTHING, Way, replay
 from autopar.partition.recompute.tape import Tape
 
 LEVELS = 4096
@@ -31,12 +30,12 @@ class Point:
     """A plan and what it costs.
 
     Attributes:
-        repeated: The forward ops that are computed again.
+        way: What is computed again.
         added_seconds: What this adds to a step.
         peak_bytes: The most bytes that a rank holds at once.
     """
 
-    repeated: Way
+    way: Way
     added_seconds: float
     peak_bytes: int
 
@@ -50,9 +49,9 @@ class Choice:
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
-        self.unconstrained = measure(tape, frozenset())
+        self.unconstrained = measure(tape, NOTHING)
         self._planner = Planner(tape)
-        self._points: dict[Way, Point] = {frozenset(): self.unconstrained}
+        self._points: dict[Way, Point] = {NOTHING: self.unconstrained}
 
     def fastest(self, limit: int) -> Point | None:
         """Returns the fastest known plan that holds no more than a limit, None if none does."""
@@ -68,7 +67,7 @@ class Choice:
             if plan is None:
                 return
             if plan.peak_bytes <= limit * DOUBT:
-                point = self._measured(plan.repeated)
+                point = self._measured(plan.way)
                 if point.peak_bytes <= limit:
                     yield point
 
@@ -84,17 +83,17 @@ class Choice:
                 low = middle
             else:
                 high = middle
-                found = self._measured(plan.repeated)
+                found = self._measured(plan.way)
         return found
 
-    def _measured(self, repeated: Way) -> Point:
-        if repeated not in self._points:
-            self._points[repeated] = measure(self.tape, repeated)
-        return self._points[repeated]
+    def _measured(self, way: Way) -> Point:
+        if way not in self._points:
+            self._points[way] = measure(self.tape, way)
+        return self._points[way]
 
 
-def measure(tape: Tape, repeated: Way) -> Point:
+def measure(tape: Tape, way: Way) -> Point:
     """Returns what a plan costs."""
-    steps = replay(tape, repeated, range(len(tape.ops)))
-    seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
-    return Point(repeated, seconds, max(live_bytes(tape, steps), default=0))
+    steps = replay(tape, way, range(len(tape.ops)))
+    seconds = sum(tape.seconds[step.op] for step in steps if step.copy >= 0)
+    return Point(way, seconds, max(live_bytes(tape, steps), default=0))

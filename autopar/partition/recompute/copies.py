@@ -17,13 +17,14 @@ def write_copies(tape: Tape, steps: Sequence[Step]) -> Function:
     values = dict(function.values)
     names: dict[Held, str] = {}
     for step in steps:
-        if step.batch < 0:
+        if step.copy < 0:
             continue
         for held in step.makes:
             like = values[tape.names[held[0]]]
-            name = f"{like.name}.again" if not step.batch else f"{like.name}.again{step.batch}"
+            name, count = f"{like.name}.again", 1
             while name in values:
-                name += "_"
+                count += 1
+                name = f"{like.name}.again{count}"
             origin = Origin("chosen", f"%{like.name}, computed again for the backward pass")
             values[name] = replace(like, name=name, role="activation", origin=origin)
             names[held] = name
@@ -33,13 +34,13 @@ def write_copies(tape: Tape, steps: Sequence[Step]) -> Function:
 
 def _op(tape: Tape, step: Step, names: dict[Held, str]) -> Op:
     op = tape.ops[step.op]
-    if step.batch >= 0:
+    if step.copy >= 0:
         again = tape.again[step.op]
         assert again is not None
         op = replace(
             again, results=tuple(names[held] for held in step.makes), microbatch=step.batch
         )
-    given = (tape.reads if step.batch < 0 else tape.again_reads)[step.op]
+    given = (tape.reads if step.copy < 0 else tape.again_reads)[step.op]
     found = {
         tape.names[value]: names.get(held, tape.names[held[0]])
         for value, held in zip(given, step.reads, strict=True)

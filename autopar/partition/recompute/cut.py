@@ -40,7 +40,7 @@ class Problem:
     bases: tuple[int, ...]
 
 
-Way = frozenset[int]
+Repeated = frozenset[int]
 """The ops that are repeated."""
 
 
@@ -98,7 +98,7 @@ def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
     return any(tape.early[at] and at not in inside for at in tape.readers[value])
 
 
-def ways(problem: Problem, most: int = 16) -> list[Way]:
+def ways(problem: Problem, most: int = 16) -> list[Repeated]:
     """Returns the best ways, from the fastest to the one that saves least.
 
     Args:
@@ -108,7 +108,7 @@ def ways(problem: Problem, most: int = 16) -> list[Way]:
     scale = max((s for s in problem.seconds if s is not None), default=0.0) or 1.0
     largest = max(problem.nbytes, default=0) or 1
     least = _best(problem, scale, HUGE / 1e3 / largest)
-    nothing: Way = frozenset()
+    nothing: Repeated = frozenset()
     found = {nothing: _figures(problem, nothing, scale), least: _figures(problem, least, scale)}
     queue = [(nothing, least)]
     while queue and len(found) < most:
@@ -126,7 +126,7 @@ def ways(problem: Problem, most: int = 16) -> list[Way]:
     return sorted(found, key=lambda way: (found[way][1], -found[way][0], sorted(way)))
 
 
-def _figures(problem: Problem, way: Way, scale: float) -> tuple[int, float]:
+def _figures(problem: Problem, way: Repeated, scale: float) -> tuple[int, float]:
     """Returns the bytes that a way saves, and its normalized cost."""
     cost = sum((problem.seconds[op] or 0.0) / scale for op in way)
     read = {*problem.needed, *(value for op in way for value in problem.reads[op])}
@@ -138,7 +138,7 @@ def _figures(problem: Problem, way: Way, scale: float) -> tuple[int, float]:
     return sum(memory.values()), cost
 
 
-def _best(problem: Problem, scale: float, price: float) -> Way:
+def _best(problem: Problem, scale: float, price: float) -> Repeated:
     """Returns the way that is best if a byte costs this much, and of such ways the shortest."""
     first_value = 2 + len(problem.seconds)
     network = Network(first_value + len(problem.made))

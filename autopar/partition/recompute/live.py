@@ -12,7 +12,7 @@ from autopar.partition.recompute.replay import Held, Step
 from autopar.partition.recompute.tape import Tape
 
 Piece = tuple[int, int]
-"""A piece of memory, and the microbatch of the copy that takes it; -1 for the op itself."""
+"""A piece of memory, and the number of the copy that takes it; -1 for the op itself."""
 
 
 def live_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
@@ -24,8 +24,8 @@ def live_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
     around = tape.before[len(tape.ops)]
     for place in range(len(steps) - 1, -1, -1):
         step = steps[place]
-        if step.batch >= 0 or step.op in ahead:
-            found[place] += around + (tape.besides[step.op] if step.batch < 0 else 0)
+        if step.copy >= 0 or step.op in ahead:
+            found[place] += around + (tape.besides[step.op] if step.copy < 0 else 0)
         else:
             found[place] += tape.during[step.op]
             around = tape.before[step.op]
@@ -43,11 +43,11 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
     for at, step in enumerate(steps):
         for held in step.reads:
             last.update(dict.fromkeys(where.get(held, ()), at))
-        for ended in tape.ends.get(step.op, ()) if step.batch < 0 else ():
+        for ended in tape.ends.get(step.op, ()) if step.copy < 0 else ():
             if (ended, -1) in begin:
                 last[ended, -1] = at
         taking = tape.takes[step.op] if step.makes else ()
-        taken = {piece: (piece, step.batch) for piece in taking}
+        taken = {piece: (piece, step.copy) for piece in taking}
         for mine in taken.values():
             begin[mine] = last[mine] = at
         for held in step.makes:
@@ -60,7 +60,7 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
             change[last[piece] + 1] -= tape.nbytes[piece[0]]
     live = list(accumulate(change[:-1]))
     for at, step in enumerate(steps):
-        if step.batch >= 0:
+        if step.copy >= 0:
             live[at] += tape.besides[step.op]
     return live
 
@@ -87,7 +87,7 @@ def _put_ahead(tape: Tape, steps: Sequence[Step]) -> set[int]:
     """Returns the ops that are run earlier than they stand on the tape."""
     found, furthest = set(), len(tape.ops)
     for step in reversed(steps):
-        if step.batch < 0:
+        if step.copy < 0:
             if step.op > furthest:
                 found.add(step.op)
             furthest = min(furthest, step.op)

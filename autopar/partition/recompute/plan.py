@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks, blocks_of
-from autopar.partition.recompute.cut import Problem, Way, problem_of, ways
+from autopar.partition.recompute.cut import Problem, problem_of, ways
 from autopar.partition.recompute.profile import Profile, Profiler, Span
+from autopar.partition.recompute.replay import Way
 from autopar.partition.recompute.tape import Tape
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -25,6 +26,9 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 MOST_WAYS, LEAST_WAYS = 16, 4
 """Of single blocks and of long segments: the most ways to run them that are looked at."""
+
+FEWEST = 2
+"""How many of the ways that save least are tried with copies made anew."""
 
 UNITS = 2048
 """In how many steps the bytes saved by all blocks before are told apart."""
@@ -44,11 +48,11 @@ class Plan:
     """What is computed again.
 
     Attributes:
-        repeated: The forward ops.
+        way: The forward ops.
         peak_bytes: The most bytes that are held at once, as the sum over segments has it.
     """
 
-    repeated: Way
+    way: Way
     peak_bytes: int
 
 
@@ -127,6 +131,7 @@ class Planner:
     def plan(self, limit: int) -> Plan | None:
         """Returns the fastest plan within a limit, None if none is known."""
         repeated: set[int] = set()
+        anew: set[int] = set()
         peak = 0
         for chain in self.chains:
             segments = chain.fastest(limit)
@@ -134,10 +139,11 @@ class Planner:
                 return None
             saved = 0
             for segment in segments:
-                repeated |= segment.profile.repeated
+                repeated |= segment.profile.way.repeated
+                anew |= segment.profile.way.anew
                 peak = max(peak, saved + segment.profile.needed)
                 saved += segment.profile.saved
-        return Plan(frozenset(repeated), peak)
+        return Plan(Way(frozenset(repeated), frozenset(anew)), peak)
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
         profiler = Profiler(self.tape, batch)
@@ -151,12 +157,19 @@ class Planner:
         return found
 
     def _ways_of(self, span: Span, length: int) -> Sequence[Way]:
-        """Returns ways to run blocks. Saving everything is one for single blocks only."""
+        """Returns ways to run blocks. Saving everything is one for single blocks only.
+
+        Those that save least are tried with copies of cheap ops made anew, too.
+        """
         problem = problem_of(self.tape, span.forward, span.batch)
         if problem not in self._ways:
-            self._ways[problem] = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
-        found = self._ways[problem]
-        return found if length == 1 else [way for way in found if way]
+            found = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
+            cheap = {place for place, at in enumerate(span.forward) if self.tape.cheap[at]}
+            self._ways[problem] = [
+                *(Way(each) for each in found if each or length == 1),
+                *(Way(each, each & cheap) for each in found[-FEWEST:] if each),
+            ]
+        return self._ways[problem]
 
 
 def _unbeaten(profiles: Sequence[Profile]) -> list[Profile]:

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks
-from autopar.partition.recompute.cut import Way
 from autopar.partition.recompute.live import moving_bytes
-from autopar.partition.recompute.replay import Held, Step, replay
+from autopar.partition.recompute.replay import NOTHING, Held, Step, Way, replay
 from autopar.partition.recompute.tape import Tape
 
 Bytes = NDArray[np.int64]
@@ -26,14 +25,14 @@ class Profile:
     """What consecutive blocks take if some of their ops are repeated.
 
     Attributes:
-        repeated: The ops.
+        way: The ops.
         seconds: Of the copies.
         saved: Bytes that lie between forward and backward pass.
         needed: The most bytes while the blocks' forward or backward ops run, all others' but those
             of earlier blocks' saved values included.
     """
 
-    repeated: Way
+    way: Way
     seconds: float
     saved: int
     needed: int
@@ -93,6 +92,10 @@ class Span:
         """Where the blocks' backward ops end."""
         return self.backward[-1] if self.backward else len(self.tape.ops)
 
+    def on_tape(self, way: Way) -> Way:
+        """Returns a way with positions on the tape instead of places among these ops."""
+        return Way(*(frozenset(self.forward[place] for place in part) for part in way))
+
     def key(self) -> Hashable:
         """Returns what the memory that moves within depends on; equal layers have equal keys."""
         tape = self.tape
@@ -135,7 +138,7 @@ class Profiler:
             Step(step.op, -1, step.reads, ())
             if tape.early[step.op] and tape.batches[step.op] == batch
             else step
-            for step in replay(tape, (), range(len(tape.ops)))
+            for step in replay(tape, NOTHING, range(len(tape.ops)))
         ]
         moving = np.array(moving_bytes(tape, others), dtype=np.int64)
         self.during = np.array(tape.during, dtype=np.int64) + moving
@@ -159,22 +162,21 @@ class Profiler:
                 int((moving.during + self.during[span.ops]).max()),
                 int(np.where(moving.before, moving.before + self.before[span.ops], 0).max()),
             )
-            repeated = frozenset(span.forward[place] for place in way)
-            found.append(Profile(repeated, moving.seconds, moving.saved, needed))
+            found.append(Profile(span.on_tape(way), moving.seconds, moving.saved, needed))
         return found
 
 
 def _moving(span: Span, way: Way) -> _Moving:
     tape = span.tape
-    repeated = frozenset(span.forward[place] for place in way)
+    repeated = span.on_tape(way)
     # Before the blocks' turn in the backward pass, and behind it.
     turn, end = (
         Step(span.forward[-1], -1, span.read_elsewhere(start), ()) for start in (0, span.end)
     )
     backward = [
-        step if step.batch >= 0 else Step(step.op, -1, step.reads, ())
+        step if step.copy >= 0 else Step(step.op, -1, step.reads, ())
         for step in replay(tape, repeated, span.backward)
-        if step.batch >= 0 or step.op in span.places
+        if step.copy >= 0 or step.op in span.places
     ]
     steps = [*replay(tape, repeated, span.forward), turn, *backward, end]
     live = moving_bytes(tape, steps)
@@ -184,12 +186,12 @@ def _moving(span: Span, way: Way) -> _Moving:
     for step, nbytes in zip(steps, live, strict=True):
         if step is turn or step is end:
             continue
-        if step.batch >= 0:
+        if step.copy >= 0:
             waiting = max(waiting, nbytes)
             continue
         place = span.places[step.op]
         during[place] = max(during[place], nbytes)
         before[place] = max(before[place], waiting)
         waiting = 0
-    seconds = sum(tape.seconds[step.op] for step in steps if step.batch >= 0)
+    seconds = sum(tape.seconds[step.op] for step in steps if step.copy >= 0)
     return _Moving(seconds, live[len(span.forward)], during, before)

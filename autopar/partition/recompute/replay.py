@@ -2,18 +2,36 @@
 
 A copy stands right before the first backward op that reads it, behind the copies that it reads
 itself. What the backward pass of a microbatch computes anyway, as views and gathers of parameters,
-is computed earlier instead of twice.
+is computed earlier instead of twice. Copies stay until they are read last, but for those that are
+made *anew* for every backward op, which pays where they are cheap and large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autopar.partition.recompute.tape import Tape
 
 Held = tuple[int, int]
-"""A value, and the microbatch of the copy that makes it; -1 for the value itself."""
+"""A value, and the number of the copy that makes it; -1 for the value itself."""
+
+
+class Way(NamedTuple):
+    """What is computed again.
+
+    Attributes:
+        repeated: The forward ops whose results the backward pass reads from copies.
+        anew: Those of them whose copies don't stay.
+    """
+
+    repeated: frozenset[int] = frozenset()
+    anew: frozenset[int] = frozenset()
+
+
+NOTHING = Way()
+"""Nothing is computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,35 +40,38 @@ class Step:
 
     Attributes:
         op: Its position on the tape.
-        batch: The microbatch for whose backward pass it is a copy; -1 if it is no copy.
+        copy: The number of the copy that it is; -1 if it is none.
+        batch: The microbatch for whose backward pass it is a copy.
         reads: What it reads.
         makes: What it makes.
     """
 
     op: int
-    batch: int
+    copy: int
     reads: tuple[Held, ...]
     makes: tuple[Held, ...]
+    batch: int = 0
 
 
-def replay(tape: Tape, repeated: Collection[int], ops: Iterable[int]) -> list[Step]:
+def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
     """Returns the steps in which ops of a tape are run.
 
     Args:
         tape: The tape.
-        repeated: The forward ops whose results the backward pass reads from copies.
+        way: What is computed again.
         ops: Positions of the ops, in order.
     """
-    return _Replay(tape, repeated).run(ops)
+    return _Replay(tape, way).run(ops)
 
 
 class _Replay:
-    def __init__(self, tape: Tape, repeated: Collection[int]) -> None:
+    def __init__(self, tape: Tape, way: Way) -> None:
         self.tape = tape
-        self.repeated = repeated
+        self.way = way
         self.steps: list[Step] = []
         self.moved: set[int] = set()
-        self.copied: set[tuple[int, int]] = set()
+        self.copies: dict[tuple[int, int], int] = {}
+        self.passing: list[tuple[int, int]] = []
 
     def run(self, ops: Iterable[int]) -> list[Step]:
         for at in ops:
@@ -61,53 +82,62 @@ class _Replay:
     def _add(self, at: int) -> None:
         """Adds an op of the tape, behind the copies that it reads."""
         tape = self.tape
-        batch = tape.batches[at] if tape.late[at] and self.repeated else -1
         reads = tape.reads[at]
-        if batch >= 0:
-            self._demand(reads, batch)
-        makes = tuple((value, -1) for value in tape.makes[at])
-        self.steps.append(Step(at, -1, self._held(reads, batch), makes))
+        if tape.late[at] and self.way.repeated:
+            for copy in self.passing:
+                del self.copies[copy]
+            self.passing.clear()
+            self._demand(reads, tape.batches[at])
+            held = self._held(reads, tape.batches[at])
+        else:
+            held = tuple((value, -1) for value in reads)
+        self.steps.append(Step(at, -1, held, self._made(at)))
+
+    def _made(self, at: int) -> tuple[Held, ...]:
+        return tuple((value, -1) for value in self.tape.makes[at])
 
     def _demand(self, values: Iterable[int], batch: int) -> None:
         """Adds the copies that make some values, operands first."""
         stack = [(maker, False) for maker in self._missing(values, batch)]
         while stack:
             at, ready = stack.pop()
-            if (at, batch) in self.copied:
+            if (at, batch) in self.copies:
                 continue
             reads = self.tape.again_reads[at]
-            if not ready:
+            if ready:
+                self._copy(at, batch, self._held(reads, batch))
+            else:
                 stack.append((at, True))
                 stack.extend((maker, False) for maker in self._missing(reads, batch))
-                continue
-            self.copied.add((at, batch))
-            twin = self.tape.twins.get((at, batch))
-            if twin is not None:
-                self.moved.add(twin)
-                makes = tuple((value, -1) for value in self.tape.makes[twin])
-                self.steps.append(Step(twin, -1, self._held(reads, batch), makes))
-                continue
-            makes = tuple((value, batch) for value in self.tape.again_makes[at])
-            self.steps.append(Step(at, batch, self._held(reads, batch), makes))
+
+    def _copy(self, at: int, batch: int, reads: tuple[Held, ...]) -> None:
+        number = self.copies[at, batch] = len(self.steps)
+        twin = self.tape.twins.get((at, batch))
+        if twin is not None:
+            self.moved.add(twin)
+            self.steps.append(Step(twin, -1, reads, self._made(twin)))
+            return
+        makes = tuple((value, number) for value in self.tape.again_makes[at])
+        self.steps.append(Step(at, number, reads, makes, batch))
+        if at in self.way.anew:
+            self.passing.append((at, batch))
 
     def _missing(self, values: Iterable[int], batch: int) -> Iterable[int]:
         for value in reversed(list(values)):
             maker = self.tape.makers[value]
-            if maker in self.repeated and (maker, batch) not in self.copied:
+            if maker in self.way.repeated and (maker, batch) not in self.copies:
                 yield maker
 
-    def _held(self, values: Sequence[int], batch: int) -> tuple[Held, ...]:
+    def _held(self, values: Iterable[int], batch: int) -> tuple[Held, ...]:
         """Returns where a backward op of a microbatch, or a copy for it, finds values."""
-        if batch < 0:
-            return tuple((value, -1) for value in values)
         return tuple(self._one(value, batch) for value in values)
 
     def _one(self, value: int, batch: int) -> Held:
         maker = self.tape.makers[value]
-        if maker not in self.repeated:
+        if maker not in self.way.repeated:
             return value, -1
         twin = self.tape.twins.get((maker, batch))
         if twin is None:
-            return value, batch
+            return value, self.copies[maker, batch]
         position = self.tape.makes[maker].index(value)
         return self.tape.makes[twin][position], -1

@@ -24,6 +24,7 @@ class Tape:
         function: The function.
         memory: The memory that it takes.
         seconds: Of each op.
+        cheap: Whether each op computes no product and doesn't communicate.
         reads: The values that each op reads, each once.
         makes: The values that each op makes.
         again: The op that repeats each op, None where none may.
@@ -40,6 +41,7 @@ class Tape:
     function: Function
     memory: Lifetimes
     seconds: Sequence[float]
+    cheap: Sequence[bool]
     reads: Sequence[tuple[int, ...]]
     makes: Sequence[tuple[int, ...]]
     again: Sequence[Op | None]
@@ -160,6 +162,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     """
     main = program.main
     memory = lifetimes(program)
+    costs = evaluate(program, cluster).costs
     numbers = {name: number for number, name in enumerate(_names(main))}
     makers = [-1] * len(numbers)
     for at, op in enumerate(main.ops):
@@ -180,7 +183,8 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     return Tape(
         function=main,
         memory=memory,
-        seconds=[cost.seconds for cost in evaluate(program, cluster).costs],
+        seconds=[cost.seconds for cost in costs],
+        cheap=[not cost.flops and not cost.communication_seconds for cost in costs],
         reads=[counted(op.operands) for op in main.ops],
         makes=[counted(op.results) for op in main.ops],
         again=again,
