@@ -124,14 +124,17 @@ class _Zero:
             graph.keep(gradient, self.axis)
 
     def _keep(self, values: Iterable[int], split: Form) -> None:
-        # What the user pinned also says where its new content lies.
+        # What the user pinned, or is inherited, also says where its new content lies.
         graph = self.graph
-        renewed = {out for out, into in graph.aliases if into in graph.annotated}
+        renewed = {out: into for out, into in graph.aliases if into in graph.fixed}
         for value in values:
-            if value not in graph.annotated and value not in renewed:
-                pin(graph, value, split, self.preset)
-                if (found := graph.pins[value]) and self.axis in found.splits.places:
-                    graph.keep(value, self.axis)
+            source = renewed.get(value)
+            if value in graph.annotated or source in graph.annotated:
+                continue
+            like = None if source is None else graph.pins[source]
+            pin(graph, value, like or split, self.preset)
+            if (found := graph.pins[value]) and self.axis in found.splits.places:
+                graph.keep(value, self.axis)
 
     def _stored(self) -> list[int]:
         """Returns the inputs that the program owns."""
