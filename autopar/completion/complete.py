@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
 from autopar.completion.place import place_pins
-from autopar.completion.presets import pin_strategy
+from autopar.completion.presets import Unfit, pin_strategy
 from autopar.completion.refine import GAIN
 from autopar.completion.share import share_moves
 from autopar.completion.slices import complete_slices
@@ -99,14 +100,17 @@ class Complete:
         """Returns a program completed whose ops run on different slices of the mesh."""
         main = share_moves(renew_views(program.main))
         remarks: list[ReportEntry] = []
+        unfit: list[tuple[ProcessMesh, Unfit]] = []
 
         def completed(function: Function, mesh: ProcessMesh) -> Function:
             calls = CallTable(Space(mesh, self.cluster, space.planner))
-            decided = self._decided(function, calls)
+            unfit.append((mesh, {}))
+            decided = self._decided(function, calls, unfit[-1][1])
             remarks.extend(decided.remarks)
             return write_solution(function, decided.solution)
 
         done = complete_slices(main, find_places(main), space.mesh, completed)
+        _check_fit(unfit)
         return Completed(_with_main(program, done, space.mesh), tuple(remarks))
 
     def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Decided]:
@@ -114,10 +118,10 @@ class Complete:
         main = share_moves(renew_views(program.main))
         return program.with_main(main), self._decided(main, calls)
 
-    def _decided(self, main: Function, calls: CallTable) -> Decided:
-        """Returns what is decided about a function on one mesh."""
+    def _decided(self, main: Function, calls: CallTable, unfit: Unfit | None = None) -> Decided:
+        """Returns what is decided about a function on one mesh; see `pin_strategy` on `unfit`."""
         if self.strategy != AUTO:
-            return Decided(self._propagated(main, calls, self.strategy))
+            return Decided(self._propagated(main, calls, self.strategy, unfit))
 
         def preset(strategy: str) -> Solution:
             return self._propagated(main, calls, strategy)
@@ -129,13 +133,22 @@ class Complete:
         place_pins(graph)
         return graph
 
-    def _propagated(self, main: Function, calls: CallTable, strategy: str | None) -> Solution:
+    def _propagated(
+        self, main: Function, calls: CallTable, strategy: str | None, unfit: Unfit | None = None
+    ) -> Solution:
         """Returns what follows from the pins of the user and of a strategy."""
         graph = self._graph(main, calls)
         if strategy is not None:
-            pin_strategy(graph, strategy)
+            pin_strategy(graph, strategy, unfit)
         keep_states(graph)
         return solve(graph)
+
+
+def _check_fit(unfit: Sequence[tuple[ProcessMesh, Unfit]]) -> None:
+    """Refuses presets that find nothing to pin on any slice that has their axis."""
+    for item, error in ((item, error) for _, each in unfit for item, error in each.items()):
+        if all(item in each for mesh, each in unfit if item.axis in mesh.dim_names):
+            raise error
 
 
 def _with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:

@@ -67,10 +67,22 @@ def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program
     return program.with_main(replace(main, values=values))
 
 
-def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
+Unfit = dict[AxisPreset, AnnotationError]
+"""Presets that find nothing to pin, with what they say of it."""
+
+
+def pin_strategy(graph: Graph, strategy: str, unfit: Unfit | None = None) -> tuple[AxisPreset, ...]:
     """Pins values of a graph by a strategy, and returns the presets that it consists of.
 
     On a slice of a mesh, those along axes that the slice has.
+
+    Args:
+        graph: The graph.
+        strategy: The presets.
+        unfit: Gets the presets that find nothing to pin; without it, they are errors.
+
+    Raises:
+        AnnotationError: If the strategy doesn't fit the mesh or the graph.
     """
     mesh = graph.space.mesh
     if strategy.strip():
@@ -85,7 +97,12 @@ def pin_strategy(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
     # Some need to know what others pin: sequences the batch and the weights that are split, and the
     # last ones take what is left, as a dimension that they share costs more to gather.
     for item in sorted(active, key=lambda item: LATE.get(item.preset, 0)):
-        PRESET_FUNCTIONS[item.preset](graph, item.axis)
+        try:
+            PRESET_FUNCTIONS[item.preset](graph, item.axis)
+        except AnnotationError as error:
+            if unfit is None:
+                raise
+            unfit[item] = error
     settle_batch(graph, [item.axis for item in active if item.preset in ("data", *KEPT_SPLIT)])
     return chosen
 

@@ -474,5 +474,7 @@ def wait(pending: Tensor) -> Tensor:
     return torch.ops._c10d_functional.wait_tensor(pending)  # type: ignore[no-any-return]
 
 
-ENDS: frozenset[Callable[..., Tensor]] = frozenset((end_sum, end_gather, end_scatter))
+ENDS: frozenset[Callable[..., Tensor]] = frozenset(
+    (end_sum, end_gather, end_scatter, end_broadcast)
+)
 """What waits for a collective that was started."""

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import autopar
 from autopar import ProcessMesh
+from autopar.ir.errors import AnnotationError
 from autopar.runtime.api import run_virtual
 from autopar.runtime.trainer import open_trainer
 from tests.runtime.real import run_ranks
@@ -30,6 +32,7 @@ from tests.slices.models import (
     batches,
     compiled,
     saved,
+    sent,
     trained,
 )
 
@@ -83,6 +86,41 @@ def test_training_is_that_of_one_device(tmp_path: Path, case: str, clip: float |
 def test_towers_train_as_on_one_device(tmp_path: Path, mesh: ProcessMesh) -> None:
     given = batches(3, 2, 8, 8)
     check_training(Towers(mesh[0], mesh[1]), mesh, tmp_path / "b", given, clip_grad_norm=0.5)
+
+
+class Encoder(nn.Module):
+    """A table, two layers in stages, and a head that is tied to the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(12, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).layers
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(sent(ids, CUBE[0], "dp"))
+        for layer, place in zip(self.layers, (CUBE[0], CUBE[1]), strict=True):
+            x = layer(sent(x, place, "dp"))
+        return F.linear(x, self.table.weight)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp:pp", "tensor:tp,sequence:tp", "fsdp:dp,tensor:tp"])
+def test_presets_work_on_slices(tmp_path: Path, strategy: str) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 12, (4, 6), generator=drawn)
+    batch = ids, torch.randn(4, 6, 12, generator=drawn)
+    model = Encoder()
+    build = saved(compiled(model, CUBE, batch, strategy=strategy), tmp_path / "b")
+    losses = trained(model, [batch] * 3)
+    with open_trainer(build, virtual=True) as trainer:
+        assert [trainer.step(batch).item() for _ in losses] == pytest.approx(losses, rel=1e-5)
+
+
+def test_a_preset_that_fits_no_slice_is_an_error() -> None:
+    model = Stages([SQUARE[0], SQUARE[1]])
+    with pytest.raises(AnnotationError, match="strategy expert:tp"):
+        compiled(model, SQUARE, X[0], strategy="expert:tp")
 
 
 def test_two_processes_run_a_layer_each(tmp_path: Path) -> None:
