@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Tracking(TorchDispatchMode):
+class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that live.
 
     Args:
@@ -24,7 +24,7 @@ class Tracking(TorchDispatchMode):
     """
 
     def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = self.peak_bytes = 0
         self.log: list[tuple[str, int]] = []
         self._known: set[int] = set()

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
-from autopar.cost.collective_memory import STARTABLE, Collective, exchange
+from autopar.cost.collective_memory import Collective, Exchange, exchange, is_started
 from autopar.cost.kernel_results import Args, Effect, Placed, effect
 from autopar.cost.strides import dense
 from autopar.ir.expr import Expr, evaluate
@@ -68,6 +69,8 @@ class Lifetimes:
         buffers_of: The buffers whose memory each value may be.
         temporary_bytes: Per op, what it takes and gives back while it runs.
         communication_bytes: The same of collectives.
+        awaited_bytes: Per op, what there is besides what the op before left when it waits for
+            collectives whose results it reads; 0 if it waits for none.
     """
 
     ops: tuple[Op, ...]
@@ -75,6 +78,7 @@ class Lifetimes:
     buffers_of: Mapping[str, tuple[int, ...]]
     temporary_bytes: tuple[int, ...]
     communication_bytes: tuple[int, ...]
+    awaited_bytes: tuple[int, ...]
 
     def at_bytes(self, size: Callable[[int], int] = int) -> list[int]:
         """Returns the bytes that are taken during each op.
@@ -88,7 +92,21 @@ class Lifetimes:
             change[buffer.last + 1] -= size(buffer.nbytes)
         live = accumulate(change[: len(self.ops)])
         besides = map(size, self.temporary_bytes), map(size, self.communication_bytes)
-        return list(map(sum, zip(live, *besides, strict=True)))
+        found = list(map(sum, zip(live, *besides, strict=True)))
+        waits = [at for at, nbytes in enumerate(self.awaited_bytes) if nbytes]
+        left = self.after_bytes(size) if waits else []
+        for at in waits:
+            before = left[at - 1] if at else 0
+            found[at] = max(found[at], before + size(self.awaited_bytes[at]))
+        return found
+
+    def after_bytes(self, size: Callable[[int], int] = int) -> list[int]:
+        """Returns the bytes that are still taken after each op; argument as `at_bytes`."""
+        change = [0] * (len(self.ops) + 2)
+        for buffer in self.buffers:
+            change[max(buffer.first, 0)] += size(buffer.nbytes)
+            change[max(buffer.last, 0)] -= size(buffer.nbytes)
+        return list(accumulate(change[: len(self.ops)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +115,20 @@ class Execution:
 
     Attributes:
         in_place: Whether new content is written into stored inputs, as a trainer does.
-        native_reduce_scatter: Whether the backend reduces and scatters in one, as NCCL does; on
-            gloo blocks are sent to who reduces them.
+        backend: Who communicates, `gloo` or `nccl`.
     """
 
     in_place: bool = True
-    native_reduce_scatter: bool = False
+    backend: str = "gloo"
+
+
+class _Pending(NamedTuple):
+    """A collective under way: its kind, the buffers that are sent and that it arrives in."""
+
+    kind: str
+    sent: tuple[int, ...]
+    arriving: int | None
+    exchange: Exchange
 
 
 def lifetimes(
@@ -189,6 +215,7 @@ class _Walk:
     ) -> None:
         self.known = known
         self.function = function
+        self.read = frozenset(name for op in function.ops for name in op.operands)
         self.storage = Storage(known.program, function, self._starts)
         in_place = known.execution.in_place and function.name == "main"
         self.writes = plan_writes(known.program, self.storage) if in_place else Writes(-1)
@@ -198,6 +225,8 @@ class _Walk:
         self.of: dict[str, tuple[int, ...]] = {}
         self.temporary = [0] * len(function.ops)
         self.communication = [0] * len(function.ops)
+        self.awaited = [0] * len(function.ops)
+        self.under_way: dict[str, _Pending] = {}
 
     def run(self, held: Mapping[str, int]) -> Lifetimes:
         ops = self.function.ops
@@ -211,13 +240,23 @@ class _Walk:
             for output, source in self.writes.after.get(at, ()):
                 self._extend(self.of[output], at)
                 self._bind(output, self.placed[source], self.of[source])
+        for name in tuple(self.under_way):
+            self._await(name, len(ops) - 1)
         for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
             self._extend(self.of[name], at)
         return Lifetimes(
-            ops, tuple(self.buffers), self.of, tuple(self.temporary), tuple(self.communication)
+            ops,
+            tuple(self.buffers),
+            self.of,
+            tuple(self.temporary),
+            tuple(self.communication),
+            tuple(self.awaited),
         )
 
     def _read(self, op: Op, at: int) -> None:
+        for name in op.operands:
+            if name in self.under_way:
+                self._await(name, at)
         for name in op.operands:
             self._extend(self.of[name], self.together[at])
             if op.phase == "backward" and op.kind not in _OF_A_SHAPE:
@@ -271,33 +310,74 @@ class _Walk:
 
     def _exchange(self, op: Op, at: int) -> None:
         (operand,), (name,) = op.operands, op.results
+        started = self._starts(op)
+        if started and op.kind in _ONE_AT_A_TIME:
+            for other in [n for n, each in self.under_way.items() if each.kind == op.kind]:
+                self._await(other, at)
         placed = self._dense(name)
         collective = Collective(
             {**dict(op.args), **dict(self.known.plain(op))},
             self.placed[operand],
             placed,
             self.known.members(op),
-            self._starts(op) and self.storage.is_dead(operand, at),
-            self.known.execution.native_reduce_scatter,
+            self.known.execution.backend,
+            started,
+            started and self.storage.is_dead(operand, at),
         )
         found = exchange(op.kind, collective)
         self.communication[at] += found.temporary_bytes
-        if found.result_bytes:
-            self.buffers.append(Buffer(name, found.result_bytes, COMMUNICATION, at, at))
-            self._bind(name, placed, (len(self.buffers) - 1,))
-        else:
+        if not found.result_bytes:
             self._bind(name, placed, self.of[operand])
+        elif started:
+            self._start(op, at, found)
+        else:
+            self._bind(name, placed, (self._communicate(name, found.result_bytes, at),))
+
+    def _start(self, op: Op, at: int, found: Exchange) -> None:
+        """Takes what a collective has under way, and its result if it arrives there."""
+        (operand,), (name,) = op.operands, op.results
+        sent = self.of[operand] if found.sends_operand else ()
+        if found.sent_bytes:
+            sent = (*sent, self._communicate(name, found.sent_bytes, at))
+        arriving = None
+        if found.arriving_bytes:
+            arriving = self._communicate(name, found.arriving_bytes, at)
+        else:
+            result = self._communicate(name, found.result_bytes, at)
+            self._bind(name, self._dense(name), (result,))
+        self.under_way[name] = _Pending(op.kind, sent, arriving, found)
+
+    def _await(self, name: str, at: int) -> None:
+        """Ends a collective before an op: gives back what was sent, then makes the result."""
+        pending = self.under_way.pop(name)
+        found = pending.exchange
+        sent = sum(self._give_back(index, at) for index in pending.sent)
+        if pending.arriving is None:
+            self.awaited[at] += sent
+            return
+        arrived = self._give_back(pending.arriving, at)
+        result = self._communicate(name, found.result_bytes, at)
+        self._bind(name, self._dense(name), (result,))
+        self.awaited[at] += arrived + max(sent, found.result_bytes + found.ending_bytes)
+
+    def _give_back(self, index: int, at: int) -> int:
+        """Keeps a buffer until before an op; returns its bytes if nothing else keeps it longer."""
+        buffer = self.buffers[index]
+        buffer.last = max(buffer.last, at - 1)
+        return buffer.nbytes if buffer.last == at - 1 else 0
+
+    def _communicate(self, name: str, nbytes: int, at: int) -> int:
+        self.buffers.append(Buffer(name, nbytes, COMMUNICATION, at, at))
+        return len(self.buffers) - 1
 
     def _starts(self, op: Op) -> bool:
-        """Whether a collective is a sum that runs beside what follows."""
-        if op.kind != "comm.all_reduce" or op.arg("monoid") != "sum":
-            return False
+        """Whether a collective runs beside what follows."""
         value = self.function.values[op.results[0]]
-        return (
-            self.known.members(op) > 1
-            and value.dtype in STARTABLE
-            and 0 not in map(self.known.integer, value.shape)
-        )
+        if not is_started(op, value.dtype) or self.known.members(op) == 1:
+            return False
+        if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.read:
+            return False
+        return 0 not in map(self.known.integer, value.shape)
 
     def _call(self, op: Op, at: int) -> None:
         """Results of a call are new, and what its function takes besides is a temporary."""
@@ -341,6 +421,9 @@ class _Walk:
 
 _OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
 """Ops that read no element of their operand."""
+
+_ONE_AT_A_TIME = ("comm.reduce_scatter", "comm.broadcast")
+"""Collectives that take the memory of whole tensors: one of a kind is under way."""
 
 _BY_CHANCE = (TEMPORARIES, COMMUNICATION)
 """Kinds of memory that turns out to be saved, or a gradient."""

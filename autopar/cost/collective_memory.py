@@ -1,7 +1,9 @@
 """Memory of collectives: their results, and what the runtime takes while it communicates.
 
 Formulas follow the runtime's collectives: blocks travel along dimension 0, so that a collective
-along another dimension copies what it sends and what it gets.
+along another dimension copies what it sends and what it gets. Sums, gathers and scattered sums are
+started, and awaited where their result is read first; until then, what is sent stays, and so does
+what arrives.
 """
 
 from __future__ import annotations
@@ -12,43 +14,62 @@ from typing import NamedTuple
 from autopar.cost.halo import halo_bytes
 from autopar.cost.kernel_results import Placed
 from autopar.cost.strides import is_contiguous
+from autopar.ir.kernel_memory import SHORT_SUM_BYTES
 from autopar.ir.layout import block_size
-from autopar.ir.program import Arg
+from autopar.ir.program import Arg, Op
 
 STARTABLE = frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"))
 """Dtypes of which backends form sums themselves, beside what is computed meanwhile."""
+
+
+def is_started(op: Op, dtype: str) -> bool:
+    """Whether the runtime starts a collective, and waits for it where its result is read first."""
+    if op.kind in ("comm.all_gather", "comm.broadcast"):
+        return True
+    sums = op.kind in ("comm.all_reduce", "comm.reduce_scatter") and op.arg("monoid") == "sum"
+    return sums and dtype in STARTABLE
 
 
 class Exchange(NamedTuple):
     """What a collective does with memory.
 
     Attributes:
-        result_bytes: What its result takes; 0 if that is in the operand's memory.
-        temporary_bytes: What is taken besides, and given back at its end.
+        result_bytes: What its result takes; 0 if that is in memory that it has already.
+        temporary_bytes: What is taken besides when it starts, and given back then.
+        sent_bytes: A copy of the operand that is sent, and stays until somebody waits.
+        arriving_bytes: Where it arrives, from the start on, if that isn't the result.
+        ending_bytes: What is taken besides when the result is made of what has arrived.
+        sends_operand: Whether the operand itself is sent, and stays until somebody waits.
     """
 
     result_bytes: int
     temporary_bytes: int = 0
+    sent_bytes: int = 0
+    arriving_bytes: int = 0
+    ending_bytes: int = 0
+    sends_operand: bool = False
 
 
 class Collective(NamedTuple):
     """A collective on one rank.
 
     Attributes:
-        args: Its arguments; integers are those of the rank.
+        args: Its arguments.
         operand: What the rank brings.
         result: What it gets.
         members: How many ranks take part.
+        backend: `gloo` or `nccl`.
+        started: Whether others run beside it.
         overwrites: Whether a sum may be written over the operand.
-        native_reduce_scatter: Whether the backend has such a collective.
     """
 
     args: Mapping[str, Arg]
     operand: Placed
     result: Placed
     members: int
+    backend: str = "gloo"
+    started: bool = False
     overwrites: bool = False
-    native_reduce_scatter: bool = False
 
     @property
     def packed_bytes(self) -> int:
@@ -57,10 +78,10 @@ class Collective(NamedTuple):
         return 0 if is_contiguous(operand.shape, operand.strides) else operand.nbytes
 
     def along(self, name: str) -> int:
-        """Returns the dimension that an argument names."""
-        found = self.args[name]
+        """Returns the dimension that an argument names, 0 if it is left out."""
+        found = self.args.get(name, 0)
         assert isinstance(found, int)
-        return found % len(self.operand.shape)
+        return found % max(1, len(self.operand.shape))
 
 
 def exchange(kind: str, collective: Collective) -> Exchange:
@@ -76,10 +97,20 @@ def exchange(kind: str, collective: Collective) -> Exchange:
     formula = _FORMULAS.get(kind)
     if formula is None:
         return Exchange(collective.result.nbytes, collective.packed_bytes)
-    return formula(collective)
+    found = formula(collective)
+    if collective.started:
+        return found
+    # Awaited at once: what is pending is given back, too.
+    besides = found.arriving_bytes + max(found.sent_bytes, found.ending_bytes)
+    return Exchange(found.result_bytes, max(found.temporary_bytes, besides))
 
 
 def _all_reduce(c: Collective) -> Exchange:
+    """A short sum on gloo is gathered, and added up by every member."""
+    if c.backend == "gloo" and c.members * c.operand.nbytes <= SHORT_SUM_BYTES:
+        adding = c.result.nbytes if c.members > 2 else 0
+        gathered, sent = c.members * c.operand.nbytes, c.packed_bytes
+        return Exchange(c.result.nbytes, 0, sent, gathered, adding, not sent)
     if c.overwrites:
         return Exchange(c.packed_bytes)
     return Exchange(c.result.nbytes, c.packed_bytes)
@@ -90,21 +121,22 @@ def _all_gather(c: Collective) -> Exchange:
     size = c.result.shape[dim]
     rows = block_size(size, c.members) * c.members
     gathered = c.result.nbytes // max(1, size) * rows
-    padded = 0 if rows == size else gathered // c.members
+    sent = c.operand.nbytes if dim or c.packed_bytes else 0
+    if rows != size and c.operand.shape[dim] * c.members != rows:
+        sent = gathered // c.members
     if dim == 0:
-        return Exchange(gathered, max(padded, c.packed_bytes))
-    return Exchange(c.result.nbytes, max(c.operand.nbytes + padded, gathered))
+        return Exchange(gathered, 0, sent, sends_operand=not sent)
+    return Exchange(c.result.nbytes, 0, sent, gathered, sends_operand=not sent)
 
 
 def _reduce_scatter(c: Collective) -> Exchange:
     dim, whole, piece = c.along("dim"), c.operand.nbytes, c.result.nbytes
-    if not c.native_reduce_scatter:
-        # Every member is sent its block, and reduces what arrives.
-        return Exchange(piece, max(2 * whole - piece, whole + piece))
-    even = c.operand.shape[0] % c.members == 0
-    if dim == 0 and even:
-        return Exchange(piece, c.packed_bytes)
-    return Exchange(piece, whole + piece)
+    sent = whole if dim or c.packed_bytes else 0
+    if c.backend == "gloo":
+        # Every member is sent its block, and adds up what arrives.
+        adding = piece if c.members > 2 else 0
+        return Exchange(piece, sent, sent, whole, adding, not sent)
+    return Exchange(piece, 0, sent, piece if dim else 0, sends_operand=not sent)
 
 
 def _all_to_all(c: Collective) -> Exchange:

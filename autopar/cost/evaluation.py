@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.cost.cluster import Cluster
+from autopar.cost.collective_memory import is_started
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.flops import product_flops
 from autopar.cost.halo import halo_bytes
@@ -209,7 +210,8 @@ class Evaluator:
             args = {name: self._resolved(arg) for name, arg in op.args}
             nbytes = halo_bytes(args, result.global_shape, result.itemsize)
         stored = math.prod(result.global_shape) * result.itemsize
-        seconds = COLLECTIVE_SECONDS[op.kind](self.model, nbytes, axes)
+        price = COLLECTIVE_SECONDS.get(op.kind, CommunicationModel.point_to_point)
+        seconds = price(self.model, nbytes, axes)
         return OpCost(
             communicated_bytes=nbytes,
             communication_seconds=seconds + self.model.local_copy(stored),
@@ -279,15 +281,11 @@ def _plain(arg: Arg) -> Arg:
     return None if isinstance(arg, Ref) else arg
 
 
-_STARTED = frozenset(("comm.all_reduce", "comm.reduce_scatter", "comm.all_gather"))
-"""Collectives that run beside what follows, if what they reduce is a sum."""
-
-
 def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
-    """Yields when each op is done: ops in order, collectives beside them until somebody reads them.
+    """Yields when each op is done: ops in order, and collectives that are started beside them.
 
-    The runtime starts sums, scattered ones too, and gathers as soon as it comes to them, one after
-    the other, and waits for other collectives where they stand.
+    The runtime starts these as soon as it comes to them, one after the other, until somebody reads
+    what they leave, and waits for other collectives where they stand.
     """
     computed = communicated = 0.0
     ready: dict[str, float] = {}
@@ -298,7 +296,7 @@ def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
                 computed = max(computed, known) + cost.compute_seconds
                 known = computed
             end = known
-        elif op.kind in _STARTED and op.arg("monoid", "sum") == "sum":
+        elif is_started(op, function.values[op.results[0]].dtype):
             communicated = max(communicated, computed, known) + cost.seconds
             end = communicated
         else:

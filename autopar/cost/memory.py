@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
 from autopar.cost.buffers import (
     COMMUNICATION,
@@ -139,9 +138,5 @@ def memory_timeline(
 def timeline(found: Lifetimes, allocator: Allocator = EXACT) -> MemoryTimeline:
     """Returns the memory over time that these lifetimes are."""
     size = allocator.size
-    change = [0] * (len(found.ops) + 2)
-    for buffer in found.buffers:
-        change[max(buffer.first, 0)] += size(buffer.nbytes)
-        change[buffer.last] -= size(buffer.nbytes)
-    after = list(accumulate(change))[: len(found.ops)]
-    return MemoryTimeline(found, allocator, tuple(found.at_bytes(size)), tuple(after))
+    at, after = found.at_bytes(size), found.after_bytes(size)
+    return MemoryTimeline(found, allocator, tuple(at), tuple(after))

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.ir.kernel_memory import SHORT_SUM_BYTES
 from autopar.ir.layout import block_size
 from autopar.ir.numbering import Numbering, permuted
 from autopar.ir.window import Fill, Piece, Redistribution, Window
@@ -368,14 +369,8 @@ def _reduce_complex(x: Tensor, monoid: str, group: Group) -> Tensor:
 _NATIVE_NAMES = {"sum": "sum", "max": "max", "min": "min", "prod": "product"}
 
 
-SHORT = 1 << 20
-"""Bytes of all members' tensors up to which gloo gathers them faster than it reduces them.
-
-Measured by two and four processes of one host; from 4 MB on, reducing is faster."""
-
-
 def _is_short(x: Tensor, group: Group) -> bool:
-    return group.backend == "gloo" and group.size * x.nbytes <= SHORT
+    return group.backend == "gloo" and group.size * x.nbytes <= SHORT_SUM_BYTES
 
 
 def _native(x: Tensor, monoid: str, group: Group) -> Tensor:

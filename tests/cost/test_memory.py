@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from autopar.cost import CUDA, memory_timeline
+from autopar.cost import CUDA, Cluster, memory_timeline
 from autopar.cost.buffers import Execution
 from autopar.cost.strides import dense, elementwise, reshaped
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
+from autopar.partition import Partition
 
 TRAINING = """
 program "" serial
@@ -101,3 +102,50 @@ def test_results_lie_as_operands_do() -> None:
     assert elementwise((4, 6), [((4, 6), transposed), ((4, 6), transposed)]) == transposed
     assert elementwise((4, 6), [((4, 6), transposed), ((6,), (1,))]) == transposed
     assert elementwise((4, 6), [((4, 6), dense((4, 6))), ((4, 6), transposed)]) == (6, 1)
+
+
+ROWS = """
+program "" serial
+mesh dp=2, tp=4
+func main {
+  parameter %w: f32[10@tp, 1000]
+  input %x: f32[1000, 4@dp]
+  %y: f32[10@tp, 4@dp] = aten.mm.default(self=%w, mat2=%x) {m: 10@tp, n: 4@dp}
+  return %y
+}
+"""
+
+
+def test_a_part_counts_with_its_bytes_and_not_as_a_share() -> None:
+    """A rank holds the bytes of its blocks: of 10 rows over 4 ranks 3, not a quarter."""
+    split = Partition(Cluster.load("cpu"))(program(ROWS))
+    x, row = 1000 * 2 * 4, 1000 * 4
+    assert memory_timeline(split).peak_bytes == 3 * row + x + 3 * 2 * 4
+    assert memory_timeline(split, {"tp": 3}).peak_bytes == row + x + 2 * 4
+
+
+SENT = """
+program "" partitioned
+mesh dp=2
+func main {
+  input %x: f32[1024, 1024]
+  %g: f32[1024, 1024] = aten.tanh.default(self=%x)
+  %s: f32[512, 1024] = comm.reduce_scatter(self=%g, dim=0, monoid="sum", axes=["dp"])
+  %a: f32[4] = aten.full.default(size=[4], fill_value=0, dtype=f32)
+  %r: f32[512, 1024] = aten.tanh.default(self=%s)
+  return %r, %a
+}
+"""
+
+
+def test_what_a_scattered_sum_sends_stays_until_its_result_is_read() -> None:
+    found = memory_timeline(program(SENT))
+    whole = 1024 * 1024 * 4
+    sending = 3 * whole  # x, g, and where the others' blocks arrive
+    assert found.at_bytes[1:3] == (sending, sending + 16)
+    # Then g is free, the blocks are added up, and only then are they free.
+    assert found.at_bytes[3] == sending + 16
+    assert found.breakdown_bytes(2)["communication"] == whole
+    assert found.after_bytes[3] == whole + whole // 2 + 16
+    native = memory_timeline(program(SENT), execution=Execution(backend="nccl"))
+    assert native.at_bytes[2] == whole + whole + whole // 2 + 16

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from autopar.ir.kernel_memory import SHORT_SUM_BYTES
 from autopar.ir.layout import block_size
 from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg, Op, Ref
 from autopar.ir.window import Redistribution, Window
-from autopar.runtime.communication import SHORT
 from autopar.runtime.kernels import TORCH_DTYPES
 
 EVERY_SIZE = ("f32", "bool", "c64")
 """Dtypes with which all sizes of blocks are tried; with the others, few uneven ones."""
 
-LONG = (SHORT // 2 + 1, 1)
+LONG = (SHORT_SUM_BYTES // 2 + 1, 1)
 """A shape that two members don't gather to reduce it, however small its elements are."""
 
 
