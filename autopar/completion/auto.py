@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autopar.completion.graph import Graph
 from autopar.completion.incumbents import best_preset
+from autopar.completion.naming import named
 from autopar.completion.search import CLOSE, search
 from autopar.completion.solve import Solution
 from autopar.ir.manifest import ReportEntry
@@ -63,7 +64,8 @@ def decide(
         f"{_milliseconds(seconds)} predicted, one thing after another; no plan takes less than"
         f" {_milliseconds(bound)} ({_percent(gap)})"
     )
-    return Decided(solution, (ReportEntry("search", "auto", "; ".join((text, *notes))),))
+    text = "; ".join((named(solution), text, *notes))
+    return Decided(solution, (ReportEntry("search", "auto", text),))
 
 
 def _milliseconds(seconds: float) -> str:

@@ -15,14 +15,15 @@ from autopar.completion.solve import Solution
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 
-PER_AXIS = ("data", "zero1", "fsdp", "zero2", "tensor", "sequence", "context", "expert")
+PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "expert")
 """What an axis may do; `sequence` stands for tensor and sequence."""
 
 FEW_OPS, MOST_OPS = 2_000, 8_000
 """Ops that presets complete in sum, if search has all but proven its plan the best, and if not."""
 
-LEAST = 4
-"""Presets that are completed however large the program is, if the plan may not be the best."""
+LEAST, MOST_PRESETS = 4, 36
+"""Presets that are completed however large or small the program is; the first only if the plan may
+not be the best."""
 
 
 def strategies(mesh: ProcessMesh) -> Iterator[str]:
@@ -56,7 +57,8 @@ def best_preset(
         proven: Whether there is a plan already that is at most a little slower than the best.
     """
     best: tuple[str, Solution, float] | None = None
-    left = FEW_OPS // max(1, ops) if proven else max(LEAST, MOST_OPS // max(1, ops))
+    affordable = (FEW_OPS if proven else MOST_OPS) // max(1, ops)
+    left = min(MOST_PRESETS, affordable if proven else max(LEAST, affordable))
     for strategy in strategies(mesh):
         if not left:
             break

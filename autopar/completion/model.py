@@ -217,7 +217,7 @@ class _Builder:
         wanted = [form for ops in readers.values() for form in _forms(ops)]
         whole = [complete(form) for form in (*known, *wanted)]
         if _is_stored(graph, value):
-            return [graph.replicated(value), *whole]
+            return [*whole, graph.replicated(value)]
         return [*known, *whole, *wanted]
 
     def _gathered(self, value: int, source: End, ops: Readers) -> End:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autopar.annotate import parse_mesh
+from autopar.completion.call import CallTable
+from autopar.completion.candidates import CandidateTable
+from autopar.completion.graph import Graph
 from autopar.completion.search import search
+from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
 from autopar.cost.memory import memory_timeline
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.layout import Layout, Origin, dim_axes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from tests.captured import check, compiled
 from tests.completion.enumerated import drawn, least_seconds
+from tests.completion.networks import Network
 from tests.completion.test_training import language
 
 
@@ -67,3 +75,53 @@ def test_memory_is_part_of_the_plan() -> None:
     check(captured, within, 1e-5)
     with pytest.raises(InvalidInputError, match="raise the limit"):
         done("auto", 1000)
+
+
+def layers(pin: str = "", batch: int = 4096) -> Graph:
+    """Returns the graph of six products on four processes, one weight pinned by its columns."""
+    net = Network()
+    x = net.input("x", batch, 512)
+    for number in range(6):
+        x = net.relu(net.mm(x, net.weight(f"w{number}", 512, 512), f"y{number}"))
+    mesh = parse_mesh("tp=4")
+    if pin:
+        columns = Layout.from_dims_mapping(mesh, (512, 512), (-1, "tp"))
+        net.values[pin] = replace(net.values[pin], dist=columns, origin=Origin("annotated"))
+    space = Space(mesh, Cluster.load("h100"))
+    return Graph(space, CallTable(space), net.ops, net.values, [x])
+
+
+def test_a_pin_of_one_layer_stays_there() -> None:
+    free, pinned = search(layers()).solution, search(layers("w2")).solution
+    shown = [
+        (a.dist.factors, b.dist.factors)
+        for node, a, b in zip(free.graph.nodes, free.choices, pinned.choices, strict=True)
+        if node.op.results[0] in ("y0", "y5")
+    ]
+    assert all(before == after != () for before, after in shown)
+    graph = pinned.graph
+    assert pinned.forms[graph.position["w2"]] is graph.pins[graph.position["w2"]]
+
+
+@pytest.mark.parametrize("batch", [3, 5, 4097])
+def test_sizes_need_not_divide(batch: int) -> None:
+    graph = layers(batch=batch)
+    rows = [
+        choice
+        for choice in CandidateTable(graph).of(graph.nodes[0]).choices
+        if "m" in dict(choice.dist.factors)
+    ]
+    assert rows
+    parts = [dict(choice.dist.factors)["m"] for choice in rows]
+    assert all(dim_axes(dim) == ("tp",) for dim in parts)
+
+
+def test_a_batch_that_does_not_divide_is_split() -> None:
+    found = search(layers(batch=4097))
+    assert all(choice.splits.items for choice in found.solution.choices)
+
+
+def test_a_limit_of_time_gives_the_best_plan_so_far() -> None:
+    graph = layers()
+    hurried, best = search(graph, seconds_limit=0.0), search(graph)
+    assert hurried.bound_seconds <= best.seconds <= hurried.seconds

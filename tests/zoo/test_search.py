@@ -1,0 +1,41 @@
+"""Search finds plans for models from elsewhere, and none of the usual presets is faster."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+
+from autopar.annotate import apply_mesh, parse_mesh
+from autopar.completion import Complete
+from autopar.completion.call import CallTable
+from autopar.completion.incumbents import strategies
+from autopar.completion.space import Space
+from autopar.cost import Cluster
+from autopar.frontend.torch import Recipe, capture
+from autopar.ir.errors import AnnotationError
+from tests.zoo.models import ZOO
+
+CLUSTERS = ("cpu", "a100", "h100", "mi300x", "torus")
+PRESETS = 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("name", ZOO)
+def test_no_preset_is_faster(name: str, cluster: str) -> None:
+    example = ZOO[name]()
+    recipe = Recipe(loss=example.loss, optimizer=torch.optim.AdamW(example.model.parameters()))
+    mesh = parse_mesh("dp=2,tp=4")
+    captured = capture(example.model, example.batch(0), recipe, mesh)
+    program = apply_mesh(captured.program, mesh)
+    known = Cluster.load(cluster)
+    calls = CallTable(Space(mesh, known))
+    _, decided = Complete(known, "auto")._solved(program, calls)
+    for strategy in islice(strategies(mesh), PRESETS):
+        try:
+            _, preset = Complete(known, strategy)._solved(program, calls)
+        except AnnotationError:
+            continue
+        assert decided.solution.seconds <= preset.solution.seconds * (1 + 1e-6), strategy
