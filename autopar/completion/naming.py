@@ -7,8 +7,6 @@ says which stage of ZeRO it is.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from autopar.completion.batch import batch_inputs
 from autopar.completion.graph import Node
 from autopar.completion.solve import Solution
@@ -26,18 +24,19 @@ def named(solution: Solution) -> str:
 
 def _along(solution: Solution, axis: str) -> str:
     graph = solution.graph
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
     for node in graph.nodes:
         if node.weights:
             choice = solution.choices[node.index]
             parts = graph.space.mesh.axes_size(tuple(choice.splits.places))
             # In seconds of the whole product: a part that is split takes less.
-            seconds[_of_product(solution, node, axis)] += choice.seconds * parts
+            word = _of_product(solution, node, axis)
+            seconds[word] = seconds.get(word, 0.0) + choice.seconds * parts
     if not seconds:
         return (
             "activations" if any(axis in c.splits.places for c in solution.choices) else "nothing"
         )
-    word = seconds.most_common(1)[0][0]
+    word = max(seconds, key=seconds.__getitem__)
     if word == "moving":
         word = "data" if _splits_batch(solution, axis) else "context"
     stage = _stage(solution, axis) if word in ("data", "context") else ""
