@@ -162,6 +162,9 @@ class _Zero:
 
     def _split(self, value: int) -> Form | None:
         """Returns a parameter's form with one more split; None if it had better be left alone."""
+        known = self.graph.pins[value] if value in self.graph.fixed else None
+        if known is not None and self.axis in known.splits.places:
+            return None if value in self.graph.annotated else known
         base = self.bases[value]
         if _is_small(self.graph.values[value]) or self.axis in base.splits.places:
             return None
