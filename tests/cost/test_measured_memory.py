@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autopar.cost import Execution, MemoryTimeline, memory_timeline
+from autopar.cost import Cluster, Execution, MemoryTimeline, memory_timeline
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.frontend.torch.eager import Recording, record
 from autopar.ir.program import Program
+from autopar.partition.recompute import recompute
 from autopar.runtime.emit import emit
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.specialize import specialize
@@ -62,6 +63,17 @@ def test_a_compiled_step(name: str) -> None:
     captured = trained(getattr(zoo, name)())
     predicted = memory_timeline(captured.program)
     assert executed(captured.program, captured.weights).peak_bytes == predicted.peak_bytes
+
+
+@pytest.mark.parametrize("name", marked(MODELS))
+def test_a_compiled_step_that_computes_activations_again(name: str) -> None:
+    captured = trained(getattr(zoo, name)())
+    before = memory_timeline(captured.program)
+    limit = before.peak_bytes - before.saved_bytes // 20
+    found = recompute(captured.program, Cluster.load("h100"), limit)
+    predicted = memory_timeline(found.program)
+    assert predicted.peak_bytes <= limit
+    assert executed(found.program, captured.weights).peak_bytes == predicted.peak_bytes
 
 
 def stepped(example: Example) -> Tracking:

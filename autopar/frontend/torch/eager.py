@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -76,7 +77,8 @@ def record(
     try:
         return _record(*run, known=True)
     except Exception:  # code that sees other tensors than fake ones may mix them with these
-        return _record(*run, known=False)
+        with _compiling_state_context():  # and may have ways for compilers only
+            return _record(*run, known=False)
 
 
 def _record(
