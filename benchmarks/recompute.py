@@ -1,7 +1,7 @@
 """Memory against time: plans of recomputation, ours beside torch's and per-layer checkpointing.
 
     python benchmarks/recompute.py                    predicted, for GPT-2 small and ResNet-50
-    python benchmarks/recompute.py --measure          besides, step times of a small GPT-2 here
+    python benchmarks/recompute.py --measure          step times of a small GPT-2 on this machine
 
 Every peer's plan is priced by the same evaluator on the same program. Then ours is made for as
 much memory as the peer's plan takes, so the seconds compare at equal peaks. Measured plans run in
@@ -174,15 +174,16 @@ def main() -> None:
     parser.add_argument("--cluster", default="h100")
     arguments = parser.parse_args()
     cluster = Cluster.load(arguments.cluster)
-    for title, make in PREDICTED.items():
-        predict(title, compiled(make(), cluster), cluster)
-    if arguments.measure:
-        torch.set_num_threads(1)
-        here = Cluster.load("cpu")
-        model = gpt2(8, 128, meta=False, n_layer=6, n_embd=256, n_head=8, vocab_size=1024)
-        found = compiled(model, here)
-        predict("A small GPT-2, batch 8 x 128", found, here)
-        measured(found, model, here)
+    if not arguments.measure:
+        for title, make in PREDICTED.items():
+            predict(title, compiled(make(), cluster), cluster)
+        return
+    torch.set_num_threads(1)
+    here = Cluster.load("cpu")
+    model = gpt2(8, 128, meta=False, n_layer=6, n_embd=256, n_head=8, vocab_size=1024)
+    found = compiled(model, here)
+    predict("A small GPT-2, batch 8 x 128", found, here)
+    measured(found, model, here)
 
 
 if __name__ == "__main__":
