@@ -308,10 +308,11 @@ def compile_program(
     seen(complete.name, completed)
     program, partitioned = lower(completed, seen)
     recompute = Recompute(options.cluster, options.memory_bytes)
-    partitioned = recompute(partitioned)
+    fitted = recompute.decide(partitioned)
+    partitioned = fitted.program
     seen(recompute.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
-    entries = (*report, *decided.remarks, *explain(program, planner))
+    entries = (*report, *decided.remarks, *fitted.remarks, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
 

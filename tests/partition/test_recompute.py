@@ -18,6 +18,7 @@ from autopar import ProcessMesh
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Op, Program
+from autopar.ir.units import human_bytes
 from autopar.ir.verify import verify_structure
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import recompute
@@ -216,6 +217,15 @@ def test_running_statistics_are_renewed_once() -> None:
     kinds = [op.kind for op in copies(program)]
     assert "aten._native_batch_norm_legit.no_stats" in kinds
     assert "aten._native_batch_norm_legit_functional.default" not in kinds
+
+
+def test_the_report_says_what_is_computed_again() -> None:
+    limit = least("gpt2", "")
+    found = compiled("gpt2", "", limit).compiled
+    (entry,) = (entry for entry in found.report if entry.category == "recompute")
+    assert entry.subject == f"{len(copies(found.partitioned))} ops"
+    assert human_bytes(limit) in entry.detail
+    assert not [e for e in compiled("gpt2", "").compiled.report if e.category == "recompute"]
 
 
 def test_a_limit_that_all_fits_into_changes_nothing() -> None:

@@ -13,10 +13,12 @@ from typing import ClassVar
 
 from autopar.cost import Cluster, memory_timeline
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.units import human_bytes
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
+from autopar.partition.recompute.repeat import PLAN
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
 
@@ -30,12 +32,24 @@ class Recomputed:
     Attributes:
         program: The program.
         added_seconds: What this adds to a step, in serialized seconds.
-        peak_bytes: The most bytes that a rank holds at once.
+        peak_bytes: The most bytes that a rank holds at once; 0 if nobody asked.
     """
 
     program: Program
     added_seconds: float
     peak_bytes: int
+
+    @property
+    def remarks(self) -> tuple[ReportEntry, ...]:
+        """What the user should know."""
+        count = sum(PLAN in dict(op.plan) for op in self.program.main.ops)
+        if not count:
+            return ()
+        detail = (
+            f"computed again for the backward pass, in {self.added_seconds * 1e3:.4g} ms, so that a"
+            f" device holds at most {human_bytes(self.peak_bytes)}"
+        )
+        return (ReportEntry("recompute", f"{count} ops", detail),)
 
 
 @dataclass(frozen=True)
@@ -58,9 +72,17 @@ class Recompute:
         Raises:
             InvalidInputError: If it needs more than the limit whatever is computed again.
         """
+        return self.decide(program).program
+
+    def decide(self, program: Program) -> Recomputed:
+        """Returns the program, and what it costs to make it fit.
+
+        Raises:
+            InvalidInputError: If it needs more than the limit whatever is computed again.
+        """
         if self.memory_bytes is None:
-            return program
-        return recompute(program, self.cluster, self.memory_bytes).program
+            return Recomputed(program, 0.0, 0)
+        return recompute(program, self.cluster, self.memory_bytes)
 
 
 def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomputed:

@@ -1,0 +1,29 @@
+"""Bytes as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.units import parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("1000", 1000),
+        ("512B", 512),
+        ("24GiB", 24 * 2**30),
+        ("80 GB", 80 * 10**9),
+        ("1.5 kib", 1536),
+        (" 2TiB ", 2 * 2**40),
+    ],
+)
+def test_sizes(text: str, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1 gigabyte", "1e9", "1GiB2", "nan"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="write a number and a unit, as 24GiB"):
+        parse_bytes(text)
