@@ -82,9 +82,20 @@ def main(traceback: bool) -> None:
 @click.argument("model", type=PATH)
 @click.option(
     "--mesh",
-    required=True,
     metavar="SIZES",
     help="The processes, as 2x4, or with names for the axes, as dp=2,tp=4.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(1),
+    metavar="NUMBER",
+    help="In the place of a mesh: how many processes; the fastest shape is searched.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="After this long, --strategy auto takes the best plan so far.",
 )
 @click.option(
     "-o",
@@ -134,7 +145,9 @@ def main(traceback: bool) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Don't print the summary.")
 def compile_command(
     model: Path,
-    mesh: str,
+    mesh: str | None,
+    devices: int | None,
+    time_limit: float | None,
     output: Path,
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
@@ -158,19 +171,22 @@ def compile_command(
       autopar compile model.onnx --mesh dp=2,tp=4 --shard 'encoder.*.weight=[-1,tp]'
       autopar compile model.onnx --mesh 4 --strategy none --shard 'ids=[(0),-1]'
       autopar compile model.onnx --mesh 2x4 --print-after complete | less
+      autopar compile model.onnx --mesh 2x4 --strategy auto --memory 24GiB
+      autopar compile model.onnx --devices 64 --cluster h100
     """
     from autopar import pipeline
     from autopar.ir.build import check_output
 
     with usage():
         options = pipeline.CompileOptions.from_text(
-            mesh=mesh,
+            mesh=mesh or _only_devices(devices, strategy, shards),
             cluster=cluster,
-            strategy=strategy,
+            strategy=strategy if mesh else "auto",
             shards=shards,
             annotations=annotations,
             placement=placement,
             memory=memory,
+            time_limit=time_limit,
             verify=not no_verify,
         )
         observer = pipeline.printer(print_after, click.echo)
@@ -180,12 +196,28 @@ def compile_command(
         from autopar.frontend.onnx import import_onnx
 
         imported = import_onnx(model, dims=bound, input_shapes=sizes, allow_external=external)
+    if mesh is None:
+        with status(f"searching the shape of a mesh of {options.mesh.size} processes"):
+            options = pipeline.with_fastest_mesh(imported.program, options)
     with status(f"compiling for {options.mesh.size} processes", hidden=bool(print_after)):
         compiled = pipeline.compile_program(imported.program, options, observer, imported.report)
     with status(f"writing {output}"):
         pipeline.write(compiled, imported.weights, output)
     if not quiet:
         _show_summary(output)
+
+
+def _only_devices(devices: int | None, strategy: str, shards: tuple[str, ...]) -> str:
+    """Returns the mesh to begin with if only the number of processes is given.
+
+    Raises:
+        click.UsageError: If it isn't, or something else names the axes of a mesh.
+    """
+    if devices is None:
+        raise click.UsageError("give the processes by --mesh SIZES, or by --devices NUMBER")
+    if strategy not in ("", "auto") or shards:
+        raise click.UsageError("--strategy and --shard name axes of a mesh; give it by --mesh")
+    return str(devices)
 
 
 @main.command("inspect")

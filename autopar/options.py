@@ -31,7 +31,8 @@ STRATEGY = click.option(
     metavar="PRESET:AXIS,...",
     help="What each mesh axis splits: data (the batch), tensor (weights of matrix products and"
     " convolutions), fsdp (all weights, and the batch), replicate (nothing); or none: only what"
-    " --shard says. An axis is a number or a name.  [default: data:0,tensor:1]",
+    " --shard says; or auto: whatever is predicted to be fastest. An axis is a number or a name."
+    "  [default: data:0,tensor:1]",
 )
 
 SHARDS = click.option(

@@ -43,6 +43,7 @@ from autopar.ir.units import parse_bytes
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
+from autopar.mesh_shape import fastest_shapes
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.recorded import Recorded
 from autopar.within_memory import complete_within
@@ -76,6 +77,7 @@ class CompileOptions:
         verify: Whether to verify the program between passes.
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
         memory_bytes: What a device may hold at once; None for any number.
+        seconds_limit: Wall time of a search, after which it takes the best plan so far.
         op_pins: The user's pins of ops.
     """
 
@@ -87,6 +89,7 @@ class CompileOptions:
     verify: bool = True
     phases_apart: bool = False
     memory_bytes: int | None = None
+    seconds_limit: float | None = None
     op_pins: tuple[OpPin, ...] = ()
 
     @classmethod
@@ -131,6 +134,7 @@ class CompileOptions:
         annotations: Path | None = None,
         placement: str = "identity",
         memory: str | None = None,
+        time_limit: float | None = None,
         verify: bool = True,
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
@@ -152,6 +156,7 @@ class CompileOptions:
             pins=tuple(pins),
             placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
             memory_bytes=None if memory is None else parse_bytes(memory),
+            seconds_limit=time_limit,
             verify=verify,
         )
         return options if annotations is None else options.with_file(annotations)
@@ -279,7 +284,9 @@ def compile_program(
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
-    complete = Complete(options.cluster, options.strategy, planner)
+    complete = Complete(
+        options.cluster, options.strategy, planner, seconds_limit=options.seconds_limit
+    )
     legalize = Legalize(options.cluster, planner)
     coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
     passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce, Prefetch())
@@ -314,6 +321,18 @@ def compile_program(
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
     entries = (*report, *decided.remarks, *fitted.remarks, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
+
+
+def with_fastest_mesh(program: Program, options: CompileOptions) -> CompileOptions:
+    """Returns the options with the mesh shape, of as many processes, of the fastest plan.
+
+    Args:
+        program: The serial program.
+        options: With any mesh of as many processes.
+    """
+    complete = Complete(options.cluster, AUTO, seconds_limit=options.seconds_limit)
+    shapes = fastest_shapes(program, options.mesh.size, complete)
+    return replace(options, mesh=shapes[0].mesh, strategy=AUTO)
 
 
 def _unseen(name: str, program: Program) -> None:

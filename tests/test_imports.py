@@ -48,6 +48,7 @@ SEE_ALL = {
     "recorded",
     "report",
     "within_memory",
+    "mesh_shape",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -36,10 +37,12 @@ class Completed:
     Attributes:
         program: The program.
         remarks: How it was decided, for the report.
+        seconds: Predicted serialized seconds of a step; of slices of a mesh they aren't known.
     """
 
     program: Program
     remarks: tuple[ReportEntry, ...]
+    seconds: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Complete:
                 if cheaper and splits_parts(other, found.solution):
                     done, decided = other, found
         main = write_solution(done.main, decided.solution)
-        return Completed(_with_main(done, main, space.mesh), decided.remarks)
+        completed = _with_main(done, main, space.mesh)
+        return Completed(completed, decided.remarks, decided.solution.seconds)
 
     def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""

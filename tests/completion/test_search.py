@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autopar.annotate import parse_mesh
+from autopar.completion import Complete
 from autopar.completion.call import CallTable
 from autopar.completion.candidates import CandidateTable
 from autopar.completion.graph import Graph
@@ -17,6 +18,7 @@ from autopar.cost.evaluation import evaluate
 from autopar.cost.memory import memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout, Origin, dim_axes
+from autopar.mesh_shape import fastest_shapes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from tests.captured import check, compiled
 from tests.completion.enumerated import drawn, least_seconds
@@ -125,3 +127,10 @@ def test_a_limit_of_time_gives_the_best_plan_so_far() -> None:
     graph = layers()
     hurried, best = search(graph, seconds_limit=0.0), search(graph)
     assert hurried.bound_seconds <= best.seconds <= hurried.seconds
+
+
+def test_the_shape_of_a_mesh_is_searched() -> None:
+    program = language("sgd").program
+    shapes = fastest_shapes(program, 4, Complete(Cluster.load("h100"), "auto"))
+    assert sorted(shape.mesh.shape for shape in shapes) == [(2, 2), (4,)]
+    assert [shape.seconds for shape in shapes] == sorted(shape.seconds for shape in shapes)
