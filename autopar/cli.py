@@ -179,9 +179,9 @@ def compile_command(
 
     with usage():
         options = pipeline.CompileOptions.from_text(
-            mesh=mesh or _only_devices(devices, strategy, shards),
+            mesh=_only_devices(devices, strategy, shards) if mesh is None else mesh,
             cluster=cluster,
-            strategy=strategy if mesh else "auto",
+            strategy="auto" if mesh is None else strategy,
             shards=shards,
             annotations=annotations,
             placement=placement,
@@ -214,7 +214,7 @@ def _only_devices(devices: int | None, strategy: str, shards: tuple[str, ...]) -
         click.UsageError: If it isn't, or something else names the axes of a mesh.
     """
     if devices is None:
-        raise click.UsageError("give the processes by --mesh SIZES, or by --devices NUMBER")
+        raise click.UsageError("Missing option '--mesh', or --devices")
     if strategy not in ("", "auto") or shards:
         raise click.UsageError("--strategy and --shard name axes of a mesh; give it by --mesh")
     return str(devices)
