@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from autopar.cost import Cluster, Execution, MemoryTimeline, memory_timeline
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.frontend.torch.eager import Recording, record
+from autopar.frontend.torch.eager import record
+from autopar.frontend.torch.recorder import Recording
 from autopar.ir.program import Program
 from autopar.partition.recompute import recompute
 from autopar.runtime.emit import emit

@@ -134,3 +134,15 @@ def test_layers_are_cut_where_their_numbers_tell_them_apart() -> None:
     cut = ["model.0.encoder.layer.0", "model.0.encoder.layer.1", "model.1", "head"]
     assert grouped([*names, *names[:2]], None) == [*cut, *cut[:2]]
     assert grouped(["a.b.c", "a.b.d"], 2) == ["a.b", "a.b"]
+
+
+class Wavering(nn.Module):
+    """Does something else where values are large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp() if x.max() < 1 else x
+
+
+def test_what_depends_on_values_has_no_profile() -> None:
+    with pytest.raises(InvalidInputError, match="Wavering doesn't run on fake tensors"):
+        autopar.profile(Wavering(), torch.randn(BATCH, WIDTH))
