@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from autopar.cost import Cluster
 from autopar.cost.summary import CollectiveCount, summarize_rank
 from autopar.explanation import Price, Subject
-from autopar.explanation.price import partition, price
+from autopar.explanation.price import price
 from autopar.explanation.subject import Explainable
 from autopar.ir.units import human_bytes
+from autopar.pipeline import predicted
 from autopar.report import human_seconds
 
 SHOWN = 20
@@ -106,11 +107,11 @@ def _changes(one: Subject, two: Subject) -> Iterator[LayoutChange]:
 
 
 def _price(subject: Subject) -> Price:
-    return price(subject.serial, subject.options.cluster, subject.planner)
+    return price(subject.completed, subject.options, subject.planner)
 
 
 def _collectives(subject: Subject) -> tuple[CollectiveCount, ...]:
-    ranks = partition(subject.serial, subject.options.cluster, subject.planner)
+    ranks = predicted(subject.completed, subject.options, subject.planner)
     return summarize_rank(ranks, dict.fromkeys(subject.mesh.dim_names, 0)).collectives
 
 

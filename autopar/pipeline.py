@@ -287,25 +287,11 @@ def compile_program(
     complete = Complete(
         options.cluster, options.strategy, planner, seconds_limit=options.seconds_limit
     )
-    legalize = Legalize(options.cluster, planner)
-    coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
-    passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce, Prefetch())
-
-    def lower(completed: Program, seen: Observer) -> tuple[Program, Program]:
-        """Returns a completed program legalized, and what a rank runs of it."""
-        legal = legalize(completed)
-        seen(legalize.name, legal)
-        legal = partitioned = legal if store is None else store(legal)
-        for each in passes:
-            partitioned = each(partitioned)
-            seen(each.name, partitioned)
-        return legal, partitioned
-
     if options.strategy == AUTO and options.memory_bytes is not None:
         decided = complete_within(
             complete,
             program,
-            lambda completed: lower(completed, _unseen)[1],
+            lambda completed: lower(completed, options, planner, store=store)[1],
             options.cluster,
             options.memory_bytes,
         )
@@ -313,7 +299,7 @@ def compile_program(
         decided = complete.decide(program)
     completed = decided.program
     seen(complete.name, completed)
-    program, partitioned = lower(completed, seen)
+    program, partitioned = lower(completed, options, planner, seen, store)
     recompute = Recompute(options.cluster, options.memory_bytes)
     fitted = recompute.decide(partitioned)
     partitioned = fitted.program
@@ -337,6 +323,46 @@ def with_fastest_mesh(program: Program, options: CompileOptions) -> CompileOptio
 
 def _unseen(name: str, program: Program) -> None:
     """Observes nothing: the program is one of several."""
+
+
+def lower(
+    completed: Program,
+    options: CompileOptions,
+    planner: ReshardPlanner,
+    seen: Observer = _unseen,
+    store: Callable[[Program], Program] | None = None,
+) -> tuple[Program, Program]:
+    """Returns a completed program legalized, and what a rank runs of it.
+
+    What is to be recomputed for lack of memory isn't decided yet.
+
+    Args:
+        completed: The program.
+        options: What the user decided.
+        planner: Knows reshards of earlier passes.
+        seen: Called after each pass.
+        store: See `compile_program`.
+    """
+    legalize = Legalize(options.cluster, planner)
+    coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
+    passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce, Prefetch())
+    legal = legalize(completed)
+    seen(legalize.name, legal)
+    legal = partitioned = legal if store is None else store(legal)
+    for each in passes:
+        partitioned = each(partitioned)
+        seen(each.name, partitioned)
+    return legal, partitioned
+
+
+def predicted(completed: Program, options: CompileOptions, planner: ReshardPlanner) -> Program:
+    """Returns what a rank would run of a completed program, to be priced.
+
+    Raises:
+        AutoparError: If it can't be made to fit into memory.
+    """
+    _, partitioned = lower(completed, options, planner)
+    return Recompute(options.cluster, options.memory_bytes)(partitioned)
 
 
 def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:
@@ -387,7 +413,7 @@ def write(
         write_weights=lambda file: write_weights(file, weights),
         variants=[(each.serial, each.deployment) for each in variants],
         completed=compiled.completed if _has_bodies(compiled.completed) else None,
-        options=Recorded(chosen.cluster, chosen.strategy).text(),
+        options=Recorded(chosen.cluster, chosen.strategy, chosen.memory_bytes).text(),
     )
 
 

@@ -25,15 +25,18 @@ class Recorded:
     Attributes:
         cluster: The hardware whose costs decided.
         strategy: Presets, as `CompileOptions` has them.
+        memory_bytes: What a device may hold at once; None for any number.
     """
 
     cluster: Cluster
     strategy: str | None
+    memory_bytes: int | None = None
 
     def text(self) -> str:
         """Returns the options as YAML."""
         lines = [
             f"strategy: {json.dumps(self.strategy)}",
+            f"memory_bytes: {json.dumps(self.memory_bytes)}",
             "cluster:",
         ]
         return "\n".join(lines) + "\n" + indent(cluster_text(self.cluster), "  ")
@@ -54,4 +57,4 @@ class Recorded:
             )
         content = yaml.safe_load(build.options)
         cluster = parse_cluster(content["cluster"], f"{build.path / OPTIONS}")
-        return cls(cluster, content["strategy"])
+        return cls(cluster, content["strategy"], content.get("memory_bytes"))

@@ -15,6 +15,7 @@ from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.serde import program_to_bytes
 from autopar.modules import CompiledModule
 from tests.cli import command
+from tests.walks import ROOT
 
 
 class Block(nn.Module):
@@ -168,3 +169,19 @@ def test_a_plan_that_can_not_be_written(tmp_path: Path) -> None:
     step = compiled(mesh="tp=2")
     with pytest.raises(InvalidInputError, match="can't write"):
         autopar.save_plan(step, tmp_path / "none" / "plan.yaml")
+
+
+@pytest.mark.slow
+def test_a_plan_goes_with_a_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed again follows from the plan and the limit."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from train_gpt import GPT, adamw, batch, criterion
+
+    def step(**options: Any) -> CompiledModule:
+        model = GPT()
+        known = {"mesh": "dp=2,tp=2", "memory": "9MiB", "optimizer": adamw(model)}
+        return autopar.compile(model, batch(0), loss=criterion, **known, **options)
+
+    first = step(strategy="auto")
+    autopar.save_plan(first, tmp_path / "plan.yaml")
+    assert programs(step(plan=tmp_path / "plan.yaml")) == programs(first)

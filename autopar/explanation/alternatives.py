@@ -18,7 +18,7 @@ from autopar.completion.splits import Key
 from autopar.explanation.price import Price, price
 from autopar.explanation.subject import Subject
 from autopar.explanation.why import choice_text
-from autopar.ir.errors import AnnotationError
+from autopar.ir.errors import AutoparError
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, Program, Value
@@ -130,7 +130,7 @@ def _axes(mesh: ProcessMesh) -> list[str]:
 
 
 def _present(subject: Subject) -> Price:
-    return price(subject.completed, subject.options.cluster, subject.planner)
+    return price(subject.completed, subject.options, subject.planner)
 
 
 def _priced(subject: Subject, text: str, values: Mapping[str, Value], op: Op | None) -> Alternative:
@@ -138,10 +138,9 @@ def _priced(subject: Subject, text: str, values: Mapping[str, Value], op: Op | N
     complete = Complete(options.cluster, options.strategy, subject.planner)
     program = as_annotated(subject.completed, values, op)
     try:
-        completed = complete(program)
-    except AnnotationError as error:
+        return Alternative(text, price(complete(program), options, subject.planner))
+    except AutoparError as error:
         return Alternative(text, None, problem=str(error))
-    return Alternative(text, price(completed, options.cluster, subject.planner))
 
 
 def as_annotated(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.cost import CommunicationModel, OpCost, evaluate
-from autopar.explanation.price import partition
 from autopar.explanation.subject import Subject
 from autopar.ir.errors import Loc
 from autopar.ir.program import Op
 from autopar.mapping.collectives import COMM
+from autopar.pipeline import predicted
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Expense:
 def expenses(subject: Subject) -> tuple[Expense, ...]:
     """Returns the collectives of a program's main function, by line, the most expensive first."""
     cluster, model = subject.options.cluster, subject.planner.model
-    ranks = partition(subject.serial, cluster, subject.planner)
+    ranks = predicted(subject.completed, subject.options, subject.planner)
     found = evaluate(ranks, cluster, model=model)
     groups: dict[tuple[object, ...], list[tuple[Op, OpCost]]] = {}
     for op, cost in zip(found.ops, found.costs, strict=True):

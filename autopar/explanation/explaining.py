@@ -129,7 +129,7 @@ def explain(
     if cluster is not None:
         subject = subject.on(Cluster.load(cluster) if isinstance(cluster, str) else cluster)
     if name is None:
-        total = price(subject.completed, subject.options.cluster, subject.planner)
+        total = price(subject.completed, subject.options, subject.planner)
         found = expenses(subject)
         return Overview(subject.serial.name, total, found, subject.options.cluster.name)
     return _explained(subject, subject.value(name), alternatives)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.completion import Legalize
-from autopar.cost import Cluster, ReshardPlanner, evaluate, memory_timeline
+from autopar.cost import ReshardPlanner, evaluate, memory_timeline
 from autopar.ir.program import Program
-from autopar.partition import Coalesce, Partition
+from autopar.pipeline import CompileOptions, predicted
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,19 @@ class Price:
     peak_bytes: int
 
 
-def price(serial: Program, cluster: Cluster, planner: ReshardPlanner) -> Price:
+def price(completed: Program, options: CompileOptions, planner: ReshardPlanner) -> Price:
     """Returns the price of a completed program.
 
     Args:
-        serial: The program; ops may still have bodies.
-        cluster: The hardware.
+        completed: The program; ops may still have bodies.
+        options: The cluster, and what a device may hold.
         planner: Of reshards on that cluster.
+
+    Raises:
+        AutoparError: If the program can't be made to fit into memory.
     """
-    ranks = partition(Legalize(cluster, planner)(serial), cluster, planner)
-    found = evaluate(ranks, cluster, model=planner.model)
+    ranks = predicted(completed, options, planner)
+    found = evaluate(ranks, options.cluster, model=planner.model)
     return Price(
         found.serialized_seconds,
         found.overlapped_seconds,
@@ -46,8 +48,3 @@ def price(serial: Program, cluster: Cluster, planner: ReshardPlanner) -> Price:
         found.communicated_bytes,
         memory_timeline(ranks).peak_bytes,
     )
-
-
-def partition(serial: Program, cluster: Cluster, planner: ReshardPlanner) -> Program:
-    """Returns what a rank runs of a completed, legalized program."""
-    return Coalesce(cluster)(Partition(cluster, planner)(serial))

@@ -12,7 +12,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.modules import CompiledModule
-from autopar.pipeline import Compiled
+from autopar.pipeline import Compiled, CompileOptions
 from autopar.recorded import Recorded
 
 Explainable = str | Path | Compiled | CompiledModule
@@ -26,12 +26,12 @@ class Subject:
     Attributes:
         serial: The completed program.
         completed: The same before ops were replaced by bodies.
-        options: The cluster, the presets.
+        options: The cluster, the presets, the memory.
     """
 
     serial: Program
     completed: Program
-    options: Recorded
+    options: CompileOptions
 
     @classmethod
     def of(cls, what: Explainable) -> Subject:
@@ -43,11 +43,14 @@ class Subject:
         if isinstance(what, CompiledModule):
             what = what.compiled
         if isinstance(what, Compiled):
-            chosen = what.options
-            options = Recorded(chosen.cluster, chosen.strategy)
-            return cls(what.serial, what.completed, options)
+            return cls(what.serial, what.completed, what.options)
         build = read_build(what)
-        return cls(build.serial, build.completed, Recorded.of(build))
+        known = Recorded.of(build)
+        assert build.serial.mesh is not None
+        options = CompileOptions(
+            build.serial.mesh, known.cluster, known.strategy, memory_bytes=known.memory_bytes
+        )
+        return cls(build.serial, build.completed, options)
 
     def on(self, cluster: Cluster) -> Subject:
         """Returns the same program on another cluster."""
