@@ -25,6 +25,7 @@ from autopar.completion.price import Price
 from autopar.completion.solve import Solution
 from autopar.completion.space import Form
 from autopar.completion.transfer import Transfers
+from autopar.ir.layout import Origin
 
 MAX_ROUNDS = 12
 """How often the model may learn of reshards; by then most plans are settled."""
@@ -166,6 +167,10 @@ class _Search:
 
 
 def _solution(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
+    for out, into in graph.aliases:
+        if graph.pins[out] is None:
+            detail = f"shares storage with %{graph.values[into].name}"
+            graph.origins[out] = Origin("preset", detail)
     chosen = frozenset(
         node.index
         for node in graph.nodes
