@@ -41,6 +41,7 @@ from torch.utils.flop_counter import (
 import autopar
 from autopar.cost import Cluster, memory_timeline
 from autopar.frontend.torch import Recipe, capture
+from autopar.frontend.torch.fake import fake_like, fake_model
 from autopar.runtime.emit import emit
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.specialize import specialize
@@ -125,12 +126,13 @@ def counted_flops(model: nn.Module, batch: dict[str, Tensor]) -> tuple[int, floa
 
 def tracked_bytes(case: Case) -> tuple[int, float]:
     """Returns the peak that torch's MemTracker finds on fake tensors, and its CPU seconds."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    with FakeTensorMode():
-        model, batch = case.model(), case.batch()
-        gc.collect()
+    fake = fake_model(case.model())
+    model = fake.module
+    batch = {name: fake_like(tensor, fake.mode) for name, tensor in case.batch().items()}
+    gc.collect()
+    with fake.mode:
         start = time.process_time()
         tracker = MemTracker()
         tracker.track_external(model, *batch.values())
