@@ -32,7 +32,7 @@ from autopar.partition.recompute.replay import NOTHING, Way, replay
 from autopar.partition.recompute.tape import Tape, tape_of
 
 BUDGETS = tuple(tenth / 10 for tenth in range(10, -1, -1))
-WARM, ROUNDS = 2, 15
+WARM = 1
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def predict(title: str, found: CompiledModule, cluster: Cluster) -> None:
     tape = tape_of(found.compiled.partitioned, cluster)
     begun = time.process_time()
     choice = Choice(tape)
-    smallest = choice.smallest()
+    smallest = choice.smallest
     most, step = choice.unconstrained.peak_bytes, sum(tape.seconds)
     print(f"\n{title}: {most / 2**20:.1f} MiB, {1e3 * step:.2f} ms predicted on {cluster.name}")
     for part in (*range(20, 3, -1), None):
@@ -122,7 +122,7 @@ def _shown(point: Point, choice: Choice, step: float) -> str:
     return f"peak {part:5.3f}  time +{100 * point.added_seconds / step:5.2f}%"
 
 
-def measured(found: CompiledModule, model: Model, cluster: Cluster) -> None:
+def measured(found: CompiledModule, model: Model, cluster: Cluster, rounds: int) -> None:
     """Prints the seconds of steps with each peer's plan, and with ours in as much memory."""
     tape = tape_of(found.compiled.partitioned, cluster)
     choice = Choice(tape)
@@ -136,7 +136,7 @@ def measured(found: CompiledModule, model: Model, cluster: Cluster) -> None:
         steps = {name: _trainer(found, tape, plan, cluster, stack) for name, plan in plans.items()}
         times: dict[str, list[float]] = {name: [] for name in plans}
         losses: dict[str, list[float]] = {name: [] for name in plans}
-        for number in range(WARM + ROUNDS):
+        for number in range(WARM + rounds):
             for name, step in steps.items():
                 begun = time.process_time()
                 losses[name].append(step(dict(model.batch)).item())
@@ -171,6 +171,7 @@ def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15, help="measured steps of each plan")
     parser.add_argument("--cluster", default="h100")
     arguments = parser.parse_args()
     cluster = Cluster.load(arguments.cluster)
@@ -183,7 +184,7 @@ def main() -> None:
     model = gpt2(8, 128, meta=False, n_layer=6, n_embd=256, n_head=8, vocab_size=1024)
     found = compiled(model, here)
     predict("A small GPT-2, batch 8 x 128", found, here)
-    measured(found, model, here)
+    measured(found, model, here, arguments.rounds)
 
 
 if __name__ == "__main__":

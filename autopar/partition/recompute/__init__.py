@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from autopar.cost import Cluster, memory_timeline
+from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
@@ -107,8 +107,9 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
         found = program.with_main(write_copies(tape, steps))
         peak = memory_timeline(found).peak_bytes
         if peak <= memory_bytes:
-            return Recomputed(found, point.added_seconds, peak)
-    least = choice.smallest().peak_bytes
+            before, after = (evaluate(p, cluster).serialized_seconds for p in (program, found))
+            return Recomputed(found, after - before, peak)
+    least = choice.smallest.peak_bytes
     raise InvalidInputError(
         f"a device would hold {human_bytes(least)} even if it computed again what it can,"
         f" {human_bytes(least - memory_bytes)} more than the limit of"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from autopar.partition.recompute.live import live_bytes
 from autopar.partition.recompute.plan import Planner
@@ -59,20 +60,26 @@ class Choice:
 
     def fitting(self, limit: int) -> Iterator[Point]:
         """Yields the plans that hold no more than a limit, the fastest first."""
-        most = self.unconstrained.peak_bytes
-        if most <= limit:
+        if self.unconstrained.peak_bytes <= limit:
             yield self.unconstrained
+        yield from (point for point in self._below(limit) if point.peak_bytes <= limit)
+        # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
+        if self.smallest.peak_bytes <= limit:
+            yield self.smallest
+
+    def _below(self, limit: int) -> Iterator[Point]:
+        """Yields the plans of the levels up to about a limit, from the highest one on."""
+        most = self.unconstrained.peak_bytes
         for level in range(min(LEVELS, int(limit * ABOVE) * LEVELS // most), 0, -1):
             plan = self._planner.plan(most * level // LEVELS)
             if plan is None:
                 return
             if plan.peak_bytes <= limit * DOUBT:
-                point = self._measured(plan.way)
-                if point.peak_bytes <= limit:
-                    yield point
+                yield self._measured(plan.way)
 
+    @cached_property
     def smallest(self) -> Point:
-        """Returns the plan of the lowest level for which there is one."""
+        """The plan of the lowest level for which there is one."""
         most = self.unconstrained.peak_bytes
         low, high = 0, LEVELS
         found = self.unconstrained
