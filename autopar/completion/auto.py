@@ -1,8 +1,12 @@
-"""Auto: the strategy that searches, and falls back to the best preset where that is faster."""
+"""Auto: the strategy that searches, and falls back to the best preset where that is faster.
+
+The bound that it reports is one of the search's model: every value is kept in one form and brought
+to one form per phase, and reshards that no plan used are estimated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autopar.completion.graph import Graph
@@ -57,12 +61,12 @@ def decide(
             solution, seconds = other, taken
             notes.append(f"this is preset {strategy}, which search did not beat")
         else:
-            notes.append(f"the best preset, {strategy}, takes {_milliseconds(taken)}")
+            notes.append(f"the best preset tried, {strategy}, takes {_milliseconds(taken)}")
     bound = min(found.bound_seconds, seconds)
     gap = 1 - bound / seconds if seconds else 0.0
     text = (
-        f"{_milliseconds(seconds)} predicted, one thing after another; no plan takes less than"
-        f" {_milliseconds(bound)} ({_percent(gap)})"
+        f"{_milliseconds(seconds)} predicted, one thing after another; bound of the search's"
+        f" model {_milliseconds(bound)} ({_percent(gap)})"
     )
     text = "; ".join((named(solution), text, *notes))
     return Decided(solution, (ReportEntry("search", "auto", text),))
@@ -73,7 +77,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _percent(gap: float) -> str:
-    return "proven best" if gap <= CLOSE else f"gap {gap:.2%}"
-
-
-__all__: Sequence[str] = ("Decided", "decide")
+    return "reached" if gap <= CLOSE else f"gap {gap:.2%}"
