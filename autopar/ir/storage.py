@@ -41,9 +41,12 @@ class Storage:
         self.roots: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
         self.producers: dict[str, int] = {}
         self.last: dict[str, int] = {}
-        self._sent: dict[str, frozenset[str]] = {}
+        self._sent: dict[str, tuple[int, frozenset[str]]] = {}
+        self._under_way: dict[str, list[tuple[int, int]]] = {}
         for at, op in enumerate(function.ops):
             self._add(at, op)
+        for name in tuple(self._sent):
+            self._await(name, len(function.ops))
         self.kept = frozenset().union(*(self.roots[name] for name in function.outputs))
 
     def inputs_of(self, name: str) -> frozenset[str]:
@@ -51,22 +54,36 @@ class Storage:
         return self.roots[name] & self.given
 
     def is_dead(self, name: str, at: int) -> bool:
-        """Returns whether after an op nobody reads the memory of a value, which is no input."""
+        """Returns whether after an op nobody reads the memory of a value, which is no input.
+
+        Nor does a collective that is under way while the op runs.
+        """
         roots = self.roots[name]
-        return roots.isdisjoint(self.given | self.kept) and all(self.last[r] <= at for r in roots)
+        if not roots.isdisjoint(self.given | self.kept) or any(self.last[r] > at for r in roots):
+            return False
+        return not any(
+            start < at < end for root in roots for start, end in self._under_way.get(root, ())
+        )
 
     def _add(self, at: int, op: Op) -> None:
         self.read.update(op.operands)
         for name in op.operands:
             # An input that a collective sends is read until somebody waits for that.
-            roots = self.roots[name] | self._sent.pop(name, frozenset())
+            roots = self.roots[name] | (self._await(name, at) & self.given)
             self.last.update((root, at) for root in roots)
-        for name, operands in self._sharing(op):
+        for name, operands in self._sharing(at, op):
             self.producers[name] = at
             found = frozenset().union(*(self.roots[each] for each in operands))
             self.roots[name] = found or frozenset((name,))
 
-    def _sharing(self, op: Op) -> list[tuple[str, tuple[str, ...]]]:
+    def _await(self, name: str, at: int) -> frozenset[str]:
+        """Returns the memory that was sent for a value until an op that waits for it."""
+        start, sent = self._sent.pop(name, (at, frozenset[str]()))
+        for root in sent:
+            self._under_way.setdefault(root, []).append((start, at))
+        return sent
+
+    def _sharing(self, at: int, op: Op) -> list[tuple[str, tuple[str, ...]]]:
         """Returns each result with the operands whose memory it may share."""
         if op.kind == "barrier":
             return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
@@ -81,7 +98,7 @@ class Storage:
         if op.kind.startswith("comm."):
             shares = not self.is_separate(op)
             if not shares:
-                self._sent[op.results[0]] = self.inputs_of(op.operands[0])
+                self._sent[op.results[0]] = at, self.roots[op.operands[0]]
         else:
             shares = op.kind in ("call", "repeat") or may_alias(op.kind)
         return [(result, op.operands if shares else ()) for result in op.results]

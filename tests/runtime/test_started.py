@@ -59,6 +59,34 @@ def test_a_sum_is_written_over_what_nobody_else_reads() -> None:
     assert [node.args[2] for node in started] == [True, False, True, False, False]
 
 
+SENT = """
+program executable
+
+func main {
+  input %x: f32[4]
+  %a: f32[4] = aten.neg.default(self=%x)
+  %v: f32[2, 2] = aten.view.default(self=%a, size=[2, 2])
+  %g: f32[8] = comm.all_gather(self=%a, dim=0, size=8, group="all")
+  %s: f32[2, 2] = comm.all_reduce(self=%v, monoid="sum", group="all")
+  %t: f32[2, 2] = aten.neg.default(self=%s)
+  %h: f32[8] = aten.neg.default(self=%g)
+  %b: f32[8] = aten.exp.default(self=%h)
+  %k: f32[16] = comm.all_gather(self=%b, dim=0, size=16, group="all")
+  %l: f32[16] = aten.neg.default(self=%k)
+  %r: f32[8] = comm.all_reduce(self=%b, monoid="sum", group="all")
+  %u: f32[8] = aten.neg.default(self=%r)
+  return %t, %h, %l, %u
+}
+"""
+
+
+def test_a_sum_is_not_written_over_what_another_collective_is_sending() -> None:
+    graph = emit(parse_program(SENT), {"all": GROUP}).graph
+    started = [node for node in graph.nodes if node.target is start_sum]
+    # %k has arrived when %b is summed; %g hasn't when a view of %a is.
+    assert [node.args[2] for node in started] == [False, True]
+
+
 def test_the_virtual_mesh_sees_each_sum_once() -> None:
     x = torch.randn(4)
     steps = step(module(), (x,), None)
