@@ -58,6 +58,9 @@ MESHES = {
     "ddp,tensor": (ProcessMesh([[0, 1], [2, 3]], ("a", "b")), "ddp:a,tensor:b"),
     "fsdp": (ProcessMesh((0, 1, 2, 3), ("a",)), "fsdp:a"),
 }
+GATHERED_AHEAD = {
+    "fsdp,tensor": (ProcessMesh([[0, 1], [2, 3]], ("a", "b")), "fsdp:a,tensor:b"),
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def compiled(
     model: str, mesh: str, memory: int | None = None, accumulate: int = 1
 ) -> CompiledModule:
     example = MODELS[model]()
-    processes, strategy = MESHES[mesh]
+    processes, strategy = {**MESHES, **GATHERED_AHEAD}[mesh]
     return autopar.compile(
         example.model,
         example.batch(0),
@@ -213,6 +216,20 @@ def test_running_statistics_are_renewed_once() -> None:
     kinds = [op.kind for op in copies(program)]
     assert "aten._native_batch_norm_legit.no_stats" in kinds
     assert "aten._native_batch_norm_legit_functional.default" not in kinds
+
+
+@pytest.mark.parametrize("mesh", ["fsdp,tensor", "ddp,tensor"])
+def test_every_value_is_made_once_and_priced_as_it_is_run(mesh: str) -> None:
+    found = choice("dropped", mesh)
+    program = compiled("dropped", mesh).compiled.partitioned
+    for plan in ("everything", "smallest"):
+        everything = Way(frozenset(at for at, op in enumerate(found.tape.again) if op is not None))
+        way = everything if plan == "everything" else found.smallest.way
+        steps = replay(found.tape, way, range(len(found.tape.ops)))
+        verify_structure(program.with_main(write_copies(found.tape, steps)))
+    limit = found.smallest.peak_bytes
+    fitted = recompute(program, CLUSTER, limit)
+    assert fitted.peak_bytes == memory_timeline(fitted.program).peak_bytes <= limit
 
 
 def test_the_report_says_what_is_computed_again() -> None:

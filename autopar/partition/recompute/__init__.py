@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from autopar.cost import Cluster, evaluate, memory_timeline
+from autopar.cost import Cluster, evaluate
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
@@ -100,15 +100,14 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
     """
     tape = tape_of(program, cluster)
     choice = Choice(tape)
-    for point in choice.fitting(memory_bytes):
+    point = choice.fastest(memory_bytes)
+    if point is not None:
         if not point.way.repeated:
             return Recomputed(program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
         found = program.with_main(write_copies(tape, steps))
-        peak = memory_timeline(found).peak_bytes
-        if peak <= memory_bytes:
-            before, after = (evaluate(p, cluster).serialized_seconds for p in (program, found))
-            return Recomputed(found, after - before, peak)
+        before, after = (evaluate(each, cluster).serialized_seconds for each in (program, found))
+        return Recomputed(found, after - before, point.peak_bytes)
     least = choice.smallest.peak_bytes
     raise InvalidInputError(
         f"a device would hold {human_bytes(least)} even if it computed again what it can,"

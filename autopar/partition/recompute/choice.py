@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.partition.recompute.live import live_bytes
+from autopar.cost import memory_timeline
+from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.plan import Planner
 from autopar.partition.recompute.replay import NOTHING, Way, replay
 from autopar.partition.recompute.tape import Tape
@@ -56,16 +57,12 @@ class Choice:
 
     def fastest(self, limit: int) -> Point | None:
         """Returns the fastest known plan that holds no more than a limit, None if none does."""
-        return next(self.fitting(limit), None)
-
-    def fitting(self, limit: int) -> Iterator[Point]:
-        """Yields the plans that hold no more than a limit, the fastest first."""
         if self.unconstrained.peak_bytes <= limit:
-            yield self.unconstrained
-        yield from (point for point in self._below(limit) if point.peak_bytes <= limit)
+            return self.unconstrained
+        found = (point for point in self._below(limit) if point.peak_bytes <= limit)
         # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
-        if self.smallest.peak_bytes <= limit:
-            yield self.smallest
+        smallest = self.smallest if self.smallest.peak_bytes <= limit else None
+        return next(found, smallest)
 
     def _below(self, limit: int) -> Iterator[Point]:
         """Yields the plans of the levels up to about a limit, from the highest one on."""
@@ -100,7 +97,8 @@ class Choice:
 
 
 def measure(tape: Tape, way: Way) -> Point:
-    """Returns what a plan costs."""
+    """Returns what a plan costs: seconds as the sum of the copies, bytes as the evaluator says."""
     steps = replay(tape, way, range(len(tape.ops)))
     seconds = sum(tape.seconds[step.op] for step in steps if step.copy >= 0)
-    return Point(way, seconds, max(live_bytes(tape, steps), default=0))
+    program = tape.program.with_main(write_copies(tape, steps))
+    return Point(way, seconds, memory_timeline(program).peak_bytes)

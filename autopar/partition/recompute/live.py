@@ -1,4 +1,4 @@
-"""The memory of a replay: what moves with the order of the steps, on top of what doesn't.
+"""The memory of a replay that moves with the order of the steps.
 
 Memory is there from the step that takes it to the last one that reads a value in it.
 """
@@ -13,23 +13,6 @@ from autopar.partition.recompute.tape import Tape
 
 Piece = tuple[int, int]
 """A piece of memory, and the number of the copy that takes it; -1 for the op itself."""
-
-
-def live_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
-    """Returns the bytes that are taken during each step of a whole replay."""
-    around = 0
-    found = moving_bytes(tape, steps)
-    # From the end: what surrounds a step that was put in is what lies before the next op.
-    ahead = _put_ahead(tape, steps)
-    around = tape.before[len(tape.ops)]
-    for place in range(len(steps) - 1, -1, -1):
-        step = steps[place]
-        if step.copy >= 0 or step.op in ahead:
-            found[place] += around + (tape.besides[step.op] if step.copy < 0 else 0)
-        else:
-            found[place] += tape.during[step.op]
-            around = tape.before[step.op]
-    return found
 
 
 def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
@@ -81,14 +64,3 @@ def _pieces(
             held = (other for held in step.reads for other in where.get(held, ()))
             found += [other for other in held if other[0] == piece][:1]
     return tuple(found)
-
-
-def _put_ahead(tape: Tape, steps: Sequence[Step]) -> set[int]:
-    """Returns the ops that are run earlier than they stand on the tape."""
-    found, furthest = set(), len(tape.ops)
-    for step in reversed(steps):
-        if step.copy < 0:
-            if step.op > furthest:
-                found.add(step.op)
-            furthest = min(furthest, step.op)
-    return found

@@ -69,13 +69,13 @@ class _Replay:
         self.tape = tape
         self.way = way
         self.steps: list[Step] = []
-        self.moved: set[int] = set()
+        self.done: set[int] = set()
         self.copies: dict[tuple[int, int], int] = {}
         self.passing: list[tuple[int, int]] = []
 
     def run(self, ops: Iterable[int]) -> list[Step]:
         for at in ops:
-            if at not in self.moved:
+            if at not in self.done:
                 self._add(at)
         return self.steps
 
@@ -91,6 +91,7 @@ class _Replay:
             held = self._held(reads, tape.batches[at])
         else:
             held = tuple((value, -1) for value in reads)
+        self.done.add(at)
         self.steps.append(Step(at, -1, held, self._made(at)))
 
     def _made(self, at: int) -> tuple[Held, ...]:
@@ -114,8 +115,9 @@ class _Replay:
         number = self.copies[at, batch] = len(self.steps)
         twin = self.tape.twins.get((at, batch))
         if twin is not None:
-            self.moved.add(twin)
-            self.steps.append(Step(twin, -1, reads, self._made(twin)))
+            if twin not in self.done:
+                self.done.add(twin)
+                self.steps.append(Step(twin, -1, reads, self._made(twin)))
             return
         makes = tuple((value, number) for value in self.tape.again_makes[at])
         self.steps.append(Step(at, number, reads, makes, batch))

@@ -21,7 +21,7 @@ class Tape:
     """The ops of `main`, by their position.
 
     Attributes:
-        function: The function.
+        program: The program.
         memory: The memory that it takes.
         seconds: Of each op.
         cheap: Whether each op computes no product and doesn't communicate.
@@ -38,7 +38,7 @@ class Tape:
         places: The pieces of memory in which each value lies.
     """
 
-    function: Function
+    program: Program
     memory: Lifetimes
     seconds: Sequence[float]
     cheap: Sequence[bool]
@@ -53,6 +53,11 @@ class Tape:
     names: Sequence[str]
     makers: Sequence[int]
     places: Sequence[tuple[int, ...]]
+
+    @property
+    def function(self) -> Function:
+        """The function."""
+        return self.program.main
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -101,9 +106,11 @@ class Tape:
         These are the forward ops' and those of backward ops that may move ahead.
         """
         moving = set(self.twins.values())
+        makers = {name: at for at, op in enumerate(self.ops) for name in op.results}
         found: list[list[int]] = [[] for _ in self.ops]
         for piece, buffer in enumerate(self.memory.buffers):
-            at = buffer.first
+            # What a started collective makes is taken by who waits for it, but moves with it.
+            at = min(buffer.first, makers.get(buffer.name, buffer.first))
             if at >= 0 and (self.early[at] or at in moving):
                 found[at].append(piece)
         return found
@@ -132,6 +139,17 @@ class Tape:
         return list(map(sum, zip(*both, strict=True)))
 
     @cached_property
+    def waits(self) -> Sequence[int]:
+        """Bytes that each op needs on top of what moves as it waits for collectives.
+
+        What it takes itself isn't there yet.
+        """
+        found = list(self.memory.awaited_bytes)
+        for piece in (piece for pieces in self.takes for piece in pieces):
+            found[self.memory.buffers[piece].first] -= self.nbytes[piece]
+        return found
+
+    @cached_property
     def before(self) -> Sequence[int]:
         """Bytes of pieces that don't move, just before each op."""
         change = [0] * (len(self.ops) + 2)
@@ -150,7 +168,8 @@ class Tape:
         for piece, buffer in enumerate(self.memory.buffers):
             if buffer.first >= 0 and piece not in moving:
                 found[buffer.first] += buffer.nbytes
-        return found
+        waiting = [b + w for b, w in zip(self.before, self.waits, strict=False)]
+        return list(map(max, found, waiting))
 
 
 def tape_of(program: Program, cluster: Cluster) -> Tape:
@@ -181,7 +200,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     ]
     again = [repeated(op) if first else None for op, first in zip(main.ops, early, strict=True)]
     return Tape(
-        function=main,
+        program=program,
         memory=memory,
         seconds=[cost.seconds for cost in costs],
         cheap=[not cost.flops and not cost.communication_seconds for cost in costs],
