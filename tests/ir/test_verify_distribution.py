@@ -53,7 +53,8 @@ def changed(old: str, new: str) -> tuple[str, ...]:
         (
             '~annotated("--shard x=[dp]")',
             "",
-            "%x: origin: expected one of annotated, preset, implied, chosen, default, fallback",
+            "%x: origin: expected one of annotated, inherited, preset, implied, chosen, default,"
+            " fallback",
         ),
         ("%x: f32[8@dp, 16] ~annotated", "%x: f32[8@dp, 16] ~guessed", "got guessed: --shard"),
         (
