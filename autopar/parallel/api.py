@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
-from autopar.completion.strategy import parse_strategy
+from autopar.completion.strategy import AUTO, PRESETS, SAME, parse_strategy
 from autopar.cost import Cluster
 from autopar.frontend.torch.batch import call_arguments
 from autopar.ir.errors import InvalidInputError
@@ -138,6 +138,11 @@ def _check_options(
 def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
     if not strategy or strategy == NO_PRESETS:
         return
+    if strategy == AUTO:
+        raise InvalidInputError(
+            f"strategy {AUTO!r} works with autopar.compile(), which knows the whole step; name"
+            f" presets here, as 'fsdp': {', '.join((*PRESETS, *SAME))}"
+        )
     for each in parse_strategy(strategy, mesh):
         if each.preset in ("zero1", "zero2"):
             raise InvalidInputError(
