@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
@@ -30,6 +30,7 @@ from autopar.frontend.torch.origin import (
     named_modules,
     spread_origins,
 )
+from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.simplify import simplify
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
@@ -75,9 +76,11 @@ class _Step(nn.Module):
         self.model = model
         self.compute = compute
         self.structure: Structure | None = None
+        self.seen = [plain_attributes(model)]
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = self.compute(self.model, tensors)
+        self.seen.append(plain_attributes(self.model))
         paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
         self.structure = structure_of(paths, spec, output_labels([path for path, _ in found]))
@@ -107,6 +110,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         module = joint.graph_module
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
+    refuse_changes(step.model, step.seen)
     simplify(module.graph)
     spread_origins(module.graph)
     assert step.structure is not None
@@ -169,6 +173,8 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
         elif node.op != "placeholder":
             continue
         elif _is(described, "TangentAOTInput"):
+            if _is(described.output, "InputMutationAOTOutput"):
+                raise InvalidInputError(_written(described.output.mutated_input.target))
             tangents[described.output.idx] = node
         elif _is(described, "PlainAOTInput"):
             batch[node] = described.idx
@@ -183,6 +189,11 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
             outputs.append(node)
         elif _is(described, "GradAOTOutput") and _is(described.grad_of, "ParamAOTInput"):
             name = owner[described.grad_of.target.removeprefix("model.")]
+            if node.meta["val"].is_sparse:
+                raise InvalidInputError(
+                    f"the gradient of {name!r} is sparse, and programs have dense tensors only;"
+                    " use sparse=False in its nn.Embedding"
+                )
             gradients[name] = (*gradients.get(name, ()), node)
         elif _is(described, "GradAOTOutput") and _is(described.grad_of, "PlainAOTInput"):
             batch_gradients[described.grad_of.idx] = node
@@ -199,6 +210,14 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
         gradients,
         batch_gradients,
         updates,
+    )
+
+
+def _written(target: str) -> str:
+    return (
+        f"forward writes to {target.removeprefix('model.')!r} what has a gradient, and a program"
+        " keeps none from step to step; write a detached tensor, and use nn.Embedding without"
+        " max_norm="
     )
 
 
@@ -224,6 +243,14 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
     return found
 
 
+_DEPENDENT = (
+    GuardOnDataDependentSymNode,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+"""What tracing raises where values of tensors decide which ops there are, or their shapes."""
+
+
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     """Turns what tracing raises into an error that names the user's line."""
@@ -233,7 +260,7 @@ def _explained() -> Iterator[None]:
         raise
     except AnnotationError as error:
         raise AnnotationError(f"{_user_line(error)}: {error}") from error
-    except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
+    except _DEPENDENT as error:
         raise InvalidInputError(
             f"{_user_line(error)}: what this line does depends on the values of a tensor, so it has"
             " no static program; use torch.where or masks instead of Python conditions, and keep"

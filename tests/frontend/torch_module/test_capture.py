@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -306,3 +307,71 @@ def test_a_loss_function_takes_inputs_and_target(example: object, message: str) 
     model = nn.Linear(4, 4)
     with pytest.raises(InvalidInputError, match=message):
         capture(model, example, Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1)))
+
+
+class Counting(nn.Module):
+    """Follows an attribute of its own."""
+
+    def __init__(self, change: Callable[[Counting, Tensor], None]) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.count = 0
+        self.begun = False
+        self.limit = float("nan")
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.change(self, x)
+        out: Tensor = self.first(x) * self.count
+        return out
+
+
+def count_calls(module: Counting, x: Tensor) -> None:
+    module.count += 1
+
+
+def begin(module: Counting, x: Tensor) -> None:
+    module.begun = True
+
+
+def note_length(module: Counting, x: Tensor) -> None:
+    module.count = x.shape[0]
+    module.train(False)
+
+
+@pytest.mark.parametrize(("change", "name"), [(count_calls, "'count'"), (begin, "'begun'")])
+def test_models_that_follow_their_own_attributes_are_refused(
+    change: Callable[[Counting, Tensor], None], name: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=rf"^0 \(Counting\) .*{name} in forward.*buffer"):
+        capture(nn.Sequential(Counting(change)), torch.ones(2, 4))
+
+
+def test_what_forward_only_notes_is_no_state() -> None:
+    found = capture(Counting(note_length), torch.ones(3, 4))
+    assert "aten.mul.Tensor" in {op.kind for op in found.program.main.ops}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"sparse": True}, "weight' is sparse.*sparse=False"), ({"max_norm": 1.0}, "max_norm=")],
+)
+def test_embeddings_without_a_static_program_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    model = nn.Embedding(9, 4, **options)
+    recipe = Recipe(loss=lambda out, target: out.sum(), optimizer=SGD(model.parameters()))
+    with pytest.raises(InvalidInputError, match=message):
+        capture(model, (torch.zeros(2, dtype=torch.long), torch.zeros(2)), recipe)
+
+
+def test_shapes_that_depend_on_values_are_refused() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = x[x > 0]
+            return out
+
+    with pytest.raises(
+        InvalidInputError, match=r"test_capture.py:\d+: what this line does depends"
+    ):
+        capture(Masked(), torch.ones(3))
