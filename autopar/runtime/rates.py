@@ -17,6 +17,9 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 _HOW = ("capturable", "differentiable", "foreach", "fused")
 """Options that say how an update is computed, not what it is."""
 
+SCHEDULED = ("initial_lr", "max_lr", "min_lr", "swa_lr")
+"""What schedulers of torch keep in a group besides its learning rate."""
+
 _RATE = re.compile(r"lr(\.\d+)?")
 
 
@@ -74,9 +77,12 @@ class LearningRates(torch.optim.Optimizer):
             rates = list(given)
         else:
             rates = [given] * count
-        if len(rates) != count:
-            raise InvalidInputError(f"lr={given}: the program has {count} learning rates")
-        return {port.label: float(rate) for port, rate in zip(self._ports, rates, strict=True)}
+        if isinstance(given, str) or len(rates) != count:
+            raise InvalidInputError(
+                f"lr={given!r}: the program has {count} learning rates; give one number for all, or"
+                " one for each"
+            )
+        return {port.label: _number(rate) for port, rate in zip(self._ports, rates, strict=True)}
 
     def groups(self) -> list[dict[str, Any]]:
         """Returns the groups, with the names of their parameters, and plain values only."""
@@ -101,7 +107,7 @@ class LearningRates(torch.optim.Optimizer):
                 f"{len(groups)} groups of parameters are given, the program has {len(self._ports)}"
             )
         for group, given in zip(self.param_groups, groups, strict=True):
-            group.update({name: given[name] for name in given if name in ("lr", "initial_lr")})
+            group.update({name: given[name] for name in ("lr", *SCHEDULED) if name in given})
             for name in _differing(group, given):
                 warnings.warn(
                     f"the state was made with {name}={given[name]!r}, the program was compiled with"
@@ -136,10 +142,18 @@ class LearningRates(torch.optim.Optimizer):
         del set_to_none
 
 
+def _number(rate: Any) -> float:
+    try:
+        return float(rate)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"lr={rate!r}: a learning rate is a number") from None
+
+
 def _differing(options: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """Returns the names of options that are given otherwise."""
-    known = {*options.keys() & given.keys()} - {"params", "param_names", "lr", "initial_lr", *_HOW}
-    return sorted(name for name in known if _as_tuple(options[name]) != _as_tuple(given[name]))
+    known = options.keys() & given.keys()
+    own = known - {"params", "param_names", "lr", *SCHEDULED, *_HOW}
+    return sorted(name for name in own if _as_tuple(options[name]) != _as_tuple(given[name]))
 
 
 def _as_tuple(value: Any) -> Any:

@@ -19,7 +19,7 @@ from autopar.ir.layout import Layout
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
-from autopar.runtime.rates import LearningRates
+from autopar.runtime.rates import SCHEDULED, LearningRates
 from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
 from autopar.runtime.weights import Entry, WeightFile, write_order, write_tensors
 
@@ -172,7 +172,8 @@ class TrainingState:
         }
         groups = [dict(group) for group in self.rates.groups()]
         values: dict[Key, Any] = {("trainer", name): None for name in PROGRESS}
-        values.update(self._group_values(groups))
+        wanted = [{**dict.fromkeys(SCHEDULED), **group} for group in groups]
+        values.update(self._group_values(wanted))
         present = {key: value for key, value in values.items() if flat_key(key) in entries}
         found = read_checkpoint(path, Content(pieces, present), self.ranks.has_processes)
         for key, value in found.items():

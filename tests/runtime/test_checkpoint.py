@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.optim import lr_scheduler
 
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime import checkpoint
@@ -47,6 +48,33 @@ def test_training_goes_on_on_another_mesh(tmp_path: Path, first: Layout, second:
     assert_same(after.state_dict(), one.model.state_dict())
     assert after.step(last).item() == pytest.approx(one.step(last), rel=1e-5)
     assert_same(after.state_dict(), one.model.state_dict())
+
+
+@pytest.mark.parametrize("through", ["checkpoint", "state dict"])
+def test_schedulers_go_on_where_they_were(tmp_path: Path, through: str) -> None:
+    done, last = batches(2)
+    before, after = (opened(tmp_path / "b", MIXED) for _ in range(2))
+    for make in (
+        lambda optimizer, at: lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=at),
+        lambda optimizer, at: lr_scheduler.OneCycleLR(
+            optimizer, 0.1, total_steps=9, cycle_momentum=False, last_epoch=at
+        ),
+    ):
+        scheduler = make(before.optimizer, -1)
+        before.steps = 0
+        before.step(done)
+        scheduler.step()
+        if through == "checkpoint":
+            before.save_checkpoint(tmp_path / "c")
+            after.load_checkpoint(tmp_path / "c")
+        else:
+            after.load_optimizer_state_dict(before.optimizer_state_dict())
+        other = make(after.optimizer, before.steps - 1)
+        assert other.get_last_lr() == scheduler.get_last_lr()
+        for each, trainer in ((scheduler, before), (other, after)):
+            trainer.step(last)
+            each.step()
+        assert other.get_last_lr() == pytest.approx(scheduler.get_last_lr(), rel=1e-12)
 
 
 def test_plain_pytorch_reads_it(tmp_path: Path) -> None:

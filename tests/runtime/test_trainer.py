@@ -153,6 +153,12 @@ def opened(folder: Path, layout: Layout, **options: object) -> Trainer:
     return trainer
 
 
+@pytest.mark.parametrize("rate", ["a", "0.1", ["a", 0.1], [0.1]])
+def test_rates_that_are_no_numbers_are_refused(tmp_path: Path, rate: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"^lr="):
+        opened(tmp_path, MIXED).step(batches(1)[0], lr=rate)
+
+
 def test_schedulers_set_the_learning_rate(tmp_path: Path) -> None:
     trainer, one = opened(tmp_path, MIXED), Reference.of_seed()
     schedulers = [
