@@ -120,6 +120,8 @@ def compile(
         AutoparError: If the model, an option or a pin can't be used as given, or a step can't be
             made to fit into memory.
     """
+    if isinstance(fetch, str):
+        raise InvalidInputError(f"fetch={fetch!r} is a text; give a list of names, [{fetch!r}]")
     recipe = Recipe(
         loss=loss,
         training_step=training_step,

@@ -39,7 +39,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
 from autopar.ir.program import STORED_ROLES, Program
 from autopar.ir.text import print_program
-from autopar.ir.units import parse_bytes
+from autopar.ir.units import parse_limit
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
@@ -109,17 +109,14 @@ class CompileOptions:
         Raises:
             AnnotationError, InvalidInputError: If an option can't be understood.
         """
-        pins = tuple(
-            Pin(pattern, tuple(mapping), f"shard[{pattern!r}]")
-            for pattern, mapping in (shard or {}).items()
-        )
+        pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in (shard or {}).items())
         options = cls(
             mesh=as_mesh(mesh),
             cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
             strategy=None if strategy == NO_PRESETS else strategy,
             pins=pins,
             placement=placement,
-            memory_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
+            memory_bytes=None if memory is None else parse_limit(memory),
         )
         return options if plan is None else options.with_file(Path(plan))
 
@@ -155,7 +152,7 @@ class CompileOptions:
             strategy=None if strategy == NO_PRESETS else strategy,
             pins=tuple(pins),
             placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
-            memory_bytes=None if memory is None else parse_bytes(memory),
+            memory_bytes=None if memory is None else parse_limit(memory),
             seconds_limit=time_limit,
             verify=verify,
         )

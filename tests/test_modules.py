@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import Replicate, Shard
 from torch.nn import functional as F
 
 import autopar
-from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.ir.errors import AnnotationError, AutoparError, InvalidInputError
 from autopar.modules import CompiledModule
 from autopar.report import render_summary, summarize
 from tests.captured import collectives
@@ -241,3 +243,57 @@ def test_the_summary_is_what_inspect_shows(tmp_path: Path) -> None:
     shown = step.summary()
     assert shown == render_summary(summarize(tmp_path / "build"))
     assert shown.startswith("Sequential: 2 ranks (dp=2)\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accumulate": 1.5}, r"^accumulate=1\.5; give a whole number"),
+        ({"scaler": True}, "^scaler=True; give a torch.amp.GradScaler"),
+        ({"autocast": "bf16"}, "^autocast='bf16'; give a dtype"),
+        ({"fetch": "grad_norm"}, r"is a text; give a list of names, \['grad_norm'\]"),
+        ({"memory": -5}, "^memory -5: "),
+        ({"memory": "0"}, "^memory '0': "),
+        ({"shard": {"0.weight": "tp"}}, r"^shard\['0.weight'\]: 'tp' is a text"),
+        ({"shard": {"0.weight": [Shard(0), Replicate()]}}, "not a placement per mesh axis"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options: dict[str, Any], message: str) -> None:
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters())
+    with pytest.raises(AutoparError, match=message):
+        autopar.compile(
+            model, batch(0, 4), mesh="dp=2,tp=2", loss=F.mse_loss, optimizer=sgd, **options
+        )
+
+
+def test_a_class_is_no_model() -> None:
+    with pytest.raises(InvalidInputError, match=r"^Linear is no torch\.nn\.Module object"):
+        autopar.compile(nn.Linear, batch(0, 4)[0], mesh="2")  # type: ignore[arg-type]
+
+
+def test_a_third_entry_of_a_batch_is_a_target_only_if_the_loss_needs_it() -> None:
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters())
+    triple = (*batch(0, 4), torch.ones(()))
+    with pytest.raises(InvalidInputError, match="has 3 entries"):
+        autopar.compile(model, triple, mesh="2", loss=F.mse_loss, optimizer=sgd)
+    weighted = lambda out, target, weight: F.mse_loss(out, target) * weight  # noqa: E731
+    autopar.compile(model, triple, mesh="2", loss=weighted, optimizer=sgd)
+
+
+def test_complex_parameters_have_no_optimizer_state() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.factor * x).real
+
+    model = Scale()
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(InvalidInputError, match="'factor' is complex"):
+        autopar.compile(
+            model, (torch.ones(3), torch.ones(3)), mesh="1", loss=F.mse_loss, optimizer=adam
+        )

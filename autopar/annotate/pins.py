@@ -42,6 +42,21 @@ class Pin:
     partial: tuple[tuple[str, str], ...] = ()
     exact: bool = False
 
+    @classmethod
+    def of(cls, pattern: str, mapping: Sequence[Entry]) -> Pin:
+        """Returns the pin that an entry of `shard=` describes.
+
+        Raises:
+            AnnotationError: If its mapping is a text, which would be an entry per letter.
+        """
+        place = f"shard[{pattern!r}]"
+        if isinstance(mapping, str):
+            raise AnnotationError(
+                f"{place}: {mapping!r} is a text; give a list with an entry per dimension, as"
+                f" [{mapping!r}, None]"
+            )
+        return cls(pattern, tuple(mapping), place)
+
 
 def parse_pin(text: str, place: str = "") -> Pin:
     """Returns the pin that an option `PATTERN=[entry,...]` describes.

@@ -410,9 +410,14 @@ def _is_dim(entry: ExactMapping) -> TypeGuard[DimLayout]:
 def _entry_axes(entry: ExactMapping, mesh: ProcessMesh) -> tuple[str, ...]:
     if entry is None or entry == -1 or entry == ():
         return ()
-    items: Iterable[Any] = (entry,) if isinstance(entry, (int, str)) else entry
+    items: Iterable[Any] = entry if isinstance(entry, (tuple, list)) else (entry,)
     names = []
     for item in items:
+        if not isinstance(item, (int, str)):
+            raise AnnotationError(
+                f"dims_mapping entry {item}: give per dimension of the tensor None, or a mesh axis"
+                " by name or number, or several; not a placement per mesh axis, as DTensors have"
+            )
         if isinstance(item, int) and item < -1:
             raise AnnotationError(f"dims_mapping entry {item}: use -1 for 'not split', or an axis")
         names.append(mesh.dim_names[mesh.axis_index(item)])

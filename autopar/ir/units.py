@@ -32,6 +32,18 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * unit)
 
 
+def parse_limit(memory: str | int) -> int:
+    """Returns the bytes that a device may hold at once, given as such or as text.
+
+    Raises:
+        InvalidInputError: If it can't be understood, or is nothing.
+    """
+    found = parse_bytes(memory) if isinstance(memory, str) else memory
+    if found <= 0:
+        raise InvalidInputError(f"memory {memory!r}: a device holds more than nothing; give bytes")
+    return found
+
+
 def human_bytes(count: int) -> str:
     """Returns a size with a binary unit: `512 B`, `1.5 KiB`, `64.0 MiB`."""
     size = float(count)

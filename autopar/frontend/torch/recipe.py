@@ -69,16 +69,24 @@ class Recipe:
         Raises:
             InvalidInputError: If so.
         """
+        if not isinstance(model, nn.Module):
+            name = model.__name__ if isinstance(model, type) else type(model).__name__
+            raise InvalidInputError(f"{name} is no torch.nn.Module object; give a made model")
         if self.loss is not None and self.training_step is not None:
             raise InvalidInputError("both loss= and training_step= are given; give one")
         if not self.trains:
             for name in ("loss", "training_step", "clip_grad_norm", "master_dtype", "scaler"):
                 if getattr(self, name) is not None:
                     raise InvalidInputError(f"{name}= is given without optimizer=; give both")
-        if self.accumulate < 1:
-            raise InvalidInputError(f"accumulate={self.accumulate}; give at least 1")
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise InvalidInputError(f"accumulate={self.accumulate}; give a whole number from 1 on")
+        if not isinstance(self.scaler, (torch.amp.GradScaler, type(None))):
+            raise InvalidInputError(f"scaler={self.scaler!r}; give a torch.amp.GradScaler")
+        if not isinstance(self.autocast, (torch.dtype, type(None))):
+            raise InvalidInputError(f"autocast={self.autocast!r}; give a dtype, as torch.bfloat16")
         if self.loss is not None:
             _check_pair(batch)
+            _check_targets(self.loss, len(batch) - 1)
         elif self.training_step is None:
             _check_call(model, batch)
 
@@ -131,6 +139,25 @@ def _check_pair(batch: Any) -> None:
         raise InvalidInputError(
             f"with loss= the example is a pair (inputs, target), this one is a"
             f" {type(batch).__name__}, {found}; for batches of another form give training_step="
+        )
+
+
+def _check_targets(loss: Callable[..., Tensor], count: int) -> None:
+    """Refuses targets beyond the first that the loss would take for options, as weights."""
+    target = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        known = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # it is written in C
+        return
+    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in known):
+        return
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [each for each in known if each.kind in positional and each.default is each.empty]
+    if count > max(1, len(taken) - 1):
+        raise InvalidInputError(
+            f"with loss= the example is a pair (inputs, target), this one has {count + 1} entries,"
+            f" and the loss needs {len(taken)} arguments; several inputs go into a tuple or dict,"
+            " and for batches of another form there is training_step="
         )
 
 

@@ -108,6 +108,11 @@ def _fresh(
     with mode:
         shapes = _made(optimizer, group, nn.Parameter(fake))
     for key, tensor in values.items():
+        if tensor.is_complex():
+            raise InvalidInputError(
+                f"{name!r} is complex, and optimizers of programs have real state only; keep its"
+                " real and imaginary parts as a parameter (torch.view_as_complex makes one of them)"
+            )
         fill = tensor.flatten()[0].item()
         yield StateTensor(key, name, shapes[key], float(fill))
 
@@ -120,7 +125,7 @@ def _made(
     if make is None:
         raise InvalidInputError(
             f"{type(optimizer).__name__} can't be compiled: it has no _init_group that makes its"
-            " state, as the optimizers of torch.optim do; use one of those"
+            " state, as most optimizers of torch.optim do; use one of those, as AdamW"
         )
     parameter.grad = torch.zeros_like(parameter)
     alone = dict(group, params=[parameter])
