@@ -2,19 +2,22 @@
 
 The fastest plan may keep so much that computing it again costs more than a plan that keeps less. So
 several plans are made, each with another price of the bytes that a rank keeps; recomputation makes
-each fit; and the fastest of the outcomes is taken.
+each fit; and the fastest of the outcomes is taken. Where none fits, presets are tried: some keep
+less than any plan that is made for speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
+from autopar.completion.incumbents import strategies
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.units import human_bytes
@@ -22,6 +25,9 @@ from autopar.partition.recompute import recompute
 
 PRICES = (0, 1, 8, 64)
 """Prices of as many bytes as there may be, in serialized seconds of the plan without a price."""
+
+MOST_PRESETS = 16
+"""Combinations of presets, the usual ones first, that are tried where no searched plan fits."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,11 @@ class _Outcome:
     completed: Completed
     seconds: float
     added_seconds: float
+
+    @property
+    def whole_seconds(self) -> float:
+        """Serialized seconds of what is run."""
+        return self.seconds + self.added_seconds
 
 
 def complete_within(
@@ -67,16 +78,39 @@ def complete_within(
         except InvalidInputError as error:
             problem = error
             continue
-        if best is None or seconds + added < best.seconds + best.added_seconds:
+        if best is None or seconds + added < best.whole_seconds:
             best = _Outcome(completed, seconds, added)
         if not added:
             # Dearer bytes only lead to slower plans.
             break
     if best is None:
+        fitting = list(_presets(complete, program, lower, cluster, memory_bytes))
+        best = min(fitting, key=lambda each: each.whole_seconds, default=None)
+        tried += len(fitting)
+    if best is None:
         assert problem is not None
         raise problem
     remark = _remark(best, tried, memory_bytes)
     return replace(best.completed, remarks=(*best.completed.remarks, remark))
+
+
+def _presets(
+    complete: Complete,
+    program: Program,
+    lower: Callable[[Program], Program],
+    cluster: Cluster,
+    memory_bytes: int,
+) -> Iterator[_Outcome]:
+    """Yields the outcomes of presets that fit; arguments as `complete_within`."""
+    assert program.mesh is not None
+    for strategy in islice(strategies(program.mesh), MOST_PRESETS):
+        try:
+            completed = replace(complete, strategy=strategy).decide(program)
+            lowered = lower(completed.program)
+            added = recompute(lowered, cluster, memory_bytes).added_seconds
+        except (AnnotationError, InvalidInputError):
+            continue
+        yield _Outcome(completed, evaluate(lowered, cluster).serialized_seconds, added)
 
 
 def _remark(best: _Outcome, tried: int, memory_bytes: int) -> ReportEntry:
