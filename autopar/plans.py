@@ -50,6 +50,8 @@ def plan_of(what: Explainable) -> str:
     main = completed.main
     count = f"{len(main.ops)} ops, of which {len(ops)} are pinned; the others follow"
     title = f"Plan of {completed.name or 'a program'}: {count}."
+    if (limit := subject.options.memory_bytes) is not None:
+        title += f" Compile it with --memory {limit}B: what is computed again isn't part of it."
     return plan_text(
         subject.mesh,
         title,
