@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autopar import annotate, runtime
     from autopar.calibration import calibrate
-    from autopar.comparison import diff
     from autopar.cost import Cluster
     from autopar.explanation import explain
     from autopar.ir.errors import AutoparError
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from autopar.modules import CompiledModule, compile
     from autopar.parallel import ParallelModule, parallelize
     from autopar.pipeline import Compiled, compile_onnx
-    from autopar.plans import plan_of, save_plan
+    from autopar.planning.plans import plan_of, save_plan
     from autopar.profiling import Profile, profile
+    from autopar.reports.comparison import diff
     from autopar.runtime import load
 
 __version__ = "0.1.0"
@@ -42,12 +42,12 @@ _HOMES = {
     "calibrate": "autopar.calibration",
     "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
-    "diff": "autopar.comparison",
+    "diff": "autopar.reports.comparison",
     "explain": "autopar.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
-    "plan_of": "autopar.plans",
-    "save_plan": "autopar.plans",
+    "plan_of": "autopar.planning.plans",
+    "save_plan": "autopar.planning.plans",
 }
 
 __all__ = [

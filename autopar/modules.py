@@ -22,7 +22,7 @@ from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
 from autopar.mapping import Placement
 from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit, write
-from autopar.report import render_summary, summarize_programs
+from autopar.reports.summary import render_summary, summarize_programs
 
 
 @dataclass(frozen=True)

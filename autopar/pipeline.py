@@ -29,7 +29,7 @@ from autopar.annotate import (
 )
 from autopar.annotate.mapping_text import Entry
 from autopar.completion import Complete, Legalize, explain
-from autopar.completion.strategy import AUTO, parse_strategy
+from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
@@ -43,10 +43,10 @@ from autopar.ir.units import parse_limit
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Placement, deploy, parse_placement
 from autopar.mapping.placement import given
-from autopar.mesh_shape import fastest_shapes
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
-from autopar.recorded import Recorded
-from autopar.within_memory import complete_within
+from autopar.planning.mesh_shape import fastest_shapes
+from autopar.planning.recorded import Recorded
+from autopar.planning.within_memory import complete_within
 
 if TYPE_CHECKING:
     import torch

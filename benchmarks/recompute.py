@@ -149,7 +149,7 @@ def measured(found: CompiledModule, model: Model, cluster: Cluster, rounds: int)
         same = "" if losses[name] == losses["nothing again"] else "  LOSSES DIFFER"
         print(
             f"  {name:28} {_shown(point, choice, sum(tape.seconds))}"
-            f"   measured {1e3 * median:7.1f} (+{100 * (median / base - 1):5.2f}%){same}"
+            f"   measured {1e3 * median:7.1f} ({100 * (median / base - 1):+6.2f}%){same}"
         )
 
 

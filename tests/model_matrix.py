@@ -16,10 +16,10 @@ from torch import Tensor
 
 from autopar import pipeline
 from autopar.annotate import Pin
+from autopar.cli.oracle import OnnxRuntime
 from autopar.cost import Cluster
 from autopar.frontend.onnx import ImportedModel, import_onnx
 from autopar.ir.mesh import ProcessMesh
-from autopar.oracle import OnnxRuntime
 from autopar.runtime.serial import run_serial
 from autopar.runtime.verification import (
     FORCED_TOLERANCE,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import autopar
 from autopar.ir.errors import AnnotationError, AutoparError, InvalidInputError
 from autopar.modules import CompiledModule
-from autopar.report import render_summary, summarize
+from autopar.reports.summary import render_summary, summarize
 from tests.captured import collectives
 
 

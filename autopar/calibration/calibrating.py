@@ -21,7 +21,7 @@ from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster import CollectiveCost
 from autopar.cost.cluster_file import cluster_text
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
-from autopar.report import human_seconds
+from autopar.ir.units import human_seconds
 from autopar.runtime.distributed import choose_device
 from autopar.runtime.groups import Group
 from autopar.runtime.processes import Processes

@@ -13,6 +13,6 @@ from __future__ import annotations
 from autopar.completion.complete import Complete
 from autopar.completion.explain import explain
 from autopar.completion.legalize import Legalize
-from autopar.completion.presets import apply_strategy
+from autopar.completion.presets.named import apply_strategy
 
 __all__ = ["Complete", "Legalize", "apply_strategy", "explain"]

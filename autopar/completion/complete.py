@@ -8,21 +8,21 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from autopar.completion.apart import splits_parts, ways_apart
-from autopar.completion.auto import Decided, decide
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
-from autopar.completion.place import place_pins
-from autopar.completion.presets import Unfit, pin_strategy
+from autopar.completion.presets.named import Unfit, pin_strategy
+from autopar.completion.presets.place import place_pins
+from autopar.completion.presets.strategy import AUTO
+from autopar.completion.presets.zero import keep_states
 from autopar.completion.refine import GAIN
+from autopar.completion.search.auto import Decided, decide
 from autopar.completion.share import share_moves
 from autopar.completion.slices import complete_slices
 from autopar.completion.solve import Solution, solve
 from autopar.completion.space import Space
-from autopar.completion.strategy import AUTO
 from autopar.completion.where import find_places
 from autopar.completion.write import write_replicated, write_solution
-from autopar.completion.zero import keep_states
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry

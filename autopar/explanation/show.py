@@ -15,8 +15,7 @@ from autopar.ir.errors import Loc
 from autopar.ir.expr import evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.program import Value
-from autopar.ir.units import human_bytes
-from autopar.report import human_seconds
+from autopar.ir.units import human_bytes, human_seconds
 
 SHOWN = 10
 """How many collectives are listed."""

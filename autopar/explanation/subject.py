@@ -13,7 +13,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.modules import CompiledModule
 from autopar.pipeline import Compiled, CompileOptions
-from autopar.recorded import Recorded
+from autopar.planning.recorded import Recorded
 
 Explainable = str | Path | Compiled | CompiledModule
 """What can be explained: a build folder, or what a compilation returned."""

@@ -1,4 +1,4 @@
-"""Bytes and numbers of things as people write them: 24GiB, 80GB, 512 MiB; 1 rank, 8 ranks."""
+"""Figures as people write them: 24GiB, 80GB, 512 MiB; 45 ms; 3.2 GFLOP; 1 rank, 8 ranks."""
 
 from __future__ import annotations
 
@@ -52,6 +52,25 @@ def human_bytes(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def human_flops(count: float) -> str:
+    """Returns a number of operations with a decimal unit: `3.2 GFLOP`."""
+    for unit in ("", "K", "M", "G", "T"):
+        if count < 1000:
+            return f"{count:.3g} {unit}FLOP"
+        count /= 1000
+    return f"{count:.3g} PFLOP"
+
+
+def human_seconds(seconds: float, digits: int = 3) -> str:
+    """Returns a time with a decimal unit: `3.2 us`, `45 ms`, `1.5 s`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= 1000 * size:
+            return f"{seconds:.0f} s"
+        if seconds >= size:
+            return f"{seconds / size:.{digits}g} {unit}"
+    return f"{seconds / 1e-9:.{digits}g} ns" if seconds else "0 s"
 
 
 def counted(count: int, noun: str) -> str:

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
-from autopar.completion.strategy import AUTO, PRESETS, SAME, parse_strategy
+from autopar.completion.presets.strategy import AUTO, PRESETS, SAME, parse_strategy
 from autopar.cost import Cluster
 from autopar.frontend.torch.batch import call_arguments
 from autopar.ir.errors import InvalidInputError

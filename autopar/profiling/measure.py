@@ -23,9 +23,9 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
+from autopar.planning.recorded import Recorded
 from autopar.profiling.layers import layer_of
 from autopar.profiling.profile import Node, Profile
-from autopar.recorded import Recorded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

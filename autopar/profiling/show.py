@@ -7,9 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from autopar.ir.errors import Loc
-from autopar.ir.units import human_bytes
+from autopar.ir.units import human_bytes, human_flops, human_seconds
 from autopar.profiling.profile import Layer, Node, Profile
-from autopar.report import human_flops, human_seconds
 
 TOP = 10
 """How many layers and ops are listed."""

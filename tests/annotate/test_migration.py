@@ -9,7 +9,7 @@ import pytest
 
 from autopar import annotate
 from autopar.annotate import ProcessMesh, paddle
-from autopar.completion.strategy import parse_strategy
+from autopar.completion.presets.strategy import parse_strategy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])

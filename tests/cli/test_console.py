@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from autopar.cli import main
-from autopar.console import DEFECT, Commands, status
+from autopar.cli.console import DEFECT, Commands, status
 from autopar.ir.errors import InvalidInputError
-from autopar.report import human_bytes
+from autopar.reports.summary import human_bytes
 from tests.cli.command import autopar, command, refusal
 
 

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from autopar.cli import main
-from autopar.inspection import resolve, show_program
 from autopar.ir.build import read_build
 from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.text import parse_program
-from autopar.report import Summary, human_bytes, human_flops, render_summary, summarize
+from autopar.reports.inspection import resolve, show_program
+from autopar.reports.summary import Summary, human_bytes, human_flops, render_summary, summarize
 from tests.cli.command import autopar
 
 SUMMARY = """\

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from autopar.cli.oracle import OnnxRuntime
 from autopar.ir.build import read_build
-from autopar.oracle import OnnxRuntime
 from tests.cli.command import INPUT, autopar
 
 

@@ -8,9 +8,9 @@ from itertools import product
 
 from autopar.annotate import parse_mesh
 from autopar.completion.call import CallTable, Choice
-from autopar.completion.candidates import CandidateTable
 from autopar.completion.graph import Graph
 from autopar.completion.price import Price
+from autopar.completion.search.candidates import CandidateTable
 from autopar.completion.space import Form, Space
 from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh

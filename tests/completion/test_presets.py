@@ -13,7 +13,7 @@ from torch import nn
 
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh, parse_pin
 from autopar.completion import Complete, apply_strategy
-from autopar.completion.strategy import AxisPreset, parse_strategy
+from autopar.completion.presets.strategy import AxisPreset, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.frontend.torch import capture_differentiable
 from autopar.frontend.torch.batch import flatten, input_label

@@ -9,17 +9,17 @@ import pytest
 from autopar.annotate import parse_mesh
 from autopar.completion import Complete
 from autopar.completion.call import CallTable
-from autopar.completion.candidates import CandidateTable
 from autopar.completion.graph import Graph
-from autopar.completion.search import search
+from autopar.completion.search.candidates import CandidateTable
+from autopar.completion.search.fastest import search
 from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
 from autopar.cost.memory import memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout, Origin, dim_axes
-from autopar.mesh_shape import fastest_shapes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.planning.mesh_shape import fastest_shapes
 from tests.captured import check
 from tests.completion.enumerated import drawn, least_seconds
 from tests.completion.networks import Network

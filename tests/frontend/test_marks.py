@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from autopar.annotate import ProcessMesh, offload, pipeline_stage, shard, shard_mask, shard_op
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
-from autopar.inspection import show_program
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh as Mesh
@@ -22,6 +21,7 @@ from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program
 from autopar.pipeline import CompileOptions, compile_program
+from autopar.reports.inspection import show_program
 from tests import captured
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])

@@ -10,7 +10,7 @@ import torch
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
 from autopar.completion.call import CallTable
-from autopar.completion.incumbents import strategies
+from autopar.completion.search.incumbents import strategies
 from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture

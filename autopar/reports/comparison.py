@@ -10,9 +10,8 @@ from autopar.cost.summary import CollectiveCount, summarize_rank
 from autopar.explanation import Price, Subject
 from autopar.explanation.price import price
 from autopar.explanation.subject import Explainable
-from autopar.ir.units import human_bytes
+from autopar.ir.units import human_bytes, human_seconds
 from autopar.pipeline import predicted
-from autopar.report import human_seconds
 
 SHOWN = 20
 """How many layouts that differ are listed."""

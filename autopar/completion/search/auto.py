@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autopar.completion.graph import Graph
-from autopar.completion.incumbents import best_preset
-from autopar.completion.naming import named
-from autopar.completion.search import CLOSE, search
+from autopar.completion.search.fastest import CLOSE, search
+from autopar.completion.search.incumbents import best_preset
+from autopar.completion.search.naming import named
 from autopar.completion.solve import Solution
 from autopar.ir.manifest import ReportEntry
+from autopar.ir.units import human_seconds
 
 PROVEN = 0.005
 """Up to this gap a large program isn't completed by presets, which could gain no more."""
@@ -61,20 +62,16 @@ def decide(
             solution, seconds = other, taken
             notes.append(f"this is preset {strategy}, which search did not beat")
         else:
-            notes.append(f"the best preset tried, {strategy}, takes {_milliseconds(taken)}")
+            notes.append(f"the best preset tried, {strategy}, takes {human_seconds(taken, 4)}")
     bound = min(found.bound_seconds, seconds)
     gap = 1 - bound / seconds if seconds else 0.0
     text = (
-        f"{_milliseconds(seconds)} predicted, one thing after another; bound of the search's"
-        f" model {_milliseconds(bound)} ({_percent(gap)})"
+        f"{human_seconds(seconds, 4)} predicted, one thing after another; bound of the search's"
+        f" model {human_seconds(bound, 4)} ({_gap(gap)})"
     )
     text = "; ".join((named(solution), text, *notes))
     return Decided(solution, (ReportEntry("search", "auto", text),))
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms"
-
-
-def _percent(gap: float) -> str:
+def _gap(gap: float) -> str:
     return "reached" if gap <= CLOSE else f"gap {gap:.2%}"

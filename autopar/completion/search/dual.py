@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.completion.network import Array, Network
+from autopar.completion.search.network import Array, Network
 
 Indexes = NDArray[np.intp]
 

@@ -14,12 +14,12 @@ from functools import partial
 import numpy as np
 
 from autopar.completion.call import Choice
-from autopar.completion.candidates import Candidates
 from autopar.completion.graph import Graph
-from autopar.completion.held import Held
-from autopar.completion.network import Array, Network
+from autopar.completion.search.candidates import Candidates
+from autopar.completion.search.held import Held
+from autopar.completion.search.network import Array, Network
+from autopar.completion.search.transfer import Ends, Transfers
 from autopar.completion.space import Form
-from autopar.completion.transfer import Ends, Transfers
 
 Lifetime = tuple[str, int]
 

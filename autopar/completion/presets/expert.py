@@ -9,9 +9,9 @@ weight has such a dimension.
 from __future__ import annotations
 
 from autopar.completion.graph import Graph, Node
-from autopar.completion.pinning import extend
+from autopar.completion.presets.pinning import extend
+from autopar.completion.presets.strategy import AxisPreset
 from autopar.completion.space import Form
-from autopar.completion.strategy import AxisPreset
 from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import SubDim
 

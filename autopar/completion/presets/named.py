@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autopar.completion.batch import batch_inputs
 from autopar.completion.call import CallTable
-from autopar.completion.expert import expert
 from autopar.completion.graph import Graph
-from autopar.completion.pinning import extend, pin, split_batch
-from autopar.completion.sequence import context, sequence
-from autopar.completion.settle import settle_batch
+from autopar.completion.presets.batch import batch_inputs
+from autopar.completion.presets.expert import expert
+from autopar.completion.presets.pinning import extend, pin, split_batch
+from autopar.completion.presets.sequence import context, sequence
+from autopar.completion.presets.settle import settle_batch
+from autopar.completion.presets.strategy import AxisPreset, parse_strategy
+from autopar.completion.presets.tensor import split_weights
+from autopar.completion.presets.zero import fsdp, zero1, zero2
 from autopar.completion.space import Space
-from autopar.completion.strategy import AxisPreset, parse_strategy
-from autopar.completion.tensor import split_weights
-from autopar.completion.zero import fsdp, zero1, zero2
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program

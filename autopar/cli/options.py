@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-PROFILES = sorted(file.stem for file in (Path(__file__).parent / "cost/profiles").glob("*.yaml"))
+_PROFILES = Path(__file__).parents[1] / "cost/profiles"
+PROFILES = sorted(file.stem for file in _PROFILES.glob("*.yaml"))
 PATH = click.Path(path_type=Path)
 
 DIMS = click.option(

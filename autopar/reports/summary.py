@@ -20,7 +20,7 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import DTYPE_BYTES, Port, Program
-from autopar.ir.units import counted, human_bytes
+from autopar.ir.units import counted, human_bytes, human_flops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -228,23 +228,6 @@ def _render_entry(entry: ReportEntry) -> str:
     size = f" ({human_bytes(entry.bytes)})" if entry.bytes else ""
     place = f" [{entry.loc}]" if str(entry.loc) != "?" else ""
     return f"{entry.subject}: {entry.detail}{size}{place}"
-
-
-def human_flops(count: float) -> str:
-    """Returns a number of operations with a decimal unit: `3.2 GFLOP`."""
-    for unit in ("", "K", "M", "G", "T"):
-        if count < 1000:
-            return f"{count:.3g} {unit}FLOP"
-        count /= 1000
-    return f"{count:.3g} PFLOP"
-
-
-def human_seconds(seconds: float) -> str:
-    """Returns a time with a decimal unit: `3.2 us`, `45 ms`, `1.5 s`."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 1000 * size else f"{seconds:.0f} s"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
 
 
 def _percent(part: float, total: float) -> str:

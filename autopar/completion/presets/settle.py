@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.batch import batch_inputs
 from autopar.completion.graph import Graph
+from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
 

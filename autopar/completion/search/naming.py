@@ -7,8 +7,8 @@ says which stage of ZeRO it is.
 
 from __future__ import annotations
 
-from autopar.completion.batch import batch_inputs
 from autopar.completion.graph import Node
+from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.solve import Solution
 from autopar.completion.space import bytes_of
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.completion.network import IMPOSSIBLE, Array
+from autopar.completion.search.network import IMPOSSIBLE, Array
 from autopar.completion.space import Form, Space
 from autopar.cost.bulk import BulkPlanner
 

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autopar.completion.call import Choice
-from autopar.completion.candidates import CandidateTable
-from autopar.completion.dual import Dual
-from autopar.completion.eliminate import eliminate
 from autopar.completion.graph import Graph
-from autopar.completion.held import Held
-from autopar.completion.improve import improve
-from autopar.completion.model import Model, build_model
 from autopar.completion.price import Price
+from autopar.completion.search.candidates import CandidateTable
+from autopar.completion.search.dual import Dual
+from autopar.completion.search.eliminate import eliminate
+from autopar.completion.search.held import Held
+from autopar.completion.search.improve import improve
+from autopar.completion.search.model import Model, build_model
+from autopar.completion.search.transfer import Transfers
 from autopar.completion.solve import Solution
 from autopar.completion.space import Form
-from autopar.completion.transfer import Transfers
 from autopar.ir.layout import Origin
 
 MAX_ROUNDS = 12

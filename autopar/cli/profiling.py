@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from autopar.console import status, unsuited, usage
-from autopar.options import (
+from autopar.cli.console import status, unsuited, usage
+from autopar.cli.options import (
     ANNOTATIONS,
     DIMS,
     EXTERNAL,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.completion.network import Costs, Network
+from autopar.completion.search.network import Costs, Network
 
 MOST_WORK = 1 << 24
 """The most sums to join two edges of a variable; beyond, it stays."""

@@ -14,7 +14,7 @@ from itertools import islice
 
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
-from autopar.completion.incumbents import strategies
+from autopar.completion.search.incumbents import strategies
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
 from autopar.ir.errors import AnnotationError, InvalidInputError

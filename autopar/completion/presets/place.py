@@ -12,9 +12,9 @@ Parameters that aren't contracted (biases) follow what their readers then want.
 from __future__ import annotations
 
 from autopar.completion.graph import Graph
+from autopar.completion.presets.tensor import place_weights
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
-from autopar.completion.tensor import place_weights
 from autopar.ir.program import STORED_ROLES
 
 

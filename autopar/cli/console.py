@@ -30,7 +30,7 @@ from autopar.ir.errors import AutoparError
 DEFECT = 70
 """The exit code of a defect, after sysexits.h."""
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 
 class Terminated(BaseException):

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autopar.completion.graph import Graph, Node
+from autopar.completion.presets.steps import Forms, Step, Steps
+from autopar.completion.presets.weights import minor_weights, parameters, readers
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
-from autopar.completion.steps import Forms, Step, Steps
-from autopar.completion.weights import minor_weights, parameters, readers
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
 BEAM = 128

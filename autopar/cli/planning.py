@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from autopar.console import status, unsuited
+from autopar.cli.console import status, unsuited
+from autopar.cli.options import PATH
 from autopar.ir.errors import InvalidInputError
-from autopar.options import PATH
 
 
 @click.command("explain", short_help="Say why a value is split so, and what else it could be.")
@@ -63,7 +63,7 @@ def diff_command(first: Path, second: Path, cluster: str | None) -> None:
       autopar diff build-a/ build-b/
       autopar diff build-a/ build-b/ --cluster h100x4
     """
-    from autopar.comparison import diff
+    from autopar.reports.comparison import diff
 
     with status("predicting"):
         found = diff(first, second, cluster=cluster, names=(str(first), str(second)))
@@ -83,7 +83,7 @@ def plan_command(build: Path, output: Path | None) -> None:
       autopar plan build/ -o plan.yaml
       autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
     """
-    from autopar.plans import plan_of, save_plan
+    from autopar.planning.plans import plan_of, save_plan
 
     with status("reducing the plan to what decides"):
         if output is not None:

@@ -15,9 +15,8 @@ from typing import Any
 import click
 
 from autopar import __version__
-from autopar.console import Commands, PositiveNumber, status, unsuited, usage
-from autopar.ir.errors import InvalidInputError
-from autopar.options import (
+from autopar.cli.console import Commands, PositiveNumber, status, unsuited, usage
+from autopar.cli.options import (
     ANNOTATIONS,
     DIMS,
     EXTERNAL,
@@ -27,13 +26,14 @@ from autopar.options import (
     SHARDS,
     STRATEGY,
 )
-from autopar.planning_commands import (
+from autopar.cli.planning import (
     calibrate_command,
     diff_command,
     explain_command,
     plan_command,
 )
-from autopar.profile_command import profile_command
+from autopar.cli.profiling import profile_command
+from autopar.ir.errors import InvalidInputError
 
 RANK_BYTES = 200 * 2**20
 """Memory that a process takes at least when it has loaded PyTorch."""
@@ -244,7 +244,7 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
       autopar inspect build/ --rank 0 --format dot | dot -Tsvg > rank0.svg
       autopar inspect build/ranks.pb               which process each rank carries out
     """
-    from autopar import inspection
+    from autopar.reports import inspection
 
     if path.is_file():
         unsuited(f"{path} is a single file; it has no", ("rank", "serial"))
@@ -326,7 +326,7 @@ def run_command(
     if virtual:
         others = ("backend", "torch_compile", "timeout")
         unsuited("with --virtual no processes are started, which rules out", others)
-    from autopar import report
+    from autopar.reports import summary as report
     from autopar.runtime import api, files
     from autopar.runtime.libraries import import_modules
 
@@ -402,9 +402,9 @@ def verify_command(
       autopar verify build/
       autopar verify build/ --against model.onnx --input ids=ids.npy
     """
-    from autopar import report
+    from autopar.cli.oracle import OnnxRuntime
     from autopar.ir.build import read_build
-    from autopar.oracle import OnnxRuntime
+    from autopar.reports import summary as report
     from autopar.runtime import api
     from autopar.runtime.libraries import import_modules
     from autopar.runtime.ports import seed_input
@@ -476,7 +476,7 @@ def _check_memory(build: Path) -> None:
 
 
 def _show_summary(build: Path, form: str = "text") -> None:
-    from autopar import report
+    from autopar.reports import summary as report
 
     summary = report.summarize(build)
     click.echo(report.to_json(summary) if form == "json" else report.render_summary(summary))

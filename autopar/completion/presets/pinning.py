@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.batch import Stretch, batch_inputs
 from autopar.completion.graph import Graph
+from autopar.completion.presets.batch import Stretch, batch_inputs
+from autopar.completion.presets.strategy import AxisPreset
 from autopar.completion.space import Form
 from autopar.completion.splits import Key
-from autopar.completion.strategy import AxisPreset
 from autopar.ir.layout import Origin, SubDim, normalize_dim
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.eliminate import eliminate
-from autopar.completion.network import Array, Network
+from autopar.completion.search.eliminate import eliminate
+from autopar.completion.search.network import Array, Network
 
 FORESTS = 8
 """Forests that take turns."""

@@ -1,0 +1,1 @@
+"""Presets: named strategies that pin by the structure of a program."""

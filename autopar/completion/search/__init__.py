@@ -1,0 +1,1 @@
+"""Search: the fastest plan among all ways to compute every op, and how good it is at least."""

@@ -1,0 +1,1 @@
+"""Planning: choices above one completion (memory, mesh shape), and plans kept as files."""
