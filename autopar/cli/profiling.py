@@ -7,16 +7,8 @@ from pathlib import Path
 import click
 
 from autopar.cli.console import status, unsuited, usage
-from autopar.cli.options import (
-    ANNOTATIONS,
-    DIMS,
-    EXTERNAL,
-    PATH,
-    PROFILES,
-    SHAPES,
-    SHARDS,
-    STRATEGY,
-)
+from autopar.cli.models import MODEL, ModelOptions, model_options
+from autopar.cli.options import PATH, PROFILES
 
 
 @click.command("profile")
@@ -26,18 +18,13 @@ from autopar.cli.options import (
     metavar="SIZES",
     help="Of a model: the processes to compile it for, as 2x4 or dp=2,tp=4; by default one.",
 )
-@DIMS
-@SHAPES
-@STRATEGY
-@SHARDS
-@ANNOTATIONS
+@model_options
 @click.option(
     "--cluster",
     metavar="NAME|FILE.yaml",
     help=f"The hardware: a built-in profile ({', '.join(PROFILES)}) or a file.  [default: cpu; of a"
     " build, what it was compiled for]",
 )
-@EXTERNAL
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -58,13 +45,8 @@ from autopar.cli.options import (
 def profile_command(
     path: Path,
     mesh: str | None,
-    dims: tuple[str, ...],
-    shapes: tuple[str, ...],
-    strategy: str,
-    shards: tuple[str, ...],
-    annotations: Path | None,
+    given: ModelOptions,
     cluster: str | None,
-    external: tuple[Path, ...],
     top: int,
     depth: int | None,
     json_file: Path | None,
@@ -87,8 +69,7 @@ def profile_command(
 
     found: tuple[Profile, ...]
     if path.is_dir():
-        others = ("mesh", "dims", "shapes", "strategy", "shards", "annotations", "external")
-        unsuited("a build is compiled already, which rules out", others)
+        unsuited("a build is compiled already, which rules out", ("mesh", *MODEL))
         with status("predicting"):
             found = profile_build(path, Cluster.load(cluster) if cluster else None)
     else:
@@ -98,15 +79,12 @@ def profile_command(
             options = pipeline.CompileOptions.from_text(
                 mesh=mesh or "1",
                 cluster=cluster or "cpu",
-                strategy=strategy,
-                shards=shards,
-                annotations=annotations,
+                strategy=given.strategy,
+                shards=given.shards,
+                annotations=given.annotations,
             )
-            sizes, bound = pipeline.parse_shapes(shapes), pipeline.parse_dims(dims)
         with status(f"importing {path.name}"):
-            from autopar.frontend.onnx import import_onnx
-
-            model = import_onnx(path, dims=bound, input_shapes=sizes, allow_external=external)
+            model = given.load(path)
         with status("predicting"):
             if mesh is None:
                 found = (profile(model.program, cluster=options.cluster),)

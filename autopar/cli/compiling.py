@@ -1,0 +1,171 @@
+"""The command `autopar compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autopar.cli.console import status, usage
+from autopar.cli.models import ModelOptions, model_options
+from autopar.cli.options import PATH, PROFILES
+from autopar.cli.show import show_summary
+from autopar.ir.errors import InvalidInputError, near_misses
+
+if TYPE_CHECKING:
+    from autopar.ir.program import Program
+    from autopar.pipeline import Observer
+
+
+@click.command("compile")
+@click.argument("model", type=PATH)
+@click.option(
+    "--mesh",
+    metavar="SIZES",
+    help="The processes, as 2x4, or with names for the axes, as dp=2,tp=4.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(1),
+    metavar="NUMBER",
+    help="In the place of a mesh: how many processes; the fastest shape is searched.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="After this long, --strategy auto takes the best plan so far.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    default=Path("build"),
+    show_default=True,
+    metavar="FOLDER",
+    help="The build to write. An older build there stays whole until the new one is complete.",
+)
+@model_options
+@click.option(
+    "--cluster",
+    default="cpu",
+    show_default=True,
+    metavar="NAME|FILE.yaml",
+    help="The hardware whose figures guide the choices: a built-in profile"
+    f" ({', '.join(PROFILES)}) or a file.",
+)
+@click.option(
+    "--placement",
+    default="identity",
+    show_default=True,
+    metavar="identity|auto|IDS",
+    help="The process that each rank carries out: its own number; auto: the axis that"
+    " communicates most on the fastest links; or ids as 0,2,1,3, or a file with them.",
+)
+@click.option(
+    "--memory",
+    metavar="24GiB",
+    help="What a device may hold at once. What doesn't fit is computed again where it is needed.",
+)
+@click.option(
+    "--print-after",
+    "print_after",
+    multiple=True,
+    metavar="PASS",
+    help="Print the program after annotate, complete, legalize, partition, recompute, map or"
+    " strip. Repeatable.",
+)
+@click.option("--no-verify", is_flag=True, help="Don't check the program after each pass.")
+@click.option("-q", "--quiet", is_flag=True, help="Don't print the summary.")
+def compile_command(
+    model: Path,
+    mesh: str | None,
+    devices: int | None,
+    time_limit: float | None,
+    output: Path,
+    given: ModelOptions,
+    cluster: str,
+    placement: str,
+    memory: str | None,
+    print_after: tuple[str, ...],
+    no_verify: bool,
+    quiet: bool,
+) -> None:
+    """Compile the ONNX file MODEL for a mesh of processes.
+
+    \b
+    Examples:
+      autopar compile model.onnx --mesh 8 --dim batch=8
+      autopar compile model.onnx --mesh 2x4 --strategy data:0,tensor:1 -o build/
+      autopar compile model.onnx --mesh dp=2,tp=4 --shard 'encoder.*.weight=[-1,tp]'
+      autopar compile model.onnx --mesh 4 --strategy none --shard 'ids=[(0),-1]'
+      autopar compile model.onnx --mesh 2x4 --print-after complete | less
+      autopar compile model.onnx --mesh 2x4 --strategy auto --memory 24GiB
+      autopar compile model.onnx --devices 64 --cluster h100
+    """
+    from autopar import pipeline
+    from autopar.ir.build import check_output
+
+    with usage():
+        options = pipeline.CompileOptions.from_text(
+            mesh=_only_devices(devices, given) if mesh is None else mesh,
+            cluster=cluster,
+            strategy="auto" if mesh is None else given.strategy,
+            shards=given.shards,
+            annotations=given.annotations,
+            placement=placement,
+            memory=memory,
+            time_limit=time_limit,
+            verify=not no_verify,
+        )
+        observer = _printer(print_after)
+    check_output(output)
+    with status(f"importing {model.name}"):
+        imported = given.load(model)
+    if mesh is None:
+        with status(f"searching the shape of a mesh of {options.mesh.size} processes"):
+            options = pipeline.with_fastest_mesh(imported.program, options)
+    with status(f"compiling for {options.mesh.size} processes", hidden=bool(print_after)):
+        compiled = pipeline.compile_program(imported.program, options, observer, imported.report)
+    with status(f"writing {output}"):
+        pipeline.write(compiled, imported.weights, output)
+    if not quiet:
+        show_summary(output)
+
+
+def _only_devices(devices: int | None, given: ModelOptions) -> str:
+    """Returns the mesh to begin with if only the number of processes is given.
+
+    Raises:
+        click.UsageError: If it isn't, or something else names the axes of a mesh.
+    """
+    if devices is None:
+        raise click.UsageError("Missing option '--mesh', or --devices")
+    if given.strategy not in ("", "auto") or given.shards:
+        raise click.UsageError("--strategy and --shard name axes of a mesh; give it by --mesh")
+    return str(devices)
+
+
+def _printer(names: Sequence[str]) -> Observer | None:
+    """Returns an observer that prints the program after the named passes; None for no names.
+
+    Raises:
+        InvalidInputError: If there is no pass of a name.
+    """
+    from autopar.ir.text import print_program
+    from autopar.pipeline import PASSES
+
+    for name in names:
+        if name not in PASSES:
+            raise InvalidInputError(
+                f"--print-after {name}: no such pass, only {', '.join(PASSES)}"
+                f"{near_misses(name, PASSES)}"
+            )
+
+    def show(name: str, program: Program) -> None:
+        if name in names:
+            click.echo(print_program(program))
+
+    return show if names else None

@@ -1,0 +1,133 @@
+"""The options of commands that take a model: how it is read, and how it is to be laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from autopar.cli.console import usage
+from autopar.cli.sizes import parse_dims, parse_shapes
+
+if TYPE_CHECKING:
+    from autopar.frontend.onnx import ImportedModel
+
+T = TypeVar("T")
+
+
+def _parsed(parse: Callable[[Sequence[str]], T]) -> Callable[..., T]:
+    """Returns a callback by which click hands on what the texts of an option mean."""
+
+    def callback(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> T:
+        del context, option
+        with usage():
+            return parse(texts)
+
+    return callback
+
+
+OPTIONS = (
+    click.option(
+        "--dim",
+        "dims",
+        multiple=True,
+        callback=_parsed(parse_dims),
+        metavar="NAME=SIZE",
+        help="Bind a dimension that the model leaves open, by its name. Repeatable.",
+    ),
+    click.option(
+        "--input-shape",
+        "shapes",
+        multiple=True,
+        callback=_parsed(parse_shapes),
+        metavar="INPUT:8,128",
+        help="Give an input's whole shape, where its open dimensions have no names. Repeatable.",
+    ),
+    click.option(
+        "--strategy",
+        default="",
+        metavar="PRESET:AXIS,...",
+        help="What each mesh axis splits: data (the batch), tensor (weights of matrix products"
+        " and convolutions), fsdp (all weights, and the batch), replicate (nothing); or none: only"
+        " what --shard says; or auto: whatever is predicted to be fastest. An axis is a number or"
+        " a name.  [default: data:0,tensor:1]",
+    ),
+    click.option(
+        "--shard",
+        "shards",
+        multiple=True,
+        metavar="PATTERN=[...]",
+        help="Fix the layout of tensors by name: per dimension -1 (not split), an axis, or several"
+        " in parentheses. Repeatable.",
+    ),
+    click.option(
+        "--annotations",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE.yaml",
+        help="Read such layouts, and the mesh they are for, from a file; or a plan, which has all"
+        " that was decided (see autopar plan).",
+    ),
+    click.option(
+        "--allow-external",
+        "external",
+        multiple=True,
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Trust this folder too to hold the model's external data. Repeatable.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What the options say.
+
+    Attributes:
+        dims: Sizes by symbolic dimension.
+        shapes: Shapes by input.
+        strategy: Presets, as `CompileOptions.from_text` takes them.
+        shards: Pins, as it takes them.
+        annotations: A file with pins, or a plan.
+        external: Folders that may hold the model's external data.
+    """
+
+    dims: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]
+    strategy: str
+    shards: tuple[str, ...]
+    annotations: Path | None
+    external: tuple[Path, ...]
+
+    def load(self, path: Path) -> ImportedModel:
+        """Imports an ONNX file.
+
+        Raises:
+            AutoparError: If it can't be used as given.
+        """
+        from autopar.frontend.onnx import import_onnx
+
+        return import_onnx(
+            path, dims=self.dims, input_shapes=self.shapes, allow_external=self.external
+        )
+
+
+MODEL = tuple(field.name for field in fields(ModelOptions))
+"""The names of the options as parameters."""
+
+
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of a model, as one argument `given`."""
+
+    @wraps(command)
+    def packed(**parameters: Any) -> None:
+        given = ModelOptions(**{name: parameters.pop(name) for name in MODEL})
+        command(given=given, **parameters)
+
+    wrapped: Callable[..., None] = packed
+    for option in reversed(OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped

@@ -1,0 +1,120 @@
+"""The command `autopar run`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from autopar.cli.console import PositiveNumber, status, unsuited
+from autopar.cli.inputs import INPUTS, read_inputs, with_seed
+from autopar.cli.options import MODULES, PATH
+from autopar.ir.errors import InvalidInputError
+
+RANK_BYTES = 200 * 2**20
+"""Memory that a process takes at least when it has loaded PyTorch."""
+
+
+@click.command("run")
+@click.argument("build", type=PATH)
+@INPUTS
+@click.option(
+    "--random-inputs", type=int, metavar="SEED", help="Make up the inputs that are not given."
+)
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="What the program's random numbers depend on, and nothing else.  [default: 0]",
+)
+@click.option(
+    "--output", type=PATH, metavar="FILE.npz", help="Save the outputs; also as .safetensors."
+)
+@click.option(
+    "--updates",
+    is_flag=True,
+    help="Show and save new content of parameters and other state too. Nothing is kept for a next"
+    " run: to train, use autopar.load in Python.",
+)
+@click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "gloo", "nccl"]),
+    default="auto",
+    show_default=True,
+    help="gloo runs on CPUs, nccl on GPUs; auto: nccl where there are GPUs.",
+)
+@MODULES
+@click.option("--compile", "torch_compile", is_flag=True, help="Run through torch.compile.")
+@click.option(
+    "--timeout",
+    type=PositiveNumber(),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the start and each collective wait for other ranks.",
+)
+def run_command(
+    build: Path,
+    inputs: tuple[str, ...],
+    random_inputs: int | None,
+    seed: int | None,
+    output: Path | None,
+    updates: bool,
+    virtual: bool,
+    backend: str,
+    modules: tuple[str, ...],
+    torch_compile: bool,
+    timeout: float,
+) -> None:
+    """Run a build on this host: one process per rank.
+
+    \b
+    Examples:
+      autopar run build/ --input ids=ids.npy --input mask=mask.npy --output out.npz
+      autopar run build/ --input inputs.npz --virtual
+      autopar run build/ --random-inputs 0
+    """
+    if virtual:
+        others = ("backend", "torch_compile", "timeout")
+        unsuited("with --virtual no processes are started, which rules out", others)
+    from autopar.reports import summary as report
+    from autopar.runtime import api, files
+    from autopar.runtime.libraries import import_modules
+
+    import_modules(modules)
+    if output is not None:
+        files.check_output(output)
+    arrays = with_seed(build, read_inputs(build, inputs, random_inputs), seed)
+    if virtual:
+        with status("running all ranks in this process"):
+            outputs = api.run_virtual(build, arrays, updates=updates)
+    else:
+        _check_memory(build)
+        with status("running all ranks"):
+            outputs = api.launch(
+                build,
+                arrays,
+                backend=backend,
+                torch_compile=torch_compile,
+                timeout_seconds=timeout,
+                modules=modules,
+                updates=updates,
+            )
+    if output is not None:
+        api.save_outputs(output, outputs)
+    click.echo(report.render_outputs(outputs))
+
+
+def _check_memory(build: Path) -> None:
+    """Refuses to start more processes than this host can hold."""
+    from autopar.ir.build import read_build
+
+    ranks = read_build(build).rank_table.world_size
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if ranks * RANK_BYTES > memory:
+        raise InvalidInputError(
+            f"{build} is for {ranks} ranks, which take more than the {memory / 2**30:.0f} GiB of"
+            " memory of this host; start them on a cluster with torchrun, or say --virtual"
+        )

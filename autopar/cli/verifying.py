@@ -1,0 +1,93 @@
+"""The command `autopar verify`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from autopar.cli.console import PositiveNumber, status
+from autopar.cli.inputs import INPUTS, read_inputs
+from autopar.cli.options import MODULES, PATH
+from autopar.cli.show import show_verdicts
+
+
+@click.command("verify", short_help="Compare every rank's program with the serial program.")
+@click.argument("build", type=PATH)
+@click.option(
+    "--against",
+    type=PATH,
+    metavar="MODEL.onnx",
+    help="Compare the outputs with ONNX Runtime's too, if it is installed.",
+)
+@INPUTS
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Makes up the inputs that are not given, and the program's random numbers.",
+)
+@MODULES
+@click.option(
+    "--tolerance",
+    type=PositiveNumber(),
+    help="Largest error that passes, relative to a value's largest element.  [default: 1e-4; 1e-5"
+    " with --per-op]",
+)
+@click.option(
+    "--per-op",
+    is_flag=True,
+    help="Judge every op on the serial program's inputs: for models that quantize as they run,"
+    " where rounding amplifies harmless differences.",
+)
+def verify_command(
+    build: Path,
+    against: Path | None,
+    inputs: tuple[str, ...],
+    seed: int,
+    modules: tuple[str, ...],
+    tolerance: float | None,
+    per_op: bool,
+) -> None:
+    """Compare every rank's program with the serial program, op by op.
+
+    All ranks run in this process. On a difference it names the first op that diverges, its ranks
+    and where in the model it comes from, and exits with 1.
+
+    \b
+    Examples:
+      autopar verify build/
+      autopar verify build/ --against model.onnx --input ids=ids.npy
+    """
+    from autopar.cli.oracle import OnnxRuntime
+    from autopar.ir.build import read_build
+    from autopar.reports import summary as report
+    from autopar.runtime import api
+    from autopar.runtime.libraries import import_modules
+    from autopar.runtime.ports import seed_input
+    from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
+
+    import_modules(modules)
+    found = read_build(build)
+    judge = OnnxRuntime(against, found.serial) if against is not None else None
+    arrays = read_inputs(build, inputs, seed)
+    drawing = seed_input(found.serial)
+    if drawing is not None:
+        arrays.setdefault(drawing.label or drawing.name, seed)
+    with status("comparing all ranks"):
+        found.check_weights()
+        result = api.verify(build, arrays, forced=per_op, tolerance=tolerance)
+    show_verdicts(report.render_verification(result, found.deployment.world_size))
+    ok = result.ok
+    if judge is not None:
+        with status("running ONNX Runtime"):
+            expected = judge.run(arrays)
+            found_outputs = api.run_virtual(build, arrays)
+        allowed = tolerance or FREE_TOLERANCE
+        differences = compare_outputs(found_outputs, expected, allowed, found.serial)
+        show_verdicts(report.render_outputs_compared(differences, "ONNX Runtime", judge.random))
+        ok = ok and all(difference.ok for difference in differences.values())
+    if not ok:
+        sys.exit(1)

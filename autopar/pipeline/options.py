@@ -1,0 +1,145 @@
+"""What a user decides about a compilation, as Python callers and command lines say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autopar.annotate import (
+    MeshLike,
+    OpPin,
+    Pin,
+    as_mesh,
+    load_annotations,
+    parse_mesh,
+    parse_pin,
+)
+from autopar.annotate.mapping_text import Entry
+from autopar.completion.presets.strategy import AUTO, parse_strategy
+from autopar.cost import Cluster
+from autopar.ir.errors import AnnotationError
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.units import parse_limit
+from autopar.mapping import Placement, parse_placement
+from autopar.mapping.placement import given
+
+NO_PRESETS = "none"
+"""As a strategy in text: nothing but the user's pins."""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What a user decides about a compilation.
+
+    Attributes:
+        mesh: The logical processes to compile for.
+        cluster: The hardware whose costs guide the decisions.
+        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets,
+            `auto` to search.
+        pins: The user's pins.
+        placement: Which logical process each rank carries out.
+        verify: Whether to verify the program between passes.
+        phases_apart: Whether the forward pass must not wait for anything of the backward pass.
+        memory_bytes: What a device may hold at once; None for any number.
+        seconds_limit: Wall time of a search, after which it takes the best plan so far.
+        op_pins: The user's pins of ops.
+    """
+
+    mesh: ProcessMesh
+    cluster: Cluster
+    strategy: str | None = ""
+    pins: tuple[Pin, ...] = ()
+    placement: Placement = "identity"
+    verify: bool = True
+    phases_apart: bool = False
+    memory_bytes: int | None = None
+    seconds_limit: float | None = None
+    op_pins: tuple[OpPin, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        mesh: MeshLike,
+        strategy: str | None = "",
+        shard: Mapping[str, Sequence[Entry]] | None = None,
+        cluster: str | Cluster = "cpu",
+        placement: Placement = "identity",
+        memory: str | int | None = None,
+        plan: str | Path | None = None,
+    ) -> CompileOptions:
+        """Returns the options as Python callers give them; see `compile_onnx`.
+
+        Raises:
+            AnnotationError, InvalidInputError: If an option can't be understood.
+        """
+        pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in (shard or {}).items())
+        options = cls(
+            mesh=as_mesh(mesh),
+            cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
+            strategy=None if strategy == NO_PRESETS else strategy,
+            pins=pins,
+            placement=placement,
+            memory_bytes=None if memory is None else parse_limit(memory),
+        )
+        return options if plan is None else options.with_file(Path(plan))
+
+    @classmethod
+    def from_text(
+        cls,
+        *,
+        mesh: str,
+        cluster: str = "cpu",
+        strategy: str = "",
+        shards: Sequence[str] = (),
+        annotations: Path | None = None,
+        placement: str = "identity",
+        memory: str | None = None,
+        time_limit: float | None = None,
+        verify: bool = True,
+    ) -> CompileOptions:
+        """Returns the options that a command line spells out.
+
+        The strategy may also be `none`: no presets.
+
+        Raises:
+            AnnotationError, InvalidInputError: If an option can't be understood.
+        """
+        parsed = parse_mesh(mesh)
+        pins = [parse_pin(text, f"--shard '{text}'") for text in shards]
+        if strategy not in ("", NO_PRESETS, AUTO):
+            parse_strategy(strategy, parsed)
+        placed = parse_placement(placement)
+        options = cls(
+            mesh=parsed,
+            cluster=Cluster.load(cluster),
+            strategy=None if strategy == NO_PRESETS else strategy,
+            pins=tuple(pins),
+            placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
+            memory_bytes=None if memory is None else parse_limit(memory),
+            seconds_limit=time_limit,
+            verify=verify,
+        )
+        return options if annotations is None else options.with_file(annotations)
+
+    def with_file(self, path: Path) -> CompileOptions:
+        """Returns the options with what an annotation file or a plan says besides.
+
+        Raises:
+            AnnotationError, InvalidInputError: If it can't be read, or is for another mesh.
+        """
+        loaded = load_annotations(path)
+        if loaded.mesh is not None and loaded.mesh != self.mesh:
+            raise AnnotationError(
+                f"{path} is for {loaded.mesh}, but --mesh says {self.mesh}; make them equal"
+            )
+        strategy = self.strategy
+        if strategy == "" and loaded.strategy is not None:
+            strategy = None if loaded.strategy == NO_PRESETS else loaded.strategy
+        return replace(
+            self,
+            strategy=strategy,
+            pins=(*self.pins, *loaded.pins),
+            op_pins=(*self.op_pins, *loaded.ops),
+        )

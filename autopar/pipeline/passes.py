@@ -1,0 +1,208 @@
+"""The order of the passes, from a serial program to what the ranks run.
+
+    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> prefetch
+    -> recompute -> mapping -> strip
+
+Passes never call one another; this is the one place that knows their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.annotate import (
+    apply_mesh,
+    apply_op_pins,
+    apply_pins,
+    refuse_unexecuted,
+)
+from autopar.completion import Complete, Legalize, explain
+from autopar.completion.presets.strategy import AUTO
+from autopar.cost import CommunicationModel, ReshardPlanner
+from autopar.ir.deployment import Deployment
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.manifest import ReportEntry
+from autopar.ir.passes import Pass
+from autopar.ir.program import STORED_ROLES, Program
+from autopar.ir.verify import verify_distribution, verify_structure
+from autopar.mapping import deploy
+from autopar.partition import Coalesce, Partition, Prefetch, Recompute
+from autopar.pipeline.options import CompileOptions
+from autopar.planning.mesh_shape import fastest_shapes
+from autopar.planning.within_memory import complete_within
+
+Observer = Callable[[str, Program], None]
+"""Called with (pass name, program) after each pass."""
+
+PASSES = (
+    *("annotate", "complete", "legalize", "partition", "coalesce", "prefetch", "recompute"),
+    *("map", "strip"),
+)
+
+INHERITED = Origin("inherited", "stored as for the first batch")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program.
+
+    Attributes:
+        serial: The completed program, with all attributes, that the ranks' programs realize.
+        completed: The same before ops were replaced by bodies.
+        options: What the user decided.
+        partitioned: What a rank runs, before mapping and strip.
+        deployment: The executable programs and which rank runs which.
+        report: What the user should know: fallbacks, ignored features, decided conflicts.
+    """
+
+    serial: Program
+    completed: Program
+    options: CompileOptions
+    partitioned: Program
+    deployment: Deployment
+    report: tuple[ReportEntry, ...] = ()
+
+    def stored_layouts(self) -> dict[str, Layout]:
+        """Returns how what is stored lies, by value name."""
+        values = self.serial.main.values
+        stored = [port.name for port in self.serial.signature.inputs if port.role in STORED_ROLES]
+        return {name: dist for name in stored if (dist := values[name].dist) is not None}
+
+
+def compile_program(
+    program: Program,
+    options: CompileOptions,
+    observe: Observer | None = None,
+    report: Sequence[ReportEntry] = (),
+    store: Callable[[Program], Program] | None = None,
+) -> Compiled:
+    """Compiles a serial program for a mesh.
+
+    Args:
+        program: The program for one device.
+        options: What the user decided.
+        observe: Called after each pass.
+        report: Entries of the frontend, to be put before those of the passes.
+        store: Says of the completed program how inputs and outputs are to be stored, where that
+            isn't how its ops want them.
+
+    Raises:
+        AnnotationError: If pins contradict the program or one another, or ask for what isn't
+            carried out yet.
+        VerificationError: If a pass left a program that violates the IR's rules: a defect.
+    """
+    observers: list[Observer] = [_verify] if options.verify else []
+    if observe is not None:
+        observers.append(observe)
+
+    def seen(name: str, done: Program) -> None:
+        for observer in observers:
+            observer(name, done)
+
+    if options.pins:
+        program = apply_pins(program, options.mesh, options.pins)
+    program = apply_op_pins(apply_mesh(program, options.mesh), options.op_pins)
+    seen("annotate", program)
+    refuse_unexecuted(program)
+    planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
+    complete = Complete(
+        options.cluster, options.strategy, planner, seconds_limit=options.seconds_limit
+    )
+    if options.strategy == AUTO and options.memory_bytes is not None:
+        decided = complete_within(
+            complete,
+            program,
+            lambda completed: lower(completed, options, planner, store=store)[1],
+            options.cluster,
+            options.memory_bytes,
+        )
+    else:
+        decided = complete.decide(program)
+    completed = decided.program
+    seen(complete.name, completed)
+    program, partitioned = lower(completed, options, planner, seen, store)
+    recompute = Recompute(options.cluster, options.memory_bytes)
+    fitted = recompute.decide(partitioned)
+    partitioned = fitted.program
+    seen(recompute.name, partitioned)
+    deployment = deploy(partitioned, options.cluster, options.placement, seen)
+    entries = (*report, *decided.remarks, *fitted.remarks, *explain(program, planner))
+    return Compiled(program, completed, options, partitioned, deployment, entries)
+
+
+def _unseen(name: str, program: Program) -> None:
+    """Observes nothing: the program is one of several."""
+
+
+def lower(
+    completed: Program,
+    options: CompileOptions,
+    planner: ReshardPlanner,
+    seen: Observer = _unseen,
+    store: Callable[[Program], Program] | None = None,
+) -> tuple[Program, Program]:
+    """Returns a completed program legalized, and what a rank runs of it.
+
+    What is to be recomputed for lack of memory isn't decided yet.
+
+    Args:
+        completed: The program.
+        options: What the user decided.
+        planner: Knows reshards of earlier passes.
+        seen: Called after each pass.
+        store: See `compile_program`.
+    """
+    legalize = Legalize(options.cluster, planner)
+    coalesce = Coalesce(options.cluster, phases_apart=options.phases_apart)
+    passes: tuple[Pass, ...] = (Partition(options.cluster, planner), coalesce, Prefetch())
+    legal = legalize(completed)
+    seen(legalize.name, legal)
+    legal = partitioned = legal if store is None else store(legal)
+    for each in passes:
+        partitioned = each(partitioned)
+        seen(each.name, partitioned)
+    return legal, partitioned
+
+
+def predicted(completed: Program, options: CompileOptions, planner: ReshardPlanner) -> Program:
+    """Returns what a rank would run of a completed program, to be priced.
+
+    Raises:
+        AutoparError: If it can't be made to fit into memory.
+    """
+    _, partitioned = lower(completed, options, planner)
+    return Recompute(options.cluster, options.memory_bytes)(partitioned)
+
+
+def with_fastest_mesh(program: Program, options: CompileOptions) -> CompileOptions:
+    """Returns the options with the mesh shape, of as many processes, of the fastest plan.
+
+    Args:
+        program: The serial program.
+        options: With any mesh of as many processes.
+    """
+    complete = Complete(options.cluster, AUTO, seconds_limit=options.seconds_limit)
+    shapes = fastest_shapes(program, options.mesh.size, complete)
+    return replace(options, mesh=shapes[0].mesh, strategy=AUTO)
+
+
+def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    """Returns a serial program in which values lie as another one over the same storage has them.
+
+    Args:
+        program: The program, with the user's pins: the other one may have placed those within a
+            dimension.
+        layouts: Of inputs, by name.
+    """
+    values = dict(program.main.values)
+    for name, layout in layouts.items():
+        if name in values:
+            values[name] = replace(values[name], dist=layout, origin=INHERITED)
+    return program.with_main(replace(program.main, values=values))
+
+
+def _verify(name: str, program: Program) -> None:
+    verify_structure(program)
+    if name in ("complete", "legalize"):
+        verify_distribution(program)
