@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.cost.buffers import Buffer, Execution, Lifetimes, lifetimes
+from autopar.cost.buffers import AUTOGRAD, Buffer, Execution, Lifetimes, lifetimes
 from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.evaluation import Evaluation, OpCost, evaluate
@@ -11,6 +11,7 @@ from autopar.cost.reshard import Move, Reshard, ReshardPlanner, plan_reshard
 from autopar.cost.roofline import local_bytes, local_flops, op_seconds
 
 __all__ = [
+    "AUTOGRAD",
     "CPU",
     "CUDA",
     "EXACT",

@@ -116,10 +116,17 @@ class Execution:
     Attributes:
         in_place: Whether new content is written into stored inputs, as a trainer does.
         backend: Who communicates, `gloo` or `nccl`.
+        dense_copies: Whether operands are copied before kernels that want them dense, as the
+            runtime does; kernels of torch see to that themselves.
     """
 
     in_place: bool = True
     backend: str = "gloo"
+    dense_copies: bool = True
+
+
+AUTOGRAD = Execution(in_place=False, dense_copies=False)
+"""How PyTorch itself runs a module."""
 
 
 class _Pending(NamedTuple):
@@ -284,7 +291,8 @@ class _Walk:
     def _effect(self, op: Op) -> Effect:
         operands = tuple(self.placed[name] for name in op.operands)
         results = tuple(self._shape(name) for name in op.results)
-        return effect(op.kind, self.known.plain(op), operands, results)
+        found = effect(op.kind, self.known.plain(op), operands, results)
+        return found if self.known.execution.dense_copies else Effect(found.results)
 
     def _apply(self, op: Op, at: int, found: Effect) -> None:
         self.temporary[at] += found.temporary_bytes

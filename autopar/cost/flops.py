@@ -2,46 +2,16 @@
 
 The figures are those of `torch.utils.flop_counter`: two per multiplication and addition, and none
 for ops that work element by element, whose time is that of moving memory. Attention counts as its
-two products (five in its gradient), on every device alike.
+two products (five in its gradient), on every device alike. Two figures differ from the counter's:
+products of experts, which it leaves out, and the gradient of the weight of a convolution in groups,
+which it counts as if there were one group.
 """
 
 from __future__ import annotations
 
 from autopar.ir.distribution import serial_points
+from autopar.ir.ops import PRODUCTS
 from autopar.ir.rule import Rule
-
-PRODUCTS = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "mm",
-        "bmm",
-        "mv",
-        "dot",
-        "vdot",
-        "addmm",
-        "baddbmm",
-        "addmv",
-        "addbmm",
-        "matmul",
-        "linear",
-        "_addmm_activation",
-        "_grouped_mm",
-        "_scaled_mm",
-        "_int_mm",
-        "_trilinear",
-        "convolution",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "convolution_backward",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "scaled_dot_product_attention",
-        "_scaled_dot_product_attention_math",
-    )
-) | {"aten.conv_transpose2d.input", "aten.conv_transpose3d.input"}
-"""Ops that multiply and add."""
 
 
 def product_flops(kind: str, rule: Rule | None) -> int:

@@ -22,7 +22,7 @@ from autopar.cost.strides import (
     nbytes,
     reshaped,
 )
-from autopar.ir.kernel_memory import DENSE, DENSE_ROWS, RESHAPES, may_alias
+from autopar.ir.kernel_memory import DENSE, DENSE_ROWS, RESHAPES, TORCH_NAMESPACES, may_alias
 from autopar.ir.ops.pointwise import RULES as POINTWISE
 from autopar.ir.program import Arg
 
@@ -113,13 +113,17 @@ def _writes_in_place(kind: str) -> bool:
 
 def _copied_bytes(kind: str, operands: Sequence[Placed]) -> int:
     """Returns the bytes of operands that are copied since the kernel wants them dense."""
-    if kind in DENSE:
+    if kind in DENSE or kind.partition(".")[0] not in (*TORCH_NAMESPACES, *_OURS):
         sparse = (each for each in operands if not is_contiguous(each.shape, each.strides))
     elif kind in DENSE_ROWS:
         sparse = (each for each in operands if each.strides and each.strides[-1] != 1)
     else:
         return 0
     return sum(each.nbytes for each in sparse)
+
+
+_OURS = ("autopar", "comm")
+"""The namespaces of ops that take operands as they lie; those of other libraries get dense ones."""
 
 
 def _is_unknown_view(kind: str) -> bool:
@@ -242,6 +246,9 @@ _VIEWS: Mapping[str, View] = {
     "aten.split.Tensor": _same,
     "aten.split_with_sizes.default": _same,
     "aten.chunk.default": _same,
+    "aten.unsafe_chunk.default": _same,
+    "aten.unsafe_split.Tensor": _same,
+    "aten.unsafe_split_with_sizes.default": _same,
     "aten.unbind.int": _select,
     "aten.diagonal.default": _diagonal,
     "aten.unfold.default": _unfold,

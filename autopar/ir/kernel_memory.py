@@ -24,6 +24,11 @@ RESHAPES = frozenset(
 _MARKED = frozenset(("aten._conj.default", "aten._neg_view.default"))
 """Views that only mark their operand, which the runtime computes instead."""
 
+_UNSAFE = frozenset(
+    f"aten.unsafe_{name}" for name in ("chunk.default", "split.Tensor", "split_with_sizes.default")
+)
+"""Views whose schemas say that they are none."""
+
 DENSE = frozenset(
     (
         "aten.native_layer_norm_backward.default",
@@ -93,7 +98,8 @@ def may_alias(kind: str) -> bool:
     Kernels of torch say so in their schemas, but for composite ones, which may return an operand
     as it is. Others, and those that nobody knows, might do anything.
     """
-    if kind in RESHAPES or kind in _MARKED or kind.partition(".")[0] not in TORCH_NAMESPACES:
+    known = RESHAPES | _MARKED | _UNSAFE
+    if kind in known or kind.partition(".")[0] not in TORCH_NAMESPACES:
         return True
     found = overload(kind)
     if found is None:

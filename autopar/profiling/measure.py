@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autopar.cost import (
+    AUTOGRAD,
     EXACT,
     Allocator,
     Cluster,
     CommunicationModel,
     Evaluation,
-    Execution,
     MemoryTimeline,
     evaluate,
     memory_timeline,
@@ -85,7 +85,7 @@ def _of_module(
     timeline = memory_timeline(
         found.program,
         allocator=allocator,
-        execution=Execution(in_place=False),
+        execution=AUTOGRAD,
         until=found.until,
         held=found.held,
     )

@@ -25,15 +25,23 @@ def backward(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **name
     return sdpa_backward_flop_count(gradient, query, key, value)
 
 
+def experts(left: Any, right: Any, *rest: Any, out_shape: Any = None, **named: Any) -> int:
+    """Of each row of tokens, sorted by expert, one matrix is its expert's."""
+    rows, inner = left if len(left) == 2 else (out_shape[-2], left[-1])
+    return int(2 * rows * inner * right[-1])
+
+
 def counted(example: Example) -> int:
     """Returns torch's count of a forward and backward pass.
 
-    It leaves out the attention of CPUs, which is counted by its own formula of other devices here.
+    It leaves out the attention of CPUs, which is counted by its own formula of other devices here,
+    and experts.
     """
     aten, batch = torch.ops.aten, example.batch(0)
     formulas = {
         aten._scaled_dot_product_flash_attention_for_cpu: forward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+        aten._grouped_mm: experts,
     }
     with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         if example.loss is None:

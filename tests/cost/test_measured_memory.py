@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autopar.cost import Cluster, Execution, MemoryTimeline, memory_timeline
+from autopar.cost import AUTOGRAD, Cluster, MemoryTimeline, memory_timeline
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.frontend.torch.eager import record
 from autopar.frontend.torch.recorder import Recording
@@ -24,9 +24,8 @@ from tests.tracking import Tracking
 from tests.zoo import models as zoo
 from tests.zoo.models import Example
 
-MODELS = ("gpt2", "llama", "bert", "vit", "t5", "resnet")
+MODELS = ("gpt2", "llama", "bert", "vit", "t5", "resnet", "mixtral", "qwen2")
 QUICK = ("llama", "resnet")
-EAGER = Execution(in_place=False)
 
 
 def marked(names: tuple[str, ...]) -> list[Any]:
@@ -93,7 +92,7 @@ def stepped(example: Example) -> Tracking:
 
 
 def predicted(found: Recording) -> MemoryTimeline:
-    return memory_timeline(found.program, execution=EAGER, until=found.until, held=found.held)
+    return memory_timeline(found.program, execution=AUTOGRAD, until=found.until, held=found.held)
 
 
 @pytest.mark.parametrize("name", marked(MODELS))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def _record(
         args, kwargs = call_arguments(inputs)
         outputs = _called(fake.module, args, kwargs, recorder)
         result = outputs if loss is None else loss(outputs, *target)
-        kept = [each for each in pytree.tree_leaves((outputs, result)) if isinstance(each, Tensor)]
+        kept = list(_held_by((outputs, result), set()))
         if backward:
             recorder.phase = "backward"
             _differentiate(result, recorder)
@@ -96,6 +97,18 @@ def _record(
     leaves = (stored.fake for stored in fake.stored.values())
     recorder.keep([leaf.grad for leaf in leaves if leaf.grad is not None], "gradient")
     return recorder.recording(type(model).__name__)
+
+
+def _held_by(found: Any, seen: set[int]) -> Iterator[Tensor]:
+    """Yields the tensors that an object holds, as a cache of keys and values does, each once."""
+    for leaf in pytree.tree_leaves(found):
+        if id(leaf) in seen:
+            continue
+        seen.add(id(leaf))
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif not isinstance(leaf, (type, ModuleType, nn.Module)):
+            yield from _held_by(getattr(leaf, "__dict__", None), seen)
 
 
 def _called(

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.frontend.spelling import IR_DTYPES
+from autopar.frontend.torch.fake_kernels import STAND_INS
 from autopar.frontend.torch.origin import user_frame
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
@@ -156,7 +157,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs an op: on known integers for real, since code may depend on what comes out."""
         tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         fake = any(isinstance(each, FakeTensor) for each in tensors)
-        if fake or not self.known or not all(map(is_small, tensors)) or self.phase != "forward":
+        if fake:
+            return STAND_INS.get(func._schema.name, func)(*args, **kwargs)
+        if not self.known or not all(map(is_small, tensors)) or self.phase != "forward":
             return func(*args, **kwargs)
         if not tensors:
             made = func(*args, **kwargs)
@@ -184,9 +187,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns autograd's number of what is done, and the step of autograd that does it."""
         node = torch._C._current_autograd_node()
         if self.phase == "forward":
-            if not torch.is_grad_enabled():
+            number = torch._C._autograd._get_sequence_nr() - 1
+            # Without gradients, what runs is a part of the op that autograd has begun, if any.
+            if not torch.is_grad_enabled() and number in self._forward:
                 return None, object()
-            return torch._C._autograd._get_sequence_nr() - 1, object()
+            return number, object()
         if node is None:
             return None, object()
         key = (node.name(), node._sequence_nr())

@@ -100,6 +100,19 @@ TABLES: tuple[Table, ...] = (
     random.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
+SHARDS: Table = experts.SHARDS
+"""Rules of ops that partition makes, as far as what they compute isn't what they move."""
+
+PRODUCTS = frozenset[str]().union(
+    matmul.RULES,
+    packed_matmul.RULES,
+    experts.RULES,
+    experts.SHARDS,
+    convolution.RULES,
+    attention.RULES,
+    attention_backward.RULES,
+)
+"""Ops that multiply and add: what a count of flops is about."""
 
 
 def call_of(op: Op, values: Mapping[str, Value]) -> OpCall:
@@ -120,7 +133,7 @@ def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
     Raises:
         RuleDefect: If the rule's function fails in any other way.
     """
-    if op.kind not in RULES:
+    if op.kind not in RULES and op.kind not in SHARDS:
         return None
     args = tuple((name, _anonymous(arg)) for name, arg in op.args)
     operands = tuple(_type(values[name]) for name in op.operands)
@@ -143,7 +156,7 @@ def _rule(
 ) -> Rule | None:
     """Computes a rule. Repeated layers ask for the same ones."""
     try:
-        return RULES[kind](OpCall(kind, dict(args), operands, results))
+        return (RULES.get(kind) or SHARDS[kind])(OpCall(kind, dict(args), operands, results))
     except RuleError:
         return None
 

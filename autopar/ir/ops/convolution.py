@@ -153,6 +153,9 @@ def convolution_backward(call: OpCall) -> Rule | None:
     tensors: list[Dims] = [(("n",), channels, *outside), (*weights, *space.kernel), (features,)]
     spatial = [name for read, window in space.windows.items() for name in (read, window.of)]
     alone = not kept[0] and not (swap and kept[2])
+    # Either gradient multiplies as often as the convolution: each weight at each coarse position.
+    coarse = data if swap else call.operands[0].shape
+    products = 2 * math.prod(weight) * coarse[0] * math.prod(coarse[2:])
     local: dict[str, LocalArg] = {"groups": Size(("g",))} if group else {}
     if call.args.get("bias_sizes"):
         local["bias_sizes"] = Sizes((features,))
@@ -161,7 +164,7 @@ def convolution_backward(call: OpCall) -> Rule | None:
         windowed = split or alone
         # Every part would compute the bias's gradient, and kernels don't without input channels.
         whole = [*space.whole, *(("i",) if kept[2] and not split else ())]
-        return build_rule(
+        found = build_rule(
             call,
             [(("n",), features, *inside), *tensors[:2]],
             [tensors[at] for at in chosen],
@@ -171,8 +174,9 @@ def convolution_backward(call: OpCall) -> Rule | None:
             linear=(pending(0),),
             windows=space.windows if windowed else None,
             local=local | (_padding_args(call, space) if windowed else {}),
-            work=2 * sum(map(bool, kept[:2])) / max(1, math.prod(data[2:])),
         )
+        points = math.prod(max(1, size) for size in found.sizes.values())
+        return replace(found, work=products * sum(map(bool, kept[:2])) / points)
 
     return with_bodies(make, "parts", _gradients(call, swap, kept))
 

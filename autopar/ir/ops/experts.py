@@ -25,7 +25,7 @@ def products(call: OpCall) -> Rule | None:
         indexed={"g": "autopar.grouped_mm"},
         whole=("m", "o"),
         linear=BILINEAR,
-        work=2 / max(1, call.operands[1].shape[0]),
+        work=2 / _repeats(call),
     )
 
 
@@ -40,11 +40,20 @@ def gradients(call: OpCall) -> Rule | None:
         indexed={"g": "autopar.grouped_mm_backward"},
         whole=("m", "o"),
         linear=(pending(3),),
-        work=4 / max(1, call.operands[1].shape[0]),
+        work=4 / _repeats(call),
     )
+
+
+def _repeats(call: OpCall) -> int:
+    """Returns how often the factors name each row's product: per expert, and per end of a group."""
+    ends = call.tensor("offs")
+    return max(1, ends.shape[0]) ** 2 if ends is not None else 1
 
 
 RULES: Table = {
     "transformers.grouped_mm_fallback.default": products,
     "transformers.grouped_mm_fallback_backward.default": gradients,
 }
+
+SHARDS: Table = {"autopar.grouped_mm": products, "autopar.grouped_mm_backward": gradients}
+"""What computes the rows of a rank's experts: of all groups, whose ends it is given."""

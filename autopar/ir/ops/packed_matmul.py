@@ -64,6 +64,8 @@ def grouped(call: OpCall) -> Rule | None:
     tensors = (left, right, call.results[0].shape)
     named = zip(_FORMS[len(left), len(right)], tensors, strict=True)
     first, second, result = (_named(text, shape, blocks) for text, shape in named)
+    ends = call.tensor("offs")
+    groups = ends.shape[0] if ends is not None else 1
     return build_rule(
         call,
         operand_dims(call, {"self": first, "mat2": second, "offs": (("g",),)}),
@@ -72,7 +74,7 @@ def grouped(call: OpCall) -> Rule | None:
         reduce={"k": "sum"},
         whole=[*blocks.whole, "g", "t"],
         linear=BILINEAR,
-        work=2,
+        work=2 / max(1, groups),
     )
 
 
