@@ -8,7 +8,7 @@ step at any op is the sum of the buffers that live there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from autopar.ir.expr import Expr, evaluate
 from autopar.ir.joining import runs
 from autopar.ir.program import Arg, Function, Op, Program
 from autopar.ir.storage import Storage
+from autopar.ir.transfers import OFFLOAD
 from autopar.ir.updates import Mutation, Writes, plan_writes
 
 PARAMETERS = "parameters"
@@ -31,6 +32,9 @@ TEMPORARIES = "temporaries"
 COMMUNICATION = "communication"
 KINDS = (PARAMETERS, STATE, INPUTS, GRADIENTS, SAVED, TEMPORARIES, COMMUNICATION)
 """What memory is for. Saved are values of the forward phase that the backward phase reads."""
+
+HOST = "host"
+"""The kind of memory that is the host's and not the device's."""
 
 _STORED = {
     "parameter": PARAMETERS,
@@ -47,7 +51,7 @@ class Buffer:
     Attributes:
         name: The value for which it was taken.
         nbytes: Its bytes.
-        kind: One of `KINDS`.
+        kind: One of `KINDS`, or `HOST`.
         first: Position of the op that takes it; -1 if it is there from the beginning.
         last: Position of the last op during which it is there; the number of ops if it stays.
     """
@@ -65,7 +69,7 @@ class Lifetimes:
 
     Attributes:
         ops: Its ops, in the order in which they are executed.
-        buffers: Everything that is taken.
+        buffers: Everything that is taken, on the device and on its host.
         buffers_of: The buffers whose memory each value may be.
         temporary_bytes: Per op, what it takes and gives back while it runs.
         communication_bytes: The same of collectives.
@@ -86,11 +90,7 @@ class Lifetimes:
         Args:
             size: What an allocator takes for a number of bytes.
         """
-        change = [0] * (len(self.ops) + 2)
-        for buffer in self.buffers:
-            change[max(buffer.first, 0)] += size(buffer.nbytes)
-            change[buffer.last + 1] -= size(buffer.nbytes)
-        live = accumulate(change[: len(self.ops)])
+        live = self._live(size, (buffer for buffer in self.buffers if buffer.kind != HOST))
         besides = map(size, self.temporary_bytes), map(size, self.communication_bytes)
         found = list(map(sum, zip(live, *besides, strict=True)))
         waits = [at for at, nbytes in enumerate(self.awaited_bytes) if nbytes]
@@ -104,8 +104,21 @@ class Lifetimes:
         """Returns the bytes that are still taken after each op; argument as `at_bytes`."""
         change = [0] * (len(self.ops) + 2)
         for buffer in self.buffers:
+            if buffer.kind != HOST:
+                change[max(buffer.first, 0)] += size(buffer.nbytes)
+                change[max(buffer.last, 0)] -= size(buffer.nbytes)
+        return list(accumulate(change[: len(self.ops)]))
+
+    def host_bytes(self) -> list[int]:
+        """Returns the bytes of the host's memory that are taken during each op."""
+        return self._live(int, (buffer for buffer in self.buffers if buffer.kind == HOST))
+
+    def _live(self, size: Callable[[int], int], buffers: Iterable[Buffer]) -> list[int]:
+        """Returns the bytes of buffers that are there during each op."""
+        change = [0] * (len(self.ops) + 2)
+        for buffer in buffers:
             change[max(buffer.first, 0)] += size(buffer.nbytes)
-            change[max(buffer.last, 0)] -= size(buffer.nbytes)
+            change[buffer.last + 1] -= size(buffer.nbytes)
         return list(accumulate(change[: len(self.ops)]))
 
 
@@ -300,7 +313,8 @@ class _Walk:
         for name, result in zip(op.results, found.results, strict=True):
             placed = Placed(self._shape(name), result.strides, self._itemsize(name))
             if result.operand is None:
-                self._bind(name, placed, (self._take(name, placed, TEMPORARIES, at),))
+                kind = HOST if op.kind == OFFLOAD else TEMPORARIES
+                self._bind(name, placed, (self._take(name, placed, kind, at),))
             else:
                 self._bind(name, placed, self.of[operands[result.operand]])
 
@@ -398,7 +412,7 @@ class _Walk:
         self.temporary[at] += max(0, inside - made) if op.kind == "call" else inside + made
 
     def _take(self, name: str, placed: Placed, kind: str, at: int) -> int:
-        if self.function.values[name].role == "gradient":
+        if self.function.values[name].role == "gradient" and kind != HOST:
             kind = GRADIENTS
         self.buffers.append(Buffer(name, placed.nbytes, kind, at, at))
         return len(self.buffers) - 1

@@ -12,6 +12,7 @@ YAML files in `profiles/`; users write their own in the same form:
     compute_efficiency: 0.7     # the part of that peak that matrix products reach; 1 if left out
     memory_efficiency: 0.9      # the part of the bandwidth that is reached; 1 if left out
     launch_seconds: 1e-6        # what an op takes besides; 0 if left out
+    host_link: {name: pcie5, alpha_seconds: 1e-5, beta_seconds_per_byte: 1.8e-11}
     links:
       - {name: nvlink, size: 8, alpha_seconds: 3e-6, beta_seconds_per_byte: 2.2e-12}
       - {name: infiniband, size: 32, alpha_seconds: 6e-6, beta_seconds_per_byte: 2e-11}
@@ -22,8 +23,9 @@ measured one by one, a level says their figures too, as
 
         collectives: {all_reduce: {alpha_seconds: 4e-6, beta_seconds_per_byte: 2e-12}}
 
-`cluster_file` reads and writes such files. `h100x4` is the built-in h100 with 4 of what its
-outermost links join: 4 hosts.
+`host_link` joins a device to its host's memory, where tensors may wait; it is left out where there
+is no other memory. `cluster_file` reads and writes such files. `h100x4` is the built-in h100 with
+4 of what its outermost links join: 4 hosts.
 """
 
 from __future__ import annotations
@@ -95,6 +97,25 @@ class LinkLevel:
         return LinkLevel(self.name, self.size, alpha, beta, self.topology)
 
 
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """What joins each device to the memory of its host, one transfer per direction at a time.
+
+    Attributes:
+        name: What the link is.
+        alpha_seconds: What a transfer takes besides.
+        beta_seconds_per_byte: Time per byte, all devices of a host transferring at once.
+    """
+
+    name: str
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+
+    def seconds(self, nbytes: int) -> float:
+        """Returns the time of a transfer in one direction."""
+        return self.alpha_seconds + self.beta_seconds_per_byte * nbytes
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Identical devices joined by levels of links.
@@ -109,6 +130,7 @@ class Cluster:
         compute_efficiency: The part of the peak that large matrix products reach.
         memory_efficiency: The part of the bandwidth that is reached.
         launch_seconds: What an op takes besides computing and moving data.
+        host_link: The link to the host's memory; None where that is the device's own.
     """
 
     name: str
@@ -120,6 +142,7 @@ class Cluster:
     compute_efficiency: float = 1.0
     memory_efficiency: float = 1.0
     launch_seconds: float = 0.0
+    host_link: HostLink | None = None
 
     @property
     def devices(self) -> int:

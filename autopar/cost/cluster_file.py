@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
-from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, LinkLevel
+from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, HostLink, LinkLevel
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import DTYPE_BYTES
 
@@ -40,9 +40,11 @@ _KEYS = (
     "compute_efficiency",
     "memory_efficiency",
     "launch_seconds",
+    "host_link",
     "links",
 )
 _LINK_KEYS = ("name", "size", "alpha_seconds", "beta_seconds_per_byte", "topology", "collectives")
+_HOST_LINK_KEYS = ("name", "alpha_seconds", "beta_seconds_per_byte")
 _COLLECTIVE_KEYS = ("alpha_seconds", "beta_seconds_per_byte")
 
 
@@ -78,11 +80,22 @@ def parse_cluster(content: Any, where: str) -> Cluster:
         compute_efficiency=reader.share(top, "compute_efficiency"),
         memory_efficiency=reader.share(top, "memory_efficiency"),
         launch_seconds=reader.number(top, "launch_seconds") if "launch_seconds" in top else 0.0,
+        host_link=_host_link(reader, top["host_link"]) if "host_link" in top else None,
     )
     if reader.problems:
         lines = "\n".join(f"  - {problem}" for problem in reader.problems)
         raise InvalidInputError(f"cluster file {where}:\n{lines}")
     return cluster
+
+
+def _host_link(reader: _Reader, entry: Any) -> HostLink:
+    where = "host_link"
+    fields = reader.mapping(entry, where, _HOST_LINK_KEYS)
+    return HostLink(
+        name=reader.text(fields, "name", f"{where}."),
+        alpha_seconds=reader.number(fields, "alpha_seconds", f"{where}."),
+        beta_seconds_per_byte=reader.number(fields, "beta_seconds_per_byte", f"{where}."),
+    )
 
 
 def _level(reader: _Reader, entry: Any, where: str) -> LinkLevel:
@@ -179,6 +192,11 @@ def cluster_text(cluster: Cluster) -> str:
     ]
     if cluster.launch_seconds:
         lines.append(f"launch_seconds: {cluster.launch_seconds!r}")
+    if (link := cluster.host_link) is not None:
+        lines.append(
+            f"host_link: {{name: {_scalar(link.name)}, alpha_seconds: {link.alpha_seconds!r},"
+            f" beta_seconds_per_byte: {link.beta_seconds_per_byte!r}}}"
+        )
     lines.append("links:")
     for level in cluster.links:
         lines += [

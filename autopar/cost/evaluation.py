@@ -1,9 +1,9 @@
 """Evaluate: the flops, bytes and seconds of each op of a rank's program, and of all of it.
 
-There are two figures of time, which are never mixed. *Serialized* seconds are the sum over ops and
-collectives: what a search minimizes and bounds. *Overlapped* seconds are the end of a schedule in
-which sums run beside the ops that don't wait for them, as the runtime starts them: what reports
-predict.
+There are two figures of time, which are never mixed. *Serialized* seconds are the sum over ops,
+collectives and transfers to the host: what a search minimizes and bounds. *Overlapped* seconds are
+the end of a schedule in which sums and transfers run beside the ops that don't wait for them, as
+the runtime starts them: what reports predict.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.rule import TensorType
+from autopar.ir.transfers import ENDED, STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,9 @@ class OpCost:
         communicated_bytes: Of a collective, the bytes of the larger of operand and result; of a
             redistribution, those that the rank gets.
         compute_seconds: Seconds on the device by roofline.
-        communication_seconds: Seconds on the links.
+        communication_seconds: Seconds on the links between devices.
+        transferred_bytes: Bytes that are sent to the host or fetched from there.
+        transfer_seconds: Seconds on the link to the host.
     """
 
     flops: int = 0
@@ -46,11 +49,13 @@ class OpCost:
     communicated_bytes: int = 0
     compute_seconds: float = 0.0
     communication_seconds: float = 0.0
+    transferred_bytes: int = 0
+    transfer_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds if nothing else runs."""
-        return self.compute_seconds + self.communication_seconds
+        return self.compute_seconds + self.communication_seconds + self.transfer_seconds
 
 
 NOTHING = OpCost()
@@ -89,6 +94,11 @@ class Evaluation:
     def communication_seconds(self) -> float:
         """Seconds of communication alone."""
         return sum(each.communication_seconds for each in self.costs)
+
+    @cached_property
+    def transfer_seconds(self) -> float:
+        """Seconds of transfers to the host's memory and back alone."""
+        return sum(each.transfer_seconds for each in self.costs)
 
     @cached_property
     def flops(self) -> int:
@@ -165,8 +175,10 @@ class Evaluator:
             op: The op.
             values: The values around it, with local shapes that are integers.
         """
-        if op.kind in FREE:
+        if op.kind in FREE or op.kind in ENDED:
             return NOTHING
+        if op.kind in STARTED:
+            return self._transfer(op, values)
         if op.kind in ("call", "repeat"):
             return self._call(op)
         if op.kind.startswith("comm."):
@@ -217,6 +229,17 @@ class Evaluator:
             communication_seconds=seconds + self.model.local_copy(stored),
         )
 
+    def _transfer(self, op: Op, values: Mapping[str, Value]) -> OpCost:
+        """Where a cluster knows no link to a host, it is a copy within the device's memory."""
+        value = values[op.results[0]]
+        nbytes = math.prod(value.global_shape) * value.itemsize
+        link = self.cluster.host_link
+        copied = 2 * nbytes / self.cluster.bytes_per_second
+        return OpCost(
+            transferred_bytes=nbytes,
+            transfer_seconds=copied if link is None else link.seconds(nbytes),
+        )
+
     def _axes(self, op: Op) -> tuple[str, ...]:
         axes = op.arg("axes")
         if isinstance(axes, tuple):
@@ -233,6 +256,8 @@ class Evaluator:
                 found.communicated_bytes,
                 found.compute_seconds,
                 found.communication_seconds,
+                sum(each.transferred_bytes for each in found.costs),
+                found.transfer_seconds,
             )
         trip = op.arg("trip") if op.kind == "repeat" else 1
         assert isinstance(trip, int)
@@ -243,6 +268,8 @@ class Evaluator:
             one.communicated_bytes * trip,
             one.compute_seconds * trip,
             one.communication_seconds * trip,
+            one.transferred_bytes * trip,
+            one.transfer_seconds * trip,
         )
 
     def _local(self, value: Value) -> Value:
@@ -285,13 +312,20 @@ def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
     """Yields when each op is done: ops in order, and collectives that are started beside them.
 
     The runtime starts these as soon as it comes to them, one after the other, until somebody reads
-    what they leave, and waits for other collectives where they stand.
+    what they leave, and waits for other collectives where they stand. Transfers to the host and
+    back run beside both, those of a direction one after the other, until they are awaited.
     """
     computed = communicated = 0.0
+    transferred = dict.fromkeys(STARTED, 0.0)
     ready: dict[str, float] = {}
     for op, cost in zip(function.ops, costs, strict=True):
         known = max((ready.get(name, 0.0) for name in op.operands), default=0.0)
-        if not cost.communication_seconds:
+        if op.kind in STARTED:
+            begun = max(transferred[op.kind], computed, known)
+            end = transferred[op.kind] = begun + cost.seconds
+        elif op.kind in ENDED:
+            end = computed = max(computed, known)
+        elif not cost.communication_seconds:
             if cost.compute_seconds:
                 computed = max(computed, known) + cost.compute_seconds
                 known = computed

@@ -25,6 +25,7 @@ from autopar.cost.strides import (
 from autopar.ir.kernel_memory import DENSE, DENSE_ROWS, RESHAPES, TORCH_NAMESPACES, may_alias
 from autopar.ir.ops.pointwise import RULES as POINTWISE
 from autopar.ir.program import Arg
+from autopar.ir.transfers import ENDED, STARTED
 
 
 class Placed(NamedTuple):
@@ -229,6 +230,7 @@ def _unfold(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> 
 
 _VIEWS: Mapping[str, View] = {
     "barrier": _same,
+    **dict.fromkeys(ENDED, _same),
     "aten.alias.default": _same,
     "aten.detach.default": _same,
     "aten.lift_fresh.default": _same,
@@ -265,6 +267,7 @@ _LIKE_OPERANDS = frozenset(
         "aten.ones_like.default",
         "aten.full_like.default",
         "aten.empty_like.default",
+        *STARTED,
     )
 )
 """Ops, besides those on elements, whose results lie as their operands do."""

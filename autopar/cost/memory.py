@@ -12,6 +12,7 @@ from functools import cached_property
 
 from autopar.cost.buffers import (
     COMMUNICATION,
+    HOST,
     KINDS,
     SAVED,
     TEMPORARIES,
@@ -92,6 +93,11 @@ class MemoryTimeline:
         size = self.allocator.size
         return sum(size(each.nbytes) for each in self.lifetimes.buffers if each.kind == SAVED)
 
+    @cached_property
+    def host_bytes(self) -> int:
+        """The most that is taken of the host's memory, by what is offloaded there."""
+        return max(self.lifetimes.host_bytes(), default=0)
+
     def breakdown_bytes(self, at: int | None = None) -> dict[str, int]:
         """Returns what is taken during an op, by kind (see `autopar.cost.buffers.KINDS`).
 
@@ -102,7 +108,7 @@ class MemoryTimeline:
         found = dict.fromkeys(KINDS, 0)
         size = self.allocator.size
         for each in self.lifetimes.buffers:
-            if each.first <= at <= each.last:
+            if each.kind != HOST and each.first <= at <= each.last:
                 found[each.kind] += size(each.nbytes)
         if 0 <= at < len(self.at_bytes):
             found[TEMPORARIES] += size(self.lifetimes.temporary_bytes[at])

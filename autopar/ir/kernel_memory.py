@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.transfers import STARTED
 
 RESHAPES = frozenset(
     (
@@ -98,6 +99,8 @@ def may_alias(kind: str) -> bool:
     Kernels of torch say so in their schemas, but for composite ones, which may return an operand
     as it is. Others, and those that nobody knows, might do anything.
     """
+    if kind in STARTED:
+        return False
     known = RESHAPES | _MARKED | _UNSAFE
     if kind in known or kind.partition(".")[0] not in TORCH_NAMESPACES:
         return True

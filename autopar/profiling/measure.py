@@ -17,7 +17,7 @@ from autopar.cost import (
     evaluate,
     memory_timeline,
 )
-from autopar.cost.buffers import SAVED
+from autopar.cost.buffers import HOST, SAVED
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
@@ -204,7 +204,7 @@ def _made(timeline: MemoryTimeline, count: int) -> tuple[list[int], list[int]]:
     """Returns, per op, the bytes of the memory that it takes, and of what of it is saved."""
     made, saved = [0] * count, [0] * count
     for buffer in timeline.lifetimes.buffers:
-        if buffer.first >= 0:
+        if buffer.first >= 0 and buffer.kind != HOST:
             size = timeline.allocator.size(buffer.nbytes)
             made[buffer.first] += size
             saved[buffer.first] += size if buffer.kind == SAVED else 0

@@ -12,6 +12,7 @@ from autopar.runtime.bags import BAGS
 from autopar.runtime.experts import EXPERTS
 from autopar.runtime.lookups import LOOKUPS
 from autopar.runtime.reduction import identity
+from autopar.runtime.transfers import TRANSFERS
 from autopar.runtime.windows import max_pool_backward, max_pool_with_indices, resize, window
 from autopar.runtime.writes import WRITES
 
@@ -36,6 +37,7 @@ OWN_OPS: Mapping[str, Callable[..., Any]] = {
     **BAGS,
     **EXPERTS,
     **LOOKUPS,
+    **TRANSFERS,
     **WRITES,
 }
 """The function behind each op kind."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.partition.recompute.cut import Problem, Repeated, ways
+from autopar.partition.recompute.cut import Mix, Problem, ways
 from autopar.partition.recompute.flow import SINK, SOURCE, Network
 
 COUNT = 6
@@ -50,27 +51,49 @@ def problems(draw: st.DrawFn) -> Problem:
         nbytes=tuple(draw(st.integers(0, 6)) for _ in range(count)),
         needed=tuple(sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))),
         bases=(-1,) * count,
+        transfers=tuple(draw(st.sampled_from([None, 0.5, 1.0, 4.0])) for _ in range(count)),
     )
 
 
-def figures(problem: Problem, way: Repeated) -> tuple[int, float]:
+def saved(problem: Problem, repeated: frozenset[int]) -> list[int]:
+    """The values that are read and not made again."""
+    read = {*problem.needed, *(value for op in repeated for value in problem.reads[op])}
+    return sorted(read - repeated)
+
+
+def figures(problem: Problem, way: Mix) -> tuple[int, float]:
     """The bytes saved and the seconds of a way."""
-    read = {*problem.needed, *(value for op in way for value in problem.reads[op])}
+    kept = set(saved(problem, way.repeated)) - way.offloaded
+    away = sum(problem.transfer(value) or 0.0 for value in way.offloaded)
     return (
-        sum(problem.nbytes[value] for value in read if value not in way),
-        sum(problem.seconds[op] or 0.0 for op in way),
+        sum(problem.nbytes[value] for value in kept),
+        sum(problem.seconds[op] or 0.0 for op in way.repeated) + away,
     )
+
+
+def subsets(of: list[int]) -> Iterator[frozenset[int]]:
+    for picked in product((False, True), repeat=len(of)):
+        yield frozenset(each for each, taken in zip(of, picked, strict=True) if taken)
+
+
+def every_way(problem: Problem) -> Iterator[Mix]:
+    free = [op for op, seconds in enumerate(problem.seconds) if seconds is not None]
+    for repeated in subsets(free):
+        leaving = [v for v in saved(problem, repeated) if problem.transfer(v) is not None]
+        yield from (Mix(repeated, offloaded) for offloaded in subsets(leaving))
+
+
+@given(problems())
+def test_what_is_made_again_or_not_read_doesn_t_leave(problem: Problem) -> None:
+    for way in ways(problem):
+        assert way.offloaded <= set(saved(problem, way.repeated))
+        assert all(problem.transfer(value) is not None for value in way.offloaded)
 
 
 @given(problems())
 def test_the_ends_are_the_best_and_ways_lie_on_the_hull(problem: Problem) -> None:
     found = [figures(problem, way) for way in ways(problem)]
-    free = [op for op, seconds in enumerate(problem.seconds) if seconds is not None]
-    chosen = product((False, True), repeat=len(free))
-    every = [
-        figures(problem, frozenset(op for op, taken in zip(free, picked, strict=True) if taken))
-        for picked in chosen
-    ]
+    every = [figures(problem, way) for way in every_way(problem)]
     assert min(nbytes for nbytes, _ in found) == min(nbytes for nbytes, _ in every)
     assert min(seconds for _, seconds in found) == 0
     for price in (0.1, 0.3, 1.0, 3.0):

@@ -102,7 +102,7 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
     choice = Choice(tape)
     point = choice.fastest(memory_bytes)
     if point is not None:
-        if not point.way.repeated:
+        if point is choice.unconstrained:
             return Recomputed(program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
         found = program.with_main(write_copies(tape, steps))

@@ -32,7 +32,7 @@ class Point:
     """A plan and what it costs.
 
     Attributes:
-        way: What is computed again.
+        way: What is computed again, and what leaves and comes back.
         added_seconds: What this adds to a step.
         peak_bytes: The most bytes that a rank holds at once.
     """
@@ -99,6 +99,6 @@ class Choice:
 def measure(tape: Tape, way: Way) -> Point:
     """Returns what a plan costs: seconds as the sum of the copies, bytes as the evaluator says."""
     steps = replay(tape, way, range(len(tape.ops)))
-    seconds = sum(tape.seconds[step.op] for step in steps if step.copy >= 0)
+    seconds = sum(step.seconds(tape) for step in steps)
     program = tape.program.with_main(write_copies(tape, steps))
     return Point(way, seconds, memory_timeline(program).peak_bytes)

@@ -1,4 +1,4 @@
-"""Writes a replay into a function: copies become ops and values of their own."""
+"""Writes a replay into a function: copies and transfers become ops and values of their own."""
 
 from __future__ import annotations
 
@@ -6,43 +6,103 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.ir.layout import Origin
-from autopar.ir.program import Function, Op
+from autopar.ir.program import Function, Op, OpDist, Ref, Value
+from autopar.ir.transfers import END_OFFLOAD, END_RELOAD, OFFLOAD, PLAN, RELOAD
 from autopar.partition.recompute.replay import Held, Step
 from autopar.partition.recompute.tape import Tape
+
+AGAIN = "computed again for the backward pass"
+AWAY = "in the host's memory until the backward pass"
+BACK = "back from the host's memory"
 
 
 def write_copies(tape: Tape, steps: Sequence[Step]) -> Function:
     """Returns the function that runs these steps."""
-    function = tape.function
-    values = dict(function.values)
-    names: dict[Held, str] = {}
-    for step in steps:
-        if step.copy < 0:
-            continue
-        for held in step.makes:
-            like = values[tape.names[held[0]]]
-            name, count = f"{like.name}.again", 1
-            while name in values:
-                count += 1
-                name = f"{like.name}.again{count}"
-            origin = Origin("chosen", f"%{like.name}, computed again for the backward pass")
-            values[name] = replace(like, name=name, role="activation", origin=origin)
-            names[held] = name
-    ops = tuple(_op(tape, step, names) for step in steps)
-    return replace(function, ops=ops, values=values)
+    return _Writer(tape).function(steps)
 
 
-def _op(tape: Tape, step: Step, names: dict[Held, str]) -> Op:
-    op = tape.ops[step.op]
-    if step.copy >= 0:
-        again = tape.again[step.op]
-        assert again is not None
-        op = replace(
-            again, results=tuple(names[held] for held in step.makes), microbatch=step.batch
+class _Writer:
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.values = dict(tape.function.values)
+        self.names: dict[Held, str] = {}
+        self.away: dict[int, str] = {}
+        self.ops: list[Op] = []
+
+    def function(self, steps: Sequence[Step]) -> Function:
+        for step in steps:
+            if step.moves < 0:
+                self._compute(step)
+            elif step.makes:
+                self._reload(step)
+            else:
+                self._offload(step)
+        return replace(self.tape.function, ops=tuple(self.ops), values=self.values)
+
+    def _compute(self, step: Step) -> None:
+        op = self.tape.ops[step.op]
+        if step.copy >= 0:
+            again = self.tape.again[step.op]
+            assert again is not None
+            results = [self._fresh(held[0], "again", AGAIN) for held in step.makes]
+            self.names.update(zip(step.makes, results, strict=True))
+            op = replace(again, results=tuple(results), microbatch=step.batch)
+        given = (self.tape.reads if step.copy < 0 else self.tape.again_reads)[step.op]
+        read = {
+            self.tape.names[value]: self._name(held)
+            for value, held in zip(given, step.reads, strict=True)
+        }
+        self.ops.append(op.with_operands([read[name] for name in op.operands]))
+
+    def _offload(self, step: Step) -> None:
+        value = Ref(self.tape.names[step.moves])
+        sent = self._fresh(step.moves, "sent", AWAY, "host")
+        host = self._fresh(step.moves, "host", AWAY, "host")
+        self._transfer(step, OFFLOAD, sent, (("self", value),), "forward")
+        self._transfer(step, END_OFFLOAD, host, (("self", Ref(sent)), ("of", value)), "forward")
+        self.away[step.moves] = host
+
+    def _reload(self, step: Step) -> None:
+        coming = self._fresh(step.moves, "coming", BACK)
+        back = self._fresh(step.moves, "back", BACK)
+        host = Ref(self.away[step.moves])
+        self._transfer(step, RELOAD, coming, (("self", host),), "backward")
+        self._transfer(step, END_RELOAD, back, (("self", Ref(coming)),), "backward")
+        self.names[step.makes[0]] = back
+
+    def _transfer(
+        self, step: Step, kind: str, result: str, args: tuple[tuple[str, Ref], ...], phase: str
+    ) -> None:
+        maker = self.tape.ops[step.op]
+        op = Op(
+            kind,
+            args,
+            (result,),
+            None if maker.dist is None else OpDist(maker.dist.mesh),
+            Origin("chosen", f"%{self.tape.names[step.moves]}, {AWAY}"),
+            maker.loc,
+            maker.stage,
+            maker.microbatch,
+            phase,
+            ((PLAN, self.tape.names[step.moves]),),
         )
-    given = (tape.reads if step.copy < 0 else tape.again_reads)[step.op]
-    found = {
-        tape.names[value]: names.get(held, tape.names[held[0]])
-        for value, held in zip(given, step.reads, strict=True)
-    }
-    return op.with_operands([found[name] for name in op.operands])
+        self.ops.append(op)
+
+    def _name(self, held: Held) -> str:
+        """Returns the name of a copy; a value that isn't copied is read as it is."""
+        return self.names.get(held, self.tape.names[held[0]])
+
+    def _fresh(self, value: int, ending: str, why: str, memory: str = "") -> str:
+        """Adds a value like another one, and returns its name."""
+        like = self.values[self.tape.names[value]]
+        name, count = f"{like.name}.{ending}", 1
+        while name in self.values:
+            count += 1
+            name = f"{like.name}.{ending}{count}"
+        made: Value = replace(
+            like, name=name, role="activation", origin=Origin("chosen", f"%{like.name}, {why}")
+        )
+        if memory and like.dist is not None:
+            made = replace(made, dist=replace(like.dist, offload=memory))
+        self.values[name] = made
+        return name

@@ -2,15 +2,17 @@
 
 Repeating costs seconds, saving costs bytes. At any price of a byte the best choice is a minimum
 cut, as Jain et al. and torch's partitioner have it: an op on the sink's side is repeated, a value
-between the sides is saved. The prices at which the choice changes give all best ways but those
-inside the convex hull (Eisner and Severance, "Mathematical techniques for efficient record
-segmentation in large shared databases", 1976).
+between the sides is saved, or offloaded where the transfers cost less than its bytes. The prices
+at which the choice changes give all best ways but those inside the convex hull (Eisner and
+Severance, "Mathematical techniques for efficient record segmentation in large shared databases",
+1976).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autopar.partition.recompute.flow import SINK, SOURCE, Network
 from autopar.partition.recompute.tape import Tape
@@ -30,6 +32,8 @@ class Problem:
         nbytes: What saving each value costs; 0 if it is there anyway.
         needed: The values that the backward pass reads.
         bases: Of a value in the memory of another one, that; -1 of others.
+        transfers: Seconds of bringing each value to the host and back, None if it must not leave;
+            () if none may.
     """
 
     seconds: tuple[float | None, ...]
@@ -38,10 +42,18 @@ class Problem:
     nbytes: tuple[int, ...]
     needed: tuple[int, ...]
     bases: tuple[int, ...]
+    transfers: tuple[float | None, ...] = ()
+
+    def transfer(self, value: int) -> float | None:
+        """Returns the seconds of bringing a value to the host and back, None if it must not."""
+        return self.transfers[value] if self.transfers else None
 
 
-Repeated = frozenset[int]
-"""The ops that are repeated."""
+class Mix(NamedTuple):
+    """A way: the ops that are repeated, and the values that wait in the host's memory."""
+
+    repeated: frozenset[int] = frozenset()
+    offloaded: frozenset[int] = frozenset()
 
 
 def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
@@ -88,7 +100,13 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
         tuple(map(cost, numbers)),
         tuple(needed),
         tuple(map(base, numbers)),
+        tuple(_transfer(tape, value, inside) for value in numbers) if tape.leaving else (),
     )
+
+
+def _transfer(tape: Tape, value: int, inside: Mapping[int, int]) -> float | None:
+    leaving = tape.leaving.get(value)
+    return leaving.seconds if leaving is not None and leaving.behind in inside else None
 
 
 def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
@@ -98,17 +116,18 @@ def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
     return any(tape.early[at] and at not in inside for at in tape.readers[value])
 
 
-def ways(problem: Problem, most: int = 16) -> list[Repeated]:
+def ways(problem: Problem, most: int = 16) -> list[Mix]:
     """Returns the best ways, from the fastest to the one that saves least.
 
     Args:
         problem: The problem.
         most: How many at most.
     """
-    scale = max((s for s in problem.seconds if s is not None), default=0.0) or 1.0
+    known = (s for s in (*problem.seconds, *problem.transfers) if s is not None)
+    scale = max(known, default=0.0) or 1.0
     largest = max(problem.nbytes, default=0) or 1
     least = _best(problem, scale, HUGE / 1e3 / largest)
-    nothing: Repeated = frozenset()
+    nothing = Mix()
     found = {nothing: _figures(problem, nothing, scale), least: _figures(problem, least, scale)}
     queue = [(nothing, least)]
     while queue and len(found) < most:
@@ -123,22 +142,27 @@ def ways(problem: Problem, most: int = 16) -> list[Repeated]:
         if between not in found and cost + price * nbytes < bound * (1 - 1e-9):
             found[between] = figures
             queue += [(left, between), (between, right)]
-    return sorted(found, key=lambda way: (found[way][1], -found[way][0], sorted(way)))
+    return sorted(found, key=lambda way: (found[way][1], -found[way][0], *map(sorted, way)))
 
 
-def _figures(problem: Problem, way: Repeated, scale: float) -> tuple[int, float]:
-    """Returns the bytes that a way saves, and its normalized cost."""
-    cost = sum((problem.seconds[op] or 0.0) / scale for op in way)
-    read = {*problem.needed, *(value for op in way for value in problem.reads[op])}
+def _figures(problem: Problem, way: Mix, scale: float) -> tuple[int, float]:
+    """Returns the bytes that a way saves on the device, and its normalized cost."""
+    cost = sum((problem.seconds[op] or 0.0) / scale for op in way.repeated)
+    cost += sum((problem.transfer(value) or 0.0) / scale for value in way.offloaded)
     memory: dict[int, int] = {}
-    for value in read:
-        if problem.made[value] not in way:
+    for value in _read(problem, way.repeated):
+        if problem.made[value] not in way.repeated and value not in way.offloaded:
             base = problem.bases[value]
             memory[value if base < 0 else base] = problem.nbytes[value]
     return sum(memory.values()), cost
 
 
-def _best(problem: Problem, scale: float, price: float) -> Repeated:
+def _read(problem: Problem, repeated: Collection[int]) -> set[int]:
+    """Returns the values that the backward pass or repeated ops read."""
+    return {*problem.needed, *(value for op in repeated for value in problem.reads[op])}
+
+
+def _best(problem: Problem, scale: float, price: float) -> Mix:
     """Returns the way that is best if a byte costs this much, and of such ways the shortest."""
     first_value = 2 + len(problem.seconds)
     network = Network(first_value + len(problem.made))
@@ -148,15 +172,29 @@ def _best(problem: Problem, scale: float, price: float) -> Repeated:
         for value in problem.reads[op]:
             network.add(first_value + value, 2 + op, HUGE)
     for value, op in enumerate(problem.made):
-        network.add(2 + op, first_value + value, price * problem.nbytes[value])
+        leaves = _is_offloaded(problem, value, scale, price)
+        transfer = (problem.transfer(value) or 0.0) / scale
+        cost = transfer if leaves else price * problem.nbytes[value]
+        network.add(2 + op, first_value + value, cost)
     for value in problem.needed:
         network.add(first_value + value, SINK, HUGE)
     sides = network.cut()
     found = {op for op in range(len(problem.seconds)) if sides[2 + op]}
-    return frozenset(found - _free_views(problem, found))
+    offloaded = frozenset(
+        value
+        for value in _read(problem, found)
+        if problem.made[value] not in found and _is_offloaded(problem, value, scale, price)
+    )
+    return Mix(frozenset(found - _free_views(problem, found, offloaded)), offloaded)
 
 
-def _free_views(problem: Problem, repeated: set[int]) -> set[int]:
+def _is_offloaded(problem: Problem, value: int, scale: float, price: float) -> bool:
+    """Whether a value that isn't repeated leaves if a byte costs this much."""
+    seconds = problem.transfer(value)
+    return seconds is not None and seconds / scale < price * problem.nbytes[value]
+
+
+def _free_views(problem: Problem, repeated: set[int], offloaded: frozenset[int]) -> set[int]:
     """Returns the repeated views of memory that is there anyway."""
     results: dict[int, list[int]] = {}
     for value, op in enumerate(problem.made):
@@ -166,7 +204,7 @@ def _free_views(problem: Problem, repeated: set[int]) -> set[int]:
         bases = [problem.bases[value] for value in results.get(op, ())]
         if bases and all(base >= 0 and problem.made[base] not in repeated for base in bases):
             base = bases[0]
-            read = {*problem.needed, *(v for each in repeated for v in problem.reads[each])}
-            if base in read or not problem.nbytes[base]:
+            read = _read(problem, repeated)
+            if base not in offloaded and (base in read or not problem.nbytes[base]):
                 found.add(op)
     return found

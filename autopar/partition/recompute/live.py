@@ -30,12 +30,13 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
             if (ended, -1) in begin:
                 last[ended, -1] = at
         taking = tape.takes[step.op] if step.makes else ()
+        if step.moves >= 0:
+            taking = tape.places[step.moves] if step.makes else ()
         taken = {piece: (piece, step.copy) for piece in taking}
         for mine in taken.values():
             begin[mine] = last[mine] = at
         for held in step.makes:
             where[held] = _pieces(tape, step, held, taken, where)
-            last.update((piece, at) for piece in where[held] if piece in begin)
     change = [0] * (len(steps) + 1)
     for piece, at in begin.items():
         change[at] += tape.nbytes[piece[0]]
@@ -43,7 +44,7 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
             change[last[piece] + 1] -= tape.nbytes[piece[0]]
     live = list(accumulate(change[:-1]))
     for at, step in enumerate(steps):
-        if step.copy >= 0:
+        if step.copy >= 0 and step.moves < 0:
             live[at] += tape.besides[step.op]
     return live
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from autopar.partition.recompute.blocks import Blocks, blocks_of
 from autopar.partition.recompute.cut import Problem, problem_of, ways
 from autopar.partition.recompute.profile import Profile, Profiler, Span
-from autopar.partition.recompute.replay import Way
+from autopar.partition.recompute.replay import NOTHING, Way
 from autopar.partition.recompute.tape import Tape
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -45,10 +45,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is computed again.
+    """What is computed again, and what leaves and comes back.
 
     Attributes:
-        way: The forward ops.
+        way: The forward ops and values.
         peak_bytes: The most bytes that are held at once, as the sum over segments has it.
     """
 
@@ -85,14 +85,16 @@ class Chain:
         chosen = np.full((self.count + 1, size), -1, dtype=np.int32)
         for number, segment in enumerate(self.segments):
             saved = round(segment.profile.saved / self.unit)
-            reach = min((limit - segment.profile.needed) // self.unit, size - 1 - saved)
-            if reach < 0:
+            # What leaves was among the bytes saved before.
+            least = max(0, -saved)
+            reach = min((limit - segment.profile.needed) // self.unit, size - 1 - max(saved, 0))
+            if reach < least:
                 continue
-            total = seconds[segment.first, : reach + 1] + segment.profile.seconds
-            target = seconds[segment.end, saved : saved + reach + 1]
+            total = seconds[segment.first, least : reach + 1] + segment.profile.seconds
+            target = seconds[segment.end, least + saved : saved + reach + 1]
             better = total < target
             target[better] = total[better]
-            chosen[segment.end, saved : saved + reach + 1][better] = number
+            chosen[segment.end, least + saved : saved + reach + 1][better] = number
         place = int(seconds[self.count].argmin())
         return self._followed(chosen, place) if np.isfinite(seconds[self.count, place]) else None
 
@@ -130,8 +132,7 @@ class Planner:
 
     def plan(self, limit: int) -> Plan | None:
         """Returns the fastest plan within a limit, None if none is known."""
-        repeated: set[int] = set()
-        anew: set[int] = set()
+        found = NOTHING
         peak = 0
         for chain in self.chains:
             segments = chain.fastest(limit)
@@ -139,11 +140,10 @@ class Planner:
                 return None
             saved = 0
             for segment in segments:
-                repeated |= segment.profile.way.repeated
-                anew |= segment.profile.way.anew
+                found = Way(*map(frozenset.union, found, segment.profile.way))
                 peak = max(peak, saved + segment.profile.needed)
                 saved += segment.profile.saved
-        return Plan(Way(frozenset(repeated), frozenset(anew)), peak)
+        return Plan(found, peak)
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
         profiler = Profiler(self.tape, batch)
@@ -152,7 +152,10 @@ class Planner:
             for length in LENGTHS:
                 if length <= end:
                     span = Span(self.tape, blocks, end - length, end)
-                    profiles = profiler.profiles(span, self._ways_of(span, length))
+                    ways = self._ways_of(span, length)
+                    if span.entering:
+                        ways = [*ways, *map(span.with_entering, ways)]
+                    profiles = profiler.profiles(span, ways)
                     found += [Segment(end - length, end, each) for each in _unbeaten(profiles)]
         return found
 
@@ -166,8 +169,16 @@ class Planner:
             found = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
             cheap = {place for place, at in enumerate(span.forward) if self.tape.cheap[at]}
             self._ways[problem] = [
-                *(Way(each) for each in found if each or length == 1),
-                *(Way(each, each & cheap) for each in found[-FEWEST:] if each),
+                *(
+                    Way(each.repeated, offloaded=each.offloaded)
+                    for each in found
+                    if each.repeated or length == 1
+                ),
+                *(
+                    Way(each.repeated, each.repeated & cheap, each.offloaded)
+                    for each in found[-FEWEST:]
+                    if each.repeated
+                ),
             ]
         return self._ways[problem]
 

@@ -19,6 +19,9 @@ from autopar.partition.recompute.tape import Tape
 
 Bytes = NDArray[np.int64]
 
+NONE = -(1 << 60)
+"""Bytes where nothing runs: less than any, however many are added."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -46,7 +49,7 @@ class _Moving:
         seconds: Of the copies.
         saved: Bytes that lie between forward and backward pass.
         during: Bytes of the blocks' values while each of their ops runs.
-        before: The same while the copies just before each op run; 0 if there are none.
+        before: The same while the copies just before each op run; `NONE` if there are none.
     """
 
     seconds: float
@@ -72,19 +75,35 @@ class Span:
         self.backward = [at for part in reversed(blocks.backward[first:end]) for at in part]
         self.places = {at: place for place, at in enumerate((*self.forward, *self.backward))}
         self.ops = np.array(list(self.places), dtype=np.int64)
+        self.entering = self._entering()
+        made = [value for at in self.forward for value in tape.makes[at]]
+        self._values = [*made, *self.entering]
 
-    def read_elsewhere(self, start: int) -> tuple[Held, ...]:
+    def _entering(self) -> list[int]:
+        """Returns the values that may leave here, but are of blocks before."""
+        tape, end = self.tape, len(self.forward)
+        return [
+            value
+            for value, leaving in tape.leaving.items()
+            if self.places.get(leaving.behind, end) < end <= self.places.get(leaving.before, -1)
+            and tape.makers[value] not in self.places
+            and tape.batches[tape.makers[value]] == self.batch
+        ]
+
+    def read_elsewhere(self, start: int, without: frozenset[int] = frozenset()) -> tuple[Held, ...]:
         """Returns what ops of other blocks read: forward ones may be repeated from it.
 
         Args:
             start: Readers before this op don't count.
+            without: Values that are left out.
         """
         tape = self.tape
         return tuple(
             (value, -1)
             for at in self.forward
             for value in tape.makes[at]
-            if any(r >= start and r not in self.places for r in tape.readers[value])
+            if value not in without
+            and any(r >= start and r not in self.places for r in tape.readers[value])
         )
 
     @property
@@ -93,8 +112,18 @@ class Span:
         return self.backward[-1] if self.backward else len(self.tape.ops)
 
     def on_tape(self, way: Way) -> Way:
-        """Returns a way with positions on the tape instead of places among these ops."""
-        return Way(*(frozenset(self.forward[place] for place in part) for part in way))
+        """Returns a way in which ops and values are those of the tape.
+
+        Args:
+            way: Ops by their place among these, values by theirs: those made, then those entering.
+        """
+        repeated, anew = (frozenset(self.forward[place] for place in part) for part in way[:2])
+        return Way(repeated, anew, frozenset(self._values[number] for number in way.offloaded))
+
+    def with_entering(self, way: Way) -> Way:
+        """Returns a way in which what enters the blocks leaves behind them, too."""
+        first = len(self._values) - len(self.entering)
+        return way._replace(offloaded=way.offloaded | frozenset(range(first, len(self._values))))
 
     def key(self) -> Hashable:
         """Returns what the memory that moves within depends on; equal layers have equal keys."""
@@ -120,8 +149,26 @@ class Span:
             twin = (at, self.batch) in tape.twins
             found.append((reads, lie, sizes, tape.besides[at], tape.seconds[at], twin))
         found += [counted(tape.reads[at]) for at in self.backward]
+        found += self._key_of_transfers()
         found += [counted([v for v, _ in self.read_elsewhere(at)]) for at in (0, self.end)]
         return tuple(found)
+
+    def _key_of_transfers(self) -> list[Hashable]:
+        tape = self.tape
+        entering = {value: number for number, value in enumerate(self.entering)}
+        found: list[Hashable] = []
+        for value in self._values if tape.leaving else ():
+            leaving = tape.leaving.get(value)
+            if leaving is not None:
+                ends = (self.places.get(at, -1) for at in (leaving.behind, leaving.before))
+                found.append((*ends, leaving.seconds, tape.value_bytes[value]))
+            else:
+                found.append(None)
+        for at in self.places if entering else ():
+            read = (*tape.reads[at], -1, *tape.again_reads[at])
+            found.append(tuple(entering.get(value, -1) for value in read))
+        ends = (any(r >= self.end for r in tape.readers[value]) for value in entering)
+        return [*found, *ends]
 
 
 class Profiler:
@@ -150,7 +197,7 @@ class Profiler:
 
         Args:
             span: The blocks.
-            ways: The ops to repeat, by their place among the blocks' forward ops.
+            ways: Ops and values as `Span.on_tape` has them.
         """
         key = span.key()
         found = []
@@ -160,7 +207,7 @@ class Profiler:
             moving = self._known[key, way]
             needed = max(
                 int((moving.during + self.during[span.ops]).max()),
-                int(np.where(moving.before, moving.before + self.before[span.ops], 0).max()),
+                int((moving.before + self.before[span.ops]).max()),
             )
             found.append(Profile(span.on_tape(way), moving.seconds, moving.saved, needed))
         return found
@@ -170,19 +217,21 @@ def _moving(span: Span, way: Way) -> _Moving:
     tape = span.tape
     repeated = span.on_tape(way)
     # Before the blocks' turn in the backward pass, and behind it.
-    turn, end = (
-        Step(span.forward[-1], -1, span.read_elsewhere(start), ()) for start in (0, span.end)
-    )
+    away = repeated.offloaded
+    turn = Step(span.forward[-1], -1, span.read_elsewhere(0, away), ())
     backward = [
         step if step.copy >= 0 else Step(step.op, -1, step.reads, ())
         for step in replay(tape, repeated, span.backward)
         if step.copy >= 0 or step.op in span.places
     ]
+    back = [made for step in backward if step.moves >= 0 for made in step.makes]
+    read_later = [held for held in back if tape.readers[held[0]][-1] >= span.end]
+    end = Step(span.forward[-1], -1, (*span.read_elsewhere(span.end, away), *read_later), ())
     steps = [*replay(tape, repeated, span.forward), turn, *backward, end]
-    live = moving_bytes(tape, steps)
-    during = np.zeros(len(span.ops), dtype=np.int64)
-    before = np.zeros(len(span.ops), dtype=np.int64)
-    waiting = 0
+    live = _without_entering(span, steps, moving_bytes(tape, steps))
+    during = np.full(len(span.ops), NONE, dtype=np.int64)
+    before = np.full(len(span.ops), NONE, dtype=np.int64)
+    waiting = NONE
     for step, nbytes in zip(steps, live, strict=True):
         if step is turn or step is end:
             continue
@@ -192,6 +241,16 @@ def _moving(span: Span, way: Way) -> _Moving:
         place = span.places[step.op]
         during[place] = max(during[place], nbytes)
         before[place] = max(before[place], waiting)
-        waiting = 0
-    seconds = sum(tape.seconds[step.op] for step in steps if step.copy >= 0)
-    return _Moving(seconds, live[len(span.forward)], during, before)
+        waiting = NONE
+    seconds = sum(step.seconds(tape) for step in steps)
+    return _Moving(seconds, live[steps.index(turn)], during, before)
+
+
+def _without_entering(span: Span, steps: Sequence[Step], live: Sequence[int]) -> list[int]:
+    """Returns bytes less those of values of blocks before from where these have left."""
+    found, gone = list(live), 0
+    for at, step in enumerate(steps):
+        found[at] -= gone
+        if step.moves in span.entering and not step.makes:
+            gone += span.tape.value_bytes[step.moves]
+    return found

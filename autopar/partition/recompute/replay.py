@@ -4,11 +4,14 @@ A copy stands right before the first backward op that reads it, behind the copie
 itself. What the backward pass of a microbatch computes anyway, as views and gathers of parameters,
 is computed earlier instead of twice. Copies stay until they are read last, but for those that are
 made *anew* for every backward op, which pays where they are cheap and large.
+
+What is *offloaded* leaves for the host's memory behind the last forward op that reads it, and comes
+back where a copy would be made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,19 +22,21 @@ Held = tuple[int, int]
 
 
 class Way(NamedTuple):
-    """What is computed again.
+    """What is computed again, and what leaves and comes back.
 
     Attributes:
         repeated: The forward ops whose results the backward pass reads from copies.
         anew: Those of them whose copies don't stay.
+        offloaded: The values that wait in the host's memory.
     """
 
     repeated: frozenset[int] = frozenset()
     anew: frozenset[int] = frozenset()
+    offloaded: frozenset[int] = frozenset()
 
 
 NOTHING = Way()
-"""Nothing is computed again."""
+"""Nothing is computed again, and all stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,12 @@ class Step:
     """An op that is run.
 
     Attributes:
-        op: Its position on the tape.
+        op: Its position on the tape; of a transfer, that of the op that made the value.
         copy: The number of the copy that it is; -1 if it is none.
         batch: The microbatch for whose backward pass it is a copy.
         reads: What it reads.
         makes: What it makes.
+        moves: The value that it brings out or, if it makes it, back; -1 if it computes.
     """
 
     op: int
@@ -51,6 +57,13 @@ class Step:
     reads: tuple[Held, ...]
     makes: tuple[Held, ...]
     batch: int = 0
+    moves: int = -1
+
+    def seconds(self, tape: Tape) -> float:
+        """Returns what this adds to a step if it is a copy or a transfer, else 0."""
+        if self.moves >= 0:
+            return tape.leaving[self.moves].seconds / 2
+        return tape.seconds[self.op] if self.copy >= 0 else 0.0
 
 
 def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
@@ -72,6 +85,10 @@ class _Replay:
         self.done: set[int] = set()
         self.copies: dict[tuple[int, int], int] = {}
         self.passing: list[tuple[int, int]] = []
+        self.fetched: dict[int, int] = {}
+        self.leaving: dict[int, list[int]] = {}
+        for value in sorted(way.offloaded):
+            self.leaving.setdefault(tape.leaving[value].behind, []).append(value)
 
     def run(self, ops: Iterable[int]) -> list[Step]:
         for at in ops:
@@ -83,7 +100,7 @@ class _Replay:
         """Adds an op of the tape, behind the copies that it reads."""
         tape = self.tape
         reads = tape.reads[at]
-        if tape.late[at] and self.way.repeated:
+        if tape.late[at] and (self.way.repeated or self.way.offloaded):
             for copy in self.passing:
                 del self.copies[copy]
             self.passing.clear()
@@ -93,12 +110,29 @@ class _Replay:
             held = tuple((value, -1) for value in reads)
         self.done.add(at)
         self.steps.append(Step(at, -1, held, self._made(at)))
+        for value in self.leaving.get(at, ()):
+            self._transfer(value, ((value, -1),))
+
+    def _transfer(self, value: int, reads: tuple[Held, ...]) -> None:
+        """Adds a transfer, out of what is read or back."""
+        number, maker = len(self.steps), self.tape.makers[value]
+        makes = () if reads else ((value, number),)
+        self.steps.append(Step(maker, number, reads, makes, self.tape.batches[maker], value))
+        if makes:
+            self.fetched[value] = number
+
+    def _fetch(self, values: Iterable[int]) -> None:
+        """Adds the transfers that bring some values back."""
+        for value in values:
+            if value in self.way.offloaded and value not in self.fetched:
+                self._transfer(value, ())
 
     def _made(self, at: int) -> tuple[Held, ...]:
         return tuple((value, -1) for value in self.tape.makes[at])
 
-    def _demand(self, values: Iterable[int], batch: int) -> None:
+    def _demand(self, values: Sequence[int], batch: int) -> None:
         """Adds the copies that make some values, operands first."""
+        self._fetch(values)
         stack = [(maker, False) for maker in self._missing(values, batch)]
         while stack:
             at, ready = stack.pop()
@@ -106,6 +140,7 @@ class _Replay:
                 continue
             reads = self.tape.again_reads[at]
             if ready:
+                self._fetch(reads)
                 self._copy(at, batch, self._held(reads, batch))
             else:
                 stack.append((at, True))
@@ -127,7 +162,8 @@ class _Replay:
     def _missing(self, values: Iterable[int], batch: int) -> Iterable[int]:
         for value in reversed(list(values)):
             maker = self.tape.makers[value]
-            if maker in self.way.repeated and (maker, batch) not in self.copies:
+            again = maker in self.way.repeated and value not in self.way.offloaded
+            if again and (maker, batch) not in self.copies:
                 yield maker
 
     def _held(self, values: Iterable[int], batch: int) -> tuple[Held, ...]:
@@ -135,6 +171,8 @@ class _Replay:
         return tuple(self._one(value, batch) for value in values)
 
     def _one(self, value: int, batch: int) -> Held:
+        if value in self.way.offloaded:
+            return value, self.fetched[value]
         maker = self.tape.makers[value]
         if maker not in self.way.repeated:
             return value, -1

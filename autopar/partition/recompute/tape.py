@@ -6,13 +6,17 @@ evaluator says of the program as it is; the tape knows what of that moves with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from autopar.cost import Cluster, Lifetimes, evaluate, lifetimes
+from autopar.cost.cluster import HostLink
+from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.program import Function, Op, Program
+from autopar.partition.recompute.leaving import Leaving, leaving_of
 from autopar.partition.recompute.repeat import repeated
 
 
@@ -36,6 +40,7 @@ class Tape:
         names: Of the values.
         makers: The op that makes each value; -1 for inputs.
         places: The pieces of memory in which each value lies.
+        link: The link to the host's memory; None where there is no other memory.
     """
 
     program: Program
@@ -53,6 +58,7 @@ class Tape:
     names: Sequence[str]
     makers: Sequence[int]
     places: Sequence[tuple[int, ...]]
+    link: HostLink | None = None
 
     @property
     def function(self) -> Function:
@@ -131,6 +137,22 @@ class Tape:
                 if not self.stays[piece] and end > last.get(piece, -1):
                     found.setdefault(end, []).append(piece)
         return found
+
+    @cached_property
+    def leaving(self) -> Mapping[int, Leaving]:
+        """The values that may leave for the host's memory."""
+        return leaving_of(self)
+
+    @cached_property
+    def value_bytes(self) -> Sequence[int]:
+        """Bytes of each value's elements, on the rank with the largest blocks."""
+        mesh = self.program.mesh
+        coords = dict.fromkeys(mesh.dim_names if mesh is not None else (), 0)
+        values = (self.function.values[name] for name in self.names)
+        return [
+            math.prod(evaluate_expr(size, coords) for size in each.shape) * each.itemsize
+            for each in values
+        ]
 
     @cached_property
     def besides(self) -> Sequence[int]:
@@ -215,6 +237,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         names=list(numbers),
         makers=makers,
         places=[memory.buffers_of[name] for name in numbers],
+        link=cluster.host_link,
     )
 
 

@@ -1,0 +1,69 @@
+"""Leaving: which values may wait in the host's memory between forward and backward pass.
+
+These are values with memory of their own that nobody reads in between. What else lies in that
+memory, as views, is made again of what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autopar.cost.cluster import HostLink
+
+if TYPE_CHECKING:
+    from autopar.partition.recompute.tape import Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """How a value may leave.
+
+    Attributes:
+        behind: The last forward op that reads the value's memory.
+        before: The first backward op that does.
+        seconds: Of both transfers.
+    """
+
+    behind: int
+    before: int
+    seconds: float
+
+
+def leaving_of(tape: Tape) -> Mapping[int, Leaving]:
+    """Returns the values that may leave; none where the host has no memory of its own."""
+    if tape.link is None:
+        return {}
+    sharing: dict[int, list[int]] = {}
+    for value, pieces in enumerate(tape.places):
+        for piece in pieces:
+            sharing.setdefault(piece, []).append(value)
+    kept = {piece for pieces in tape.ends.values() for piece in pieces}
+    numbers = {name: number for number, name in enumerate(tape.names)}
+    found = {}
+    for piece, buffer in enumerate(tape.memory.buffers):
+        number = numbers.get(buffer.name)
+        if number is not None and not tape.stays[piece] and piece not in kept:
+            leaving = _leaving(tape, tape.link, number, sharing.get(piece, ()))
+            if leaving is not None:
+                found[number] = leaving
+    return found
+
+
+def _leaving(tape: Tape, link: HostLink, value: int, sharing: Sequence[int]) -> Leaving | None:
+    """Returns how a value may leave in whose memory these values are."""
+    at = tape.makers[value]
+    if not tape.early[at] or len(tape.places[value]) != 1:
+        return None
+    batch = tape.batches[at]
+    readers = sorted({reader for each in sharing for reader in tape.readers[each]})
+    forward = [each for each in readers if tape.early[each]]
+    backward = [each for each in readers if tape.late[each] and tape.batches[each] == batch]
+    if not backward or len(forward) + len(backward) < len(readers):
+        return None
+    behind, nbytes = max([at, *forward]), tape.nbytes[tape.places[value][0]]
+    # Where memory holds more than the value, as padding, what leaves isn't what is won.
+    if behind >= backward[0] or nbytes != tape.value_bytes[value]:
+        return None
+    return Leaving(behind, backward[0], 2 * link.seconds(nbytes))
