@@ -10,6 +10,7 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.permutation import alternatives, permutation
 from autopar.cost.places import Place
 from autopar.cost.reblock import reblock_exchange
+from autopar.cost.relaxed import MOST_AXES, Relaxed
 from autopar.cost.slots import Numbers, Slot, SlotTable
 from autopar.ir.layout import Partial
 from autopar.ir.mesh import ProcessMesh
@@ -46,6 +47,7 @@ class LayoutGraph:
         self.model = model
         self.axes = tuple(axis for axis in axes if mesh.axis_size(axis) > 1)
         self.table = SlotTable(mesh, self.axes, model.borders(self.axes))
+        self.relaxed = Relaxed(model, self.axes) if len(self.axes) <= MOST_AXES else None
         self._moves: dict[tuple[State, int], tuple[Step, ...]] = {}
         self._permuted: dict[tuple[Axes, ...], list[tuple[tuple[Axes, ...], Axes]]] = {}
 

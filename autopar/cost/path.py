@@ -19,6 +19,9 @@ from autopar.ir.layout import Layout
 ROUNDING = 1e-9
 """Relative difference of seconds that doesn't count."""
 
+DIGITS = 9
+"""The same, as digits."""
+
 
 class PathSearch:
     """Searches paths to one goal.
@@ -39,6 +42,9 @@ class PathSearch:
         self.settled = frozenset(self.goal_slots)
         self.goal_pending = frozenset(goal.partial)
         self.bound = Bound(graph, goal, itemsize)
+        self.relaxed = graph.relaxed
+        self.is_even = self.table.is_even(self.target[0])
+        self._relaxed: dict[bool, list[float]] = {}
         self._bounds: dict[State, float] = {}
         self._steps_from: dict[State, tuple[Step, ...]] = {}
         self.alike = _alike(self.target[0])
@@ -74,10 +80,13 @@ class PathSearch:
         """
         best: dict[State, tuple[float, int]] = {self._class_of(start): (0.0, 0)}
         came: dict[State, tuple[State, Step]] = {}
-        queue: list[tuple[float, float, int, int, State]] = [(0.0, 0.0, 0, 0, start)]
-        while queue and queue[0][0] < limit:
-            _, seconds, count, _, state = heapq.heappop(queue)
-            if (seconds, count) > best[self._class_of(state)]:
+        # Of states that promise as much, those first that are nearer to the goal.
+        sign, unit = (-1, self._bound(start) or 1.0) if wide else (1, 1.0)
+        queue: list[tuple[float, float, int, int, float, State]] = [(0.0, 0.0, 0, 0, 0.0, start)]
+        while queue:
+            _, seconds, count, _, total, state = heapq.heappop(queue)
+            seconds, count = sign * seconds, sign * count
+            if total >= limit or (seconds, count) > best[self._class_of(state)]:
                 continue
             if state == self.target:
                 return _path(came, state)
@@ -92,7 +101,9 @@ class PathSearch:
                 if total < limit:
                     best[found] = reached
                     came[step.state] = (state, step)
-                    heapq.heappush(queue, (total, *reached, len(queue), step.state))
+                    promise = round(total / unit, DIGITS) if wide else total
+                    order = (promise, sign * reached[0], sign * reached[1], len(queue))
+                    heapq.heappush(queue, (*order, total, step.state))
                     if wide and step.state == self.target:
                         limit = total * (1 - ROUNDING)
         return _path(came, self.target) if self.target in came else None
@@ -117,7 +128,26 @@ class PathSearch:
             found = self._bounds[state] = self._new_bound(state)
         return found
 
+    def _relaxed_seconds(self, is_even: bool) -> list[float]:
+        assert self.relaxed is not None
+        nbytes = math.prod(self.goal.shape) * self.itemsize
+        return self.relaxed.seconds_to(self._number(self.target), nbytes, is_even=is_even)
+
+    def _number(self, state: State) -> int:
+        assert self.relaxed is not None
+        split, pending = self.table.split_axes(state[0]), [axis for axis, _ in state[1]]
+        return self.relaxed.number(split, pending)
+
     def _new_bound(self, state: State) -> float:
+        least = self._crossing_bound(state)
+        if self.relaxed is None:
+            return least
+        is_even = self.is_even and self.table.is_even(state[0])
+        if is_even not in self._relaxed:
+            self._relaxed[is_even] = self._relaxed_seconds(is_even)
+        return max(least, self._relaxed[is_even][self._number(state)])
+
+    def _crossing_bound(self, state: State) -> float:
         due = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)
         if not due and self.table.may_become(state[0], self.target[0]):
             return 0.0

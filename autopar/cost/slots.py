@@ -83,6 +83,8 @@ class SlotTable:
         self._counts: dict[tuple[str, ...], int] = {}
         self._numbers: dict[DimLayout, int] = {}
         self._dims: list[DimLayout] = []
+        self._axes: list[tuple[str, ...]] = []
+        self._even: list[bool] = []
         self._elements: list[int] = []
         self._shared: list[dict[tuple[int, int], int]] = [{} for _ in borders]
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
@@ -105,6 +107,8 @@ class SlotTable:
         if number is None:
             number = self._numbers[dim] = len(self._dims)
             self._dims.append(dim)
+            self._even.append(all(sub.size % self.count(sub.axes) == 0 for sub in dim))
+            self._axes.append(tuple(axis for sub in dim for axis in sub.axes))
             self._elements.append(
                 math.prod(block_size(sub.size, self.count(sub.axes)) for sub in dim)
             )
@@ -192,6 +196,14 @@ class SlotTable:
                 slots = self._vacant[key] = tuple(self._vacancies(at, self._dims[number], axes))
             found += slots
         return found
+
+    def split_axes(self, numbers: Numbers) -> tuple[str, ...]:
+        """Returns the axes that split a layout."""
+        return tuple(axis for number in numbers for axis in self._axes[number])
+
+    def is_even(self, numbers: Numbers) -> bool:
+        """Returns whether every split of a layout divides evenly."""
+        return all(self._even[number] for number in numbers)
 
     def runs(self, numbers: Numbers) -> tuple[tuple[str, ...], ...]:
         """Returns the axes of every sub-dimension."""
