@@ -24,8 +24,14 @@ measured one by one, a level says their figures too, as
         collectives: {all_reduce: {alpha_seconds: 4e-6, beta_seconds_per_byte: 2e-12}}
 
 `host_link` joins a device to its host's memory, where tensors may wait; it is left out where there
-is no other memory. `cluster_file` reads and writes such files. `h100x4` is the built-in h100 with
-4 of what its outermost links join: 4 hosts.
+is no other memory.
+
+There are as many levels as the hardware has, each with links of its own: pairs of devices within a
+host, hosts, the switch of a rack, the spine between racks. `cluster_file` reads and writes such
+files.
+
+`h100x4` is the built-in h100 with 4 hosts, `h100x8x4` the one with 4 racks of 8 hosts, and so on
+outwards. `torusx4` has 4 pods: what is counted first is joined by more than rings.
 """
 
 from __future__ import annotations
@@ -44,7 +50,7 @@ PROFILES = Path(__file__).parent / "profiles"
 
 TOPOLOGIES = ("switch", "ring")
 
-_HOSTS = re.compile(r"(?P<name>.+)x(?P<count>[1-9][0-9]{0,6})")
+_COUNTED = re.compile(r"(?P<name>.+?)(?P<counts>(?:x[1-9][0-9]{0,6})+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,28 +168,43 @@ class Cluster:
         """The bandwidth of the memory that is reached."""
         return self.memory_bytes_per_second * self.memory_efficiency
 
-    def with_groups(self, count: int) -> Cluster:
-        """Returns the cluster with this many of the groups that the outermost links join.
+    def with_groups(self, *counts: int) -> Cluster:
+        """Returns the cluster with these sizes of the levels outside a host, and no further ones.
+
+        A host, or a pod, is what the innermost links join, or the rings that are all dimensions
+        of one torus.
+
+        Args:
+            counts: Of the innermost of these levels first: hosts of a rack, racks.
 
         Raises:
-            InvalidInputError: If the cluster has a single level of links.
+            InvalidInputError: If the cluster has fewer such levels.
         """
-        *inner, outermost = self.links
-        if not inner:
+        rings = next((at for at, link in enumerate(self.links) if link.topology != "ring"), 0)
+        inner, outer = self.links[: max(1, rings)], self.links[max(1, rings) :]
+        if len(counts) > len(outer):
+            names = ", ".join(level.name for level in self.links)
             raise InvalidInputError(
-                f"cluster {self.name!r} has one level of links, {outermost.name}, so it has no"
-                f" groups of which there could be {count}"
+                f"cluster {self.name!r} has {len(outer)} levels of links around"
+                f" {inner[-1].name}, so {len(counts)} sizes of them can't be given; its levels are"
+                f" {names}"
             )
-        outer = (replace(outermost, size=count),) if count > 1 else ()
-        return replace(self, name=f"{self.name}x{count}", links=(*inner, *outer))
+        sized = (
+            replace(level, size=count)
+            for level, count in zip(outer, counts, strict=False)
+            if count > 1
+        )
+        name = "".join((self.name, *(f"x{count}" for count in counts)))
+        return replace(self, name=name, links=(*inner, *sized))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Cluster:
         """Returns a built-in cluster by name, or the one that a YAML file describes.
 
         Args:
-            name_or_path: A name such as `cpu`, `h100` or `h100x4`, which has 4 hosts; or a path:
-                something with a directory separator, or that ends with `.yaml` or `.yml`.
+            name_or_path: A name such as `cpu` or `h100`; `h100x4`, which has 4 hosts, or `h100x8x4`
+                with 4 racks of 8; or a path: something with a directory separator, or that ends
+                with `.yaml` or `.yml`.
 
         Raises:
             InvalidInputError: If there is no such profile or file, or its content is not a valid
@@ -198,12 +219,14 @@ class Cluster:
         known = cls.profiles()
         if text in known:
             return read_cluster(PROFILES / f"{text}.yaml")
-        hosts = _HOSTS.fullmatch(text)
-        if hosts is not None and hosts["name"] in known:
-            return cls.load(hosts["name"]).with_groups(int(hosts["count"]))
+        counted = _COUNTED.fullmatch(text)
+        if counted is not None and counted["name"] in known:
+            counts = counted["counts"].removeprefix("x").split("x")
+            return cls.load(counted["name"]).with_groups(*map(int, counts))
         raise InvalidInputError(
             f"no built-in cluster {text!r}{near_misses(text, known)}; there are"
-            f" {', '.join(known)}, the same with a number of hosts as {known[0]}x4,"
+            f" {', '.join(known)}, the same with a number of hosts as {known[0]}x4, and of racks"
+            f" as {known[0]}x8x4,"
             " or give the path of a YAML file"
         )
 

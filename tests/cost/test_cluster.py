@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autopar.cost import Cluster, LinkLevel
+from autopar.cost import Cluster, CommunicationModel, LinkLevel
 from autopar.cost.cluster_file import cluster_text
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.mesh import ProcessMesh
 
 GOOD = """
 name: pair
@@ -62,8 +63,53 @@ def test_a_built_in_cluster_with_a_number_of_hosts() -> None:
     assert len(Cluster.load("h100x1").links) == 1
     with pytest.raises(InvalidInputError, match="no built-in cluster 'h10x4'; did you mean h100"):
         Cluster.load("h10x4")
-    with pytest.raises(InvalidInputError, match="has one level of links, nvlink"):
+    with pytest.raises(InvalidInputError, match="has 0 levels of links around nvlink"):
         Cluster.load("h100x1").with_groups(2)
+
+
+def test_a_built_in_cluster_with_hosts_and_racks() -> None:
+    racks = Cluster.load("h100x8x4")
+    assert (racks.name, racks.devices) == ("h100x8x4", 256)
+    assert [(level.name, level.size) for level in racks.links] == [
+        ("nvlink", 8),
+        ("infiniband", 8),
+        ("spine", 4),
+    ]
+    assert [level.name for level in Cluster.load("h100x1x4").links] == ["nvlink", "spine"]
+    assert [level.size for level in Cluster.load("mi300xx4").links] == [8, 4]
+    assert [level.size for level in Cluster.load("torusx4").links] == [16, 16, 4]
+    with pytest.raises(InvalidInputError, match="3 sizes of them can't be given; its levels are"):
+        Cluster.load("h100x2x2x2")
+
+
+RACKS = """
+name: racks
+device: a card
+memory_bytes: 16e9
+memory_bytes_per_second: 1.0e+12
+flops_per_second: {f32: 10e12}
+links:
+  - {name: bridge, size: 2, alpha_seconds: 1e-6, beta_seconds_per_byte: 1e-11}
+  - {name: host, size: 4, alpha_seconds: 5e-6, beta_seconds_per_byte: 5e-11}
+  - {name: switch, size: 16, alpha_seconds: 1e-5, beta_seconds_per_byte: 1e-10}
+  - {name: rack, size: 8, alpha_seconds: 2e-5, beta_seconds_per_byte: 4e-10}
+"""
+
+
+def test_a_file_has_as_many_levels_as_the_hardware(tmp_path: Path) -> None:
+    cluster = load(tmp_path, RACKS)
+    assert cluster.devices == 2 * 4 * 16 * 8
+    fewer = cluster.with_groups(4, 3, 2)
+    assert fewer.devices == 2 * 4 * 3 * 2
+    model = CommunicationModel(fewer, ProcessMesh.of_shape((6, 8), ("dp", "tp")))
+    assert model.span(("tp",)) == (2, 4, 1, 1)
+    assert model.span(("dp",)) == (1, 1, 3, 2)
+    assert [way.level for way in model.algorithms("all_reduce", 1e6, ["dp", "tp"])] == [
+        "bridge",
+        "host",
+        "switch",
+        "rack",
+    ]
 
 
 def test_efficiency_is_part_of_what_is_reached(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
+import numpy as np
 import pytest
 
 from autopar.cost import Cluster, CommunicationModel, LinkLevel
@@ -35,6 +38,29 @@ def model(*sizes: int, order: tuple[str, ...] | None = None) -> CommunicationMod
 )
 def test_span(sizes: tuple[int, ...], axes: tuple[str, ...], span: tuple[int, ...]) -> None:
     assert model(*sizes).span(axes) == span
+
+
+LEVELS = (2, 2, 3, 2)
+
+
+@pytest.mark.parametrize("sizes", [(24,), (6, 4), (2, 12), (12, 2), (2, 3, 4), (2, 3, 2, 2)])
+def test_members_are_counted_level_by_level(sizes: tuple[int, ...]) -> None:
+    """Of four levels, as counting the groups of devices on each that a collective is among."""
+    links = tuple(LinkLevel(f"l{at}", size, 1.0, 1.0) for at, size in enumerate(LEVELS))
+    cluster = Cluster("deep", "", 1, 1.0, (("f32", 1.0),), links)
+    names = tuple("wxyz"[: len(sizes)])
+    mesh = ProcessMesh.of_shape(sizes, names)
+    ids = np.arange(mesh.size).reshape(sizes)
+    for count in range(1, len(names) + 1):
+        for axes in combinations(names, count):
+            at = tuple(slice(None) if name in axes else 0 for name in names)
+            members, found = ids[at].ravel(), []
+            for size in (*LEVELS[:-1], mesh.size):
+                joined = {int(member) // size for member in members}
+                found.append(len(members) // len(joined))
+                members = np.array(sorted(joined))
+            span = CommunicationModel(cluster, mesh).span(axes)
+            assert span == tuple(found), (sizes, axes)
 
 
 def test_order_of_axes_decides_which_links_they_use() -> None:
@@ -141,8 +167,8 @@ def test_thousands_of_ranks_are_priced_in_closed_form() -> None:
     cluster = Cluster.load("h100")
     mesh = ProcessMesh.of_shape((64, 64), ("x", "y"))
     both = CommunicationModel(cluster, mesh)
-    assert both.span(("x", "y")) == (8, 512)
-    assert both.span(("x",)) == (1, 64)
+    assert both.span(("x", "y")) == (8, 32, 16)
+    assert both.span(("x",)) == (1, 4, 16)
     assert both.all_reduce(1e9, ["y"]) < both.all_reduce(1e9, ["x"])
 
 
