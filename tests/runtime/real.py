@@ -38,19 +38,22 @@ def run_ranks(
     outcomes = []
     for process, mine in ranks:
         wait([mine, process.sentinel], timeout=seconds)
-        process.join(timeout=5 if mine.poll() else seconds)
+        # A pipe holds little: a process ends when what it returned has been read.
+        returned = _received(mine)
+        process.join(timeout=5)
         if process.is_alive():
             process.kill()
             process.join()
-        outcomes.append(_outcome(mine, process.exitcode))
+        outcomes.append(process.exitcode if returned is None else returned[0])
     return outcomes
 
 
-def _outcome(pipe: Connection, exitcode: int | None) -> Any:
+def _received(pipe: Connection) -> tuple[Any] | None:
+    """Returns what a process sent; None if it ended without a word, or hasn't sent anything yet."""
     try:
-        return pipe.recv() if pipe.poll() else exitcode
+        return (pipe.recv(),) if pipe.poll() else None
     except EOFError:
-        return exitcode
+        return None
 
 
 def _run(
