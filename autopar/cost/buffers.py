@@ -257,11 +257,10 @@ class _Walk:
         for at, op in enumerate(ops):
             self._read(op, at)
             self._compute(op, at)
-            for output, source in self.writes.after.get(at, ()):
-                self._extend(self.of[output], at)
-                self._bind(output, self.placed[source], self.of[source])
+            self._write(at)
         for name in tuple(self.under_way):
             self._await(name, len(ops) - 1)
+        self._write(len(ops))
         for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
             self._extend(self.of[name], at)
         return Lifetimes(
@@ -272,6 +271,12 @@ class _Walk:
             tuple(self.communication),
             tuple(self.awaited),
         )
+
+    def _write(self, at: int) -> None:
+        """New content goes over the old one."""
+        for output, source in self.writes.after.get(at, ()):
+            self._extend(self.of[output], at)
+            self._bind(output, self.placed[source], self.of[source])
 
     def _read(self, op: Op, at: int) -> None:
         for name in op.operands:

@@ -24,7 +24,8 @@ class Storage:
         roots: The inputs and results, without an operand that they may be a view of, whose memory
             each value may be.
         producers: The op that computes each value.
-        last: The op that reads a root's memory last.
+        last: The op that reads a root's memory last; the number of ops for what a collective sends
+            whose result no op reads.
         read: The values that an op or the caller reads.
     """
 
@@ -46,7 +47,8 @@ class Storage:
         for at, op in enumerate(function.ops):
             self._add(at, op)
         for name in tuple(self._sent):
-            self._await(name, len(function.ops))
+            sent = self._await(name, len(function.ops)) & self.given
+            self.last.update((root, len(function.ops)) for root in sent)
         self.kept = frozenset().union(*(self.roots[name] for name in function.outputs))
 
     def inputs_of(self, name: str) -> frozenset[str]:

@@ -41,7 +41,8 @@ class Writes:
 
     Attributes:
         guard: The op after which the guard is called.
-        after: What to write after an op, since then nothing reads the input.
+        after: What to write after an op, since then nothing reads the input; under the number of
+            ops, when all collectives have ended.
         mutations: The ops that write into their operands.
     """
 
@@ -66,7 +67,8 @@ def plan_writes(program: Program, storage: Storage | None = None) -> Writes:
             at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
             writes.after.setdefault(at, []).append((output, source))
     for at, pairs in list(writes.after.items()):
-        found = _mutation(at, main.ops[at], pairs, storage) if at > writes.guard else None
+        direct = writes.guard < at < len(main.ops)
+        found = _mutation(at, main.ops[at], pairs, storage) if direct else None
         if found is not None:
             writes.mutations[at] = found
             writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]

@@ -109,8 +109,7 @@ class _Emitter:
         else:
             for at, op in enumerate(function.ops):
                 body.add(at, op)
-        for name in tuple(body.started):  # what nobody reads ends before its memory is freed
-            body.node(name)
+            body.end()
         body.graph.output(tuple(map(body.node, function.outputs)))
         return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
 
@@ -168,6 +167,11 @@ class _Body:
         else:
             self._compute(op)
 
+    def end(self) -> None:
+        """Awaits what no op reads: a collective ends before its memory is freed."""
+        for name in tuple(self.started):
+            self.node(name)
+
     def add_in_place(self, writes: Writes) -> None:
         """Adds all ops, and writes new content over the old one."""
         ops = self.function.ops
@@ -177,6 +181,8 @@ class _Body:
             else:
                 self.add(run.start, ops[run.start])
             self._write(writes, run[-1])
+        self.end()
+        self._write(writes, len(ops))
 
     def _mutate(self, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
         """Adds ops in the form that writes their results into operands."""
@@ -289,7 +295,7 @@ class _Body:
         value = self.function.values[op.results[0]]
         if group is None or 0 in value.shape:
             return False
-        # These take a copy of what isn't free; what others send must stay until it is awaited.
+        # What no op reads is awaited at the end; until then, others than these keep what they send.
         if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.awaited:
             return False
         return can_start(op.kind, op.arg("monoid"), TORCH_DTYPES[value.dtype], group)

@@ -9,10 +9,11 @@ from torch import fx
 
 from autopar.ir.storage import Storage
 from autopar.ir.text import parse_program
-from autopar.runtime.communication import start_sum
+from autopar.runtime.communication import end_sum, start_sum
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
 from autopar.runtime.stepper import step
+from autopar.runtime.updates import InPlace
 
 PROGRAM = """
 program executable
@@ -139,3 +140,28 @@ def test_what_is_sent_is_read_until_somebody_waits() -> None:
     program = parse_program(MOVES)
     without = replace(program.main, ops=program.main.ops[:-1], outputs=("h", "u"))
     assert Storage(program, without, lambda op: op.results == ("g",)).last["x"] == 5
+
+
+STORED = """
+program executable
+
+func main {
+  parameter %w: f32[4]
+  input %x: f32[4]
+  %h: f32[4] = aten.mul.Tensor(self=%w, other=%x)
+  %l: f32[] = aten.sum.default(self=%h)
+  %s: f32[4] = comm.all_reduce(self=%w, monoid="sum", group="all")
+  %n: f32[4] = aten.sub.Tensor(self=%w, other=%x) phase=update
+  alias %n -> %w
+  return %l, %s, %n
+}
+"""
+
+
+def test_what_is_sent_and_read_by_nobody_is_overwritten_at_the_end() -> None:
+    """A short sum sends the memory of %w itself."""
+    found = emit(parse_program(STORED), {"all": GROUP}, in_place=InPlace(lambda loss: None))
+    targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
+    copy = torch.ops.aten.copy_.default
+    assert targets.index(start_sum) < targets.index(end_sum) < targets.index(copy)
+    assert torch.ops.aten.sub_.Tensor not in targets
