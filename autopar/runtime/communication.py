@@ -469,6 +469,11 @@ def wait(pending: Tensor) -> Tensor:
     return torch.ops._c10d_functional.wait_tensor(pending)  # type: ignore[no-any-return]
 
 
+STARTS: frozenset[Callable[..., Tensor]] = frozenset(
+    (start_sum, start_gather, start_scatter, start_broadcast)
+)
+"""What starts a collective that is awaited later."""
+
 ENDS: frozenset[Callable[..., Tensor]] = frozenset(
     (end_sum, end_gather, end_scatter, end_broadcast)
 )

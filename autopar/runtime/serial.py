@@ -9,10 +9,11 @@ from torch import Tensor
 
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Program
+from autopar.runtime.describe import describe_op
 from autopar.runtime.emit import emit
 from autopar.runtime.ports import Arrays, check_inputs, labelled, rank_arguments
 from autopar.runtime.specialize import specialize
-from autopar.runtime.stepper import Trace, describe_op, step
+from autopar.runtime.stepper import Trace, step
 
 
 def run_serial(

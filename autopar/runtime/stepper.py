@@ -17,7 +17,9 @@ from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Value
 from autopar.runtime.communication import ENDS
 from autopar.runtime.control import Call, Repeat
+from autopar.runtime.describe import describe_failure, describe_op
 from autopar.runtime.kernels import IR_DTYPES
+from autopar.runtime.races import Flights
 
 Scope = tuple[str, ...]
 """Where a value was computed: one entry per enclosing call or iteration; () in `main`."""
@@ -42,101 +44,96 @@ class Request:
 Steps = Generator[Request, Tensor, tuple[Tensor, ...]]
 
 
-def step(
-    module: fx.GraphModule, inputs: tuple[Any, ...], trace: Trace | None, scope: Scope = ()
-) -> Steps:
+def step(module: fx.GraphModule, inputs: tuple[Any, ...], trace: Trace | None = None) -> Steps:
     """Runs an emitted function; yields at each collective and is sent its result.
 
     Values are dropped after their last use. A value whose shape or dtype isn't what the program
     says is an error at its op.
 
     Args:
-        module: What `emit` returned, or the module of a callee.
+        module: What `emit` returned.
         inputs: The function's inputs.
-        trace: Shown every computed value, if given.
-        scope: Where this function was called.
+        trace: Shown every computed value, if given. Since it may put other tensors in their places,
+            races are only looked for without it.
 
     Raises:
-        RuntimeFailure: If an op fails or its result isn't as declared.
+        RuntimeFailure: If an op fails, its result isn't as declared, or there is a race.
     """
-    values: dict[fx.Node, Any] = {}
-    last_uses = _last_uses(module)
-    fresh = iter(inputs)
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            values[node] = next(fresh)
-            continue
-        args = fx.node.map_arg(node.args, values.__getitem__)
-        if node.op == "output":
-            return tuple(args[0])
-        values[node] = yield from _run(module, node, args, values, trace, scope)
-        if "value" in node.meta:
-            # Of what nobody reads, PyTorch itself predicts some shapes wrong.
-            if node.users:
-                _check(node, values[node])
-            if trace is not None:
-                values[node] = trace(scope, node.meta["value"], values[node])
-        for dead in last_uses.get(node, ()):
-            del values[dead]
-    raise RuntimeFailure("the program has no outputs")
+    return _Walk(trace).steps(module, inputs, ())
 
 
-def _run(
-    module: fx.GraphModule,
-    node: fx.Node,
-    args: tuple[Any, ...],
-    values: dict[fx.Node, Any],
-    trace: Trace | None,
-    scope: Scope,
-) -> Generator[Request, Tensor, Any]:
-    op = node.meta["op"]
-    if node.op == "call_module":
-        callee = module.get_submodule(str(node.target))
-        within = (*scope, op.results[0])
-        if isinstance(callee, Repeat):
-            return (yield from _repeat(callee, args, trace, within))
-        assert isinstance(callee, Call)
-        return (yield from step(callee.body, args, trace, within))
-    if node.target in ENDS:
-        return args[0]
-    if op.kind.startswith("comm."):
-        return (yield Request(op, args[0]))
-    kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
-    try:
-        assert callable(node.target)
-        return node.target(*args, **kwargs)
-    except AutoparError:
-        raise
-    except Exception as error:
-        raise RuntimeFailure(describe_failure(op, error)) from error
+class _Walk:
+    """A run of a function, and of all that it calls."""
 
+    def __init__(self, trace: Trace | None) -> None:
+        self.trace = trace
+        self.flights = Flights() if trace is None else None
 
-def _repeat(loop: Repeat, operands: tuple[Tensor, ...], trace: Trace | None, scope: Scope) -> Steps:
-    state = operands[: loop.carried]
-    collected: list[tuple[Tensor, ...]] = []
-    for iteration in range(loop.trip):
-        inputs = loop.arguments(iteration, state, operands)
-        within = (*scope[:-1], f"{scope[-1]}[{iteration}]")
-        produced = yield from step(loop.body, inputs, trace, within)
-        state = produced[: loop.carried]
-        collected.append(produced[loop.carried :])
-    return loop.results(state, collected)
+    def steps(self, module: fx.GraphModule, inputs: tuple[Any, ...], scope: Scope) -> Steps:
+        """Runs a function that was called somewhere."""
+        values: dict[fx.Node, Any] = {}
+        last_uses = _last_uses(module)
+        fresh = iter(inputs)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(fresh)
+                continue
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            if node.op == "output":
+                return tuple(args[0])
+            if self.flights is not None:
+                self.flights.before(node, values)
+            values[node] = yield from self._run(module, node, args, kwargs, scope)
+            if self.flights is not None:
+                self.flights.after(node)
+            if "value" in node.meta:
+                # Of what nobody reads, PyTorch itself predicts some shapes wrong.
+                if node.users:
+                    _check(node, values[node])
+                if self.trace is not None:
+                    values[node] = self.trace(scope, node.meta["value"], values[node])
+            for dead in last_uses.get(node, ()):
+                del values[dead]
+        raise RuntimeFailure("the program has no outputs")
 
+    def _run(
+        self,
+        module: fx.GraphModule,
+        node: fx.Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope,
+    ) -> Generator[Request, Tensor, Any]:
+        op = node.meta["op"]
+        if node.op == "call_module":
+            callee = module.get_submodule(str(node.target))
+            within = (*scope, op.results[0])
+            if isinstance(callee, Repeat):
+                return (yield from self._repeat(callee, args, within))
+            assert isinstance(callee, Call)
+            return (yield from self.steps(callee.body, args, within))
+        if node.target in ENDS:
+            return self.flights.end(node, args[0]) if self.flights is not None else args[0]
+        if op.kind.startswith("comm."):
+            return (yield Request(op, args[0]))
+        try:
+            assert callable(node.target)
+            return node.target(*args, **kwargs)
+        except AutoparError:
+            raise
+        except Exception as error:
+            raise RuntimeFailure(describe_failure(op, error)) from error
 
-def describe_op(op: Op) -> str:
-    """Returns an op as error messages name it: what, which value, where it comes from."""
-    return f"{op.kind} -> %{', %'.join(op.results)} ({op.loc})"
-
-
-def describe_failure(op: Op, error: BaseException) -> str:
-    """Returns the message of an op that failed."""
-    return f"{describe_op(op)}: {reason_of(error)}"
-
-
-def reason_of(error: BaseException) -> str:
-    """Returns the first line of an error, or its type if it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    def _repeat(self, loop: Repeat, operands: tuple[Tensor, ...], scope: Scope) -> Steps:
+        state = operands[: loop.carried]
+        collected: list[tuple[Tensor, ...]] = []
+        for iteration in range(loop.trip):
+            inputs = loop.arguments(iteration, state, operands)
+            within = (*scope[:-1], f"{scope[-1]}[{iteration}]")
+            produced = yield from self.steps(loop.body, inputs, within)
+            state = produced[: loop.carried]
+            collected.append(produced[loop.carried :])
+        return loop.results(state, collected)
 
 
 def _check(node: fx.Node, tensor: Any) -> None:

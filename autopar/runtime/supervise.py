@@ -10,10 +10,10 @@ from datetime import timedelta
 
 from autopar.ir.errors import AutoparError
 from autopar.ir.program import Op
+from autopar.runtime.describe import describe_failure, describe_op, reason_of
 from autopar.runtime.failure import FailureBoard, RankFailure, Watch
 from autopar.runtime.locate import failing_op
 from autopar.runtime.processes import Processes
-from autopar.runtime.stepper import describe_failure, describe_op, reason_of
 
 GRACE = 1.0
 """Seconds that a rank that lost the others gives them to say why."""

@@ -9,7 +9,7 @@ simulated, and a mismatch between ranks is reported instead of hanging.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -20,6 +20,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.boxes import Box
+from autopar.runtime.describe import describe_op
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import members_by_rank, virtual_groups
 from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
@@ -40,7 +41,7 @@ from autopar.runtime.specialize import (
     specialize_functions,
     specialize_signature,
 )
-from autopar.runtime.stepper import Request, Scope, Steps, describe_op, step
+from autopar.runtime.stepper import Request, Scope, Steps, step
 from autopar.runtime.updates import InPlace
 from autopar.runtime.weights import WeightFile
 
@@ -259,7 +260,8 @@ class _LockStep:
         for rank in members:
             del self.waiting[rank]
         tensors = [request.tensor for request in requests]
-        return dict(zip(members, collective(requests[0].op, tensors), strict=True))
+        results = _separated(collective(requests[0].op, tensors), tensors)
+        return dict(zip(members, results, strict=True))
 
     def _stuck(self) -> str:
         lines = [
@@ -275,6 +277,18 @@ class _LockStep:
 
     def _joined(self, rank: int, members: tuple[int, ...]) -> bool:
         return rank in self.waiting and self._group(rank) == members
+
+
+def _separated(results: Iterable[Tensor], sent: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yields each member's result in memory of its own, as processes have it: it may be written."""
+    taken = {_memory(tensor) for tensor in sent}
+    for result in results:
+        yield result.clone() if _memory(result) in taken else result
+        taken.add(_memory(result))
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 _UNEVEN = ("comm.all_gather", "comm.all_to_all", "comm.redistribute")
