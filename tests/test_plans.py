@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.cost import memory_timeline
 from autopar.ir.build import read_build
 from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.serde import program_to_bytes
+from autopar.ir.units import human_bytes
 from autopar.modules import CompiledModule
 from tests.cli import command
 from tests.walks import ROOT
@@ -54,10 +56,10 @@ def loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten())
 
 
-def compiled(**options: Any) -> CompiledModule:
+def compiled(rows: int = 8, **options: Any) -> CompiledModule:
     torch.manual_seed(0)
     model = Model()
-    ids = torch.zeros(8, 16, dtype=torch.int64)
+    ids = torch.zeros(rows, 16, dtype=torch.int64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     return autopar.compile(model, (ids, ids), loss=loss, optimizer=optimizer, **options)
 
@@ -148,6 +150,7 @@ def test_an_onnx_model_is_compiled_again_from_its_plan(tmp_path: Path) -> None:
         ("shrad: {x: [tp]}", "unknown key 'shrad'; did you mean shard?"),
         ("shard: {x: [(3)(4@tp), -1]}", "(3)(4@tp) multiply to 12, but the dimension has 8"),
         ("shard: {x: {layout: [-1, -1], parts: 2}}", "expected a list, or {layout: [...]"),
+        ("memory: lots", "plan.yaml:1: memory 'lots': write a number"),
         ("mesh: tp=3", "is for ProcessMesh(tp=3), but --mesh says"),
     ],
 )
@@ -171,17 +174,63 @@ def test_a_plan_that_can_not_be_written(tmp_path: Path) -> None:
         autopar.save_plan(step, tmp_path / "none" / "plan.yaml")
 
 
+class Grouped(nn.Module):
+    """Attention with fewer heads of keys and values than of queries, in one fused projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(64, 64 + 32 + 32), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).split([64, 32, 32], -1)
+        q = q.view(*x.shape[:2], 4, 16).transpose(1, 2)
+        k, v = (each.view(*x.shape[:2], 2, 16).transpose(1, 2) for each in (k, v))
+        k, v = (each.repeat_interleave(2, 1) for each in (k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        out: torch.Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return out
+
+
+def test_a_weight_that_was_taken_apart(tmp_path: Path) -> None:
+    """A plan names the parts."""
+    model, x = Grouped(), torch.zeros(4, 512, 64)
+    first = autopar.compile(model, x, mesh="tp=2", strategy="tensor:tp")
+    autopar.save_plan(first, tmp_path / "plan.yaml")
+    text = (tmp_path / "plan.yaml").read_text()
+    assert "apart: true\n" in text
+    again = autopar.compile(model, x, mesh="tp=2", plan=tmp_path / "plan.yaml")
+    assert programs(again) == programs(first)
+    assert str(tmp_path) not in autopar.plan_of(again)
+
+
+def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
+    """What is computed again follows from it; a limit that is given goes before."""
+    plan = tmp_path / "plan.yaml"
+    unlimited = compiled(64, mesh="dp=2,tp=2")
+    most = memory_timeline(unlimited.compiled.partitioned).peak_bytes
+    first = compiled(64, mesh="dp=2,tp=2", memory=most * 9 // 10)
+    assert any(op.plan for op in first.compiled.partitioned.main.ops)
+    autopar.save_plan(first, plan)
+    assert f"memory: {most * 9 // 10}B  # " in plan.read_text()
+    again = compiled(64, mesh="dp=2,tp=2", plan=plan)
+    assert programs(again) == programs(first)
+    roomy = compiled(64, mesh="dp=2,tp=2", plan=plan, memory=most)
+    assert programs(roomy) == programs(unlimited)
+    shown = " ".join(str(autopar.diff(first, roomy)).split())
+    assert f"memory limit {human_bytes(most * 9 // 10)} {human_bytes(most)}" in shown
+
+
 @pytest.mark.slow
 def test_a_plan_goes_with_a_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is computed again follows from the plan and the limit."""
+    """Sharding and recomputation that were searched together are compiled again."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     from train_gpt import GPT, adamw, batch, criterion
 
     def step(**options: Any) -> CompiledModule:
         model = GPT()
-        known = {"mesh": "dp=2,tp=2", "memory": "9MiB", "optimizer": adamw(model)}
+        known = {"mesh": "dp=2,tp=2", "optimizer": adamw(model)}
         return autopar.compile(model, batch(0), loss=criterion, **known, **options)
 
-    first = step(strategy="auto")
+    first = step(strategy="auto", memory="9MiB")
     autopar.save_plan(first, tmp_path / "plan.yaml")
     assert programs(step(plan=tmp_path / "plan.yaml")) == programs(first)

@@ -1,6 +1,8 @@
-"""Searching within memory: presets are tried where no searched plan fits."""
+"""Within memory: sharding and recomputation decided together are monotone, and never too large."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,9 +10,92 @@ from torch import nn
 from torch.nn import functional as F
 
 import autopar
-from autopar import within_memory
-from autopar.cost import memory_timeline
+from autopar.annotate import apply_mesh, parse_mesh
+from autopar.completion import Complete
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner, evaluate, memory_timeline
+from autopar.frontend.torch import Recipe, capture
+from autopar.ir.program import Program
 from autopar.modules import CompiledModule
+from autopar.partition.recompute import DoesNotFit, recompute
+from autopar.pipeline import CompileOptions
+from autopar.pipeline.passes import lower
+from autopar.planning import within_memory
+from autopar.planning.within_memory import Within
+from tests.zoo.models import ZOO, Example
+
+PARTS = (1.1, 0.95, 0.85, 0.75, 0.65, 0.55, 0.45, 0.35)
+"""Limits, as parts of what the fastest plan holds."""
+
+
+def perceptron(seed: int) -> Example:
+    """A perceptron of random widths with skips, whose weights or activations may be the larger."""
+    draw = torch.Generator().manual_seed(seed)
+    width, rows = (int(torch.randint(4, 9, (), generator=draw)) ** 2 for _ in range(2))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [int(torch.randint(1, 5, (), generator=draw)) * width for _ in range(4)]
+            self.up = nn.ModuleList(nn.Linear(width, size) for size in layers)
+            self.down = nn.ModuleList(nn.Linear(size, width) for size in layers)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for up, down in zip(self.up, self.down, strict=True):
+                x = x + down(F.gelu(up(x)))
+            return x
+
+    def batch(_: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(4 * rows, width), torch.zeros(4 * rows, width)
+
+    return Example(Model(), batch, F.mse_loss)
+
+
+EXAMPLES: dict[str, Callable[[], Example]] = {
+    "gpt2": ZOO["gpt2"],
+    "resnet": ZOO["resnet"],
+    **{f"perceptron {seed}": lambda seed=seed: perceptron(seed) for seed in range(6)},
+}
+
+
+def plans(example: Example, cluster: str = "cpu") -> Within:
+    """Returns the plans of a training step on 2x2."""
+    mesh, known = parse_mesh("2x2"), Cluster.load(cluster)
+    recipe = Recipe(loss=example.loss, optimizer=torch.optim.AdamW(example.model.parameters()))
+    program = apply_mesh(capture(example.model, example.batch(0), recipe, mesh).program, mesh)
+    planner = ReshardPlanner(CommunicationModel(known, mesh))
+    options = CompileOptions(mesh, known, "auto")
+
+    def lowered(completed: Program) -> Program:
+        return lower(completed, options, planner)[1]
+
+    return Within(Complete(known, "auto", planner), program, lowered, known)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "perceptron 0",
+        "perceptron 1",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in list(EXAMPLES) if name[-1] > "1"),
+    ],
+)
+@pytest.mark.parametrize("cluster", ["cpu", pytest.param("h100", marks=pytest.mark.slow)])
+def test_more_memory_is_never_slower_and_less_never_holds_more(name: str, cluster: str) -> None:
+    within = plans(EXAMPLES[name](), cluster)
+    seconds, peak = 0.0, within.base.peak_bytes
+    for part in PARTS:
+        limit = int(within.base.peak_bytes * part)
+        try:
+            best = within.fastest(limit)
+        except DoesNotFit:
+            seconds = float("inf")
+            continue
+        fitted = recompute(best.plan.lowered, within.cluster, limit).program
+        held = memory_timeline(fitted).peak_bytes
+        assert held <= min(limit, peak)
+        assert best.seconds >= seconds
+        assert evaluate(fitted, within.cluster).serialized_seconds == pytest.approx(best.seconds)
+        seconds, peak = best.seconds, held
 
 
 def compiled(strategy: str, memory: int | None = None) -> CompiledModule:
@@ -33,9 +118,19 @@ def peak(found: CompiledModule) -> int:
 
 def test_presets_are_tried_where_no_searched_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within_memory, "PRICES", ())
+    monkeypatch.setattr(within_memory, "PRESET_OPS", 0)
     limit = peak(compiled("fsdp:dp,tensor:tp"))
     assert peak(compiled("auto", limit)) <= limit
-    # What misses by a lot is said to.
-    monkeypatch.undo()
-    with pytest.raises(autopar.AutoparError, match="more than the limit of"):
+
+
+def test_what_misses_by_a_lot_is_said_to() -> None:
+    with pytest.raises(DoesNotFit, match="more than the limit of 1000 B; raise the limit") as miss:
         compiled("auto", 1000)
+    # What it says would be enough is.
+    assert peak(compiled("auto", miss.value.least_bytes)) <= miss.value.least_bytes
+
+
+def test_no_other_plan_is_made_where_the_fastest_fits() -> None:
+    within = plans(perceptron(0))
+    assert within.fastest(within.base.peak_bytes).plan is within.base
+    assert "plans" not in vars(within)

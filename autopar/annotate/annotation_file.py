@@ -8,7 +8,9 @@
 is a file with pins: per dimension -1 or null, an axis, or several. A plan holds more:
 
     strategy: none            # what presets do besides
+    memory: 24GiB             # what a device may hold at once
     exact: true               # pins of weights say where within a dimension the split is
+    apart: true               # fused weights of unequal parts are named by their parts
     shard:
       encoder.*.qkv: [(3)(12@tp)(64), -1]
       total: {layout: [-1], partial: {dp: sum}}
@@ -21,7 +23,7 @@ is a file with pins: per dimension -1 or null, an axis, or several. A plan holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,9 @@ from autopar.annotate.pins import Pin
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
+from autopar.ir.units import parse_limit
 
-KEYS = ("mesh", "strategy", "exact", "shard", "ops")
+KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "ops")
 OP_KEYS = ("of", "split", "body", "pending")
 
 
@@ -47,12 +50,16 @@ class Annotations:
         mesh: The mesh, if the file names one.
         ops: Pins of ops.
         strategy: The presets, if the file names them.
+        memory_bytes: What a device may hold at once, if the file says it.
+        apart: Whether fused weights are named by their parts.
     """
 
     pins: tuple[Pin, ...]
     mesh: ProcessMesh | None = None
     ops: tuple[OpPin, ...] = ()
     strategy: str | None = None
+    memory_bytes: int | None = None
+    apart: bool = False
 
 
 def load_annotations(path: Path) -> Annotations:
@@ -87,12 +94,14 @@ class _File:
                 )
             found[key] = node
         mesh = parse_mesh(str(found["mesh"].value)) if "mesh" in found else None
-        exact = "exact" in found and self.text(found["exact"]) == "true"
+        exact = self.is_set(found, "exact")
         return Annotations(
             tuple(replace(pin, exact=exact) for pin in self.pins(found.get("shard"))),
             mesh,
             tuple(self.ops(found.get("ops"))),
             self.text(found["strategy"]) if "strategy" in found else None,
+            self.memory_bytes(found["memory"]) if "memory" in found else None,
+            self.is_set(found, "apart"),
         )
 
     def pins(self, node: Any) -> Iterator[Pin]:
@@ -138,6 +147,15 @@ class _File:
                     " positions of the operands that it passes from"
                 )
             yield Pending(axis, monoid, tuple(map(int, operands)))
+
+    def is_set(self, found: Mapping[str, Any], key: str) -> bool:
+        return key in found and self.text(found[key]) == "true"
+
+    def memory_bytes(self, node: Any) -> int:
+        try:
+            return parse_limit(self.text(node))
+        except InvalidInputError as error:
+            raise AnnotationError(f"{self.place(node)}: {error}") from error
 
     def items(self, node: Any, place: str) -> list[tuple[str, Any]]:
         if node is None or (node.id == "scalar" and node.tag.endswith(":null")):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from autopar.ir.layout import DimLayout, Layout, dim_axes, dim_str
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist
+from autopar.ir.units import human_bytes
 
 WIDTH = 100
 
@@ -59,6 +60,9 @@ def plan_text(
     values: Sequence[PinnedValue],
     ops: Sequence[PinnedOp],
     names: Iterable[str],
+    memory_bytes: int | None = None,
+    *,
+    apart: bool = False,
 ) -> str:
     """Returns a plan as the YAML that `load_annotations` reads.
 
@@ -68,10 +72,15 @@ def plan_text(
         values: The values it pins.
         ops: The ops it pins.
         names: The names of all values of the program, to tell what a pattern fits.
+        memory_bytes: What a device may hold at once; None for any number.
+        apart: Whether it names fused weights by their parts.
     """
     known = Names(names)
     sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
-    lines = [f"# {title}", f"mesh: {sizes}", "strategy: none", "exact: true", "", "shard:"]
+    lines = [f"# {title}", f"mesh: {sizes}", "strategy: none"]
+    if memory_bytes is not None:
+        lines.append(f"memory: {memory_bytes}B  # {human_bytes(memory_bytes)}")
+    lines += ["exact: true", *(["apart: true"] if apart else []), "", "shard:"]
     lines += _value_lines(values, known)
     if ops:
         lines += ["", "ops:", *_op_lines(ops, known)]

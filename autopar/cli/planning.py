@@ -76,7 +76,7 @@ def diff_command(first: Path, second: Path, cluster: str | None) -> None:
 def plan_command(build: Path, output: Path | None) -> None:
     """Show what was decided about a build, as a file from which it is compiled again.
 
-    The plan can be edited. It holds names and layouts, nothing of the machine.
+    The plan can be edited. It holds names, layouts and the limit of memory, nothing of the machine.
 
     \b
     Examples:

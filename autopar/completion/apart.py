@@ -46,14 +46,21 @@ def ways_apart(program: Program) -> Iterator[Program]:
     those that are at most half as large as another: heads of key and value may be fewer than the
     processes, and are then computed by each that needs them.
     """
-    sections = find_sections(program.main)
-    if not sections or program.mesh is None:
+    apart = taken_apart(program)
+    if apart is program:
         return
-    apart = _Apart(program, program.mesh, sections).run()
     yield apart
     relaxed = _without_minor_pins(apart)
     if relaxed is not apart:
         yield relaxed
+
+
+def taken_apart(program: Program) -> Program:
+    """Returns the program with each fused weight as its parts; itself if it has none."""
+    sections = find_sections(program.main)
+    if not sections or program.mesh is None:
+        return program
+    return _Apart(program, program.mesh, sections).run()
 
 
 def splits_parts(program: Program, solution: Solution) -> bool:

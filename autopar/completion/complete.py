@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from autopar.completion.presets.strategy import AUTO
 from autopar.completion.presets.zero import keep_states
 from autopar.completion.refine import GAIN
 from autopar.completion.search.auto import Decided, decide
+from autopar.completion.search.fastest import Search
 from autopar.completion.share import share_moves
 from autopar.completion.slices import complete_slices
 from autopar.completion.solve import Solution, solve
@@ -56,7 +57,6 @@ class Complete:
         planner: Knows reshards of earlier passes; None if there are none.
         seconds_limit: Wall time after which search takes the best plan so far; None for no limit,
             with which the same program always gets the same plan.
-        byte_seconds: The price of a byte that a rank keeps for long; for search only.
     """
 
     name: ClassVar[str] = "complete"
@@ -65,7 +65,6 @@ class Complete:
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
     seconds_limit: float | None = None
-    byte_seconds: float = 0.0
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -83,22 +82,37 @@ class Complete:
         Raises:
             AnnotationError: If the program has no mesh, or pins contradict one another.
         """
+        return self.at_prices(program)(0.0)
+
+    def at_prices(self, program: Program) -> Callable[[float], Completed]:
+        """Returns what completes a program, given the price of a byte that a rank keeps for long.
+
+        Only search heeds it, and keeps what it learns between prices.
+
+        Raises:
+            AnnotationError: If the program has no mesh.
+        """
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         space = Space(program.mesh, self.cluster, self.planner)
-        calls = CallTable(space)
         if find_places(program.main).are_slices:
-            return self._on_slices(program, space)
-        done, decided = self._solved(program, calls)
-        if space.axes:
-            for apart in ways_apart(program):
-                other, found = self._solved(apart, calls)
+            return lambda _: self._on_slices(program, space)
+        calls = CallTable(space)
+        apart = ways_apart(program) if space.axes else ()
+        first, *others = [self._decider(each, calls) for each in (program, *apart)]
+
+        def completed(byte_seconds: float) -> Completed:
+            done, decided = first(byte_seconds)
+            for decide_other in others:
+                other, found = decide_other(byte_seconds)
                 cheaper = found.solution.seconds < decided.solution.seconds * (1 - GAIN)
                 if cheaper and splits_parts(other, found.solution):
                     done, decided = other, found
-        main = write_solution(done.main, decided.solution)
-        completed = _with_main(done, main, space.mesh)
-        return Completed(completed, decided.remarks, decided.solution.seconds)
+            main = write_solution(done.main, decided.solution)
+            written = _with_main(done, main, space.mesh)
+            return Completed(written, decided.remarks, decided.solution.seconds)
+
+        return completed
 
     def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""
@@ -117,20 +131,35 @@ class Complete:
         _check_fit(unfit)
         return Completed(_with_main(program, done, space.mesh), tuple(remarks))
 
+    def _decider(
+        self, program: Program, calls: CallTable
+    ) -> Callable[[float], tuple[Program, Decided]]:
+        """Returns a function from a price to a program as it is completed, and what is decided."""
+        main = share_moves(renew_views(program.main))
+        done = program.with_main(main)
+        if self.strategy != AUTO:
+            return lambda _: (done, self._decided(main, calls))
+        search = self._search(main, calls)
+        return lambda byte_seconds: (done, self._searched(main, search, byte_seconds))
+
     def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Decided]:
         """Returns a program as it was completed, and what was decided about it."""
-        main = share_moves(renew_views(program.main))
-        return program.with_main(main), self._decided(main, calls)
+        return self._decider(program, calls)(0.0)
 
     def _decided(self, main: Function, calls: CallTable, unfit: Unfit | None = None) -> Decided:
         """Returns what is decided about a function on one mesh; see `pin_strategy` on `unfit`."""
         if self.strategy != AUTO:
             return Decided(self._propagated(main, calls, self.strategy, unfit))
+        return self._searched(main, self._search(main, calls))
 
+    def _search(self, main: Function, calls: CallTable) -> Search:
+        return Search(self._graph(main, calls), self.seconds_limit)
+
+    def _searched(self, main: Function, search: Search, byte_seconds: float = 0.0) -> Decided:
         def preset(strategy: str) -> Solution:
-            return self._propagated(main, calls, strategy)
+            return self._propagated(main, search.graph.calls, strategy)
 
-        return decide(self._graph(main, calls), preset, self.seconds_limit, self.byte_seconds)
+        return decide(search, preset, byte_seconds)
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)

@@ -44,6 +44,7 @@ class CompileOptions:
         memory_bytes: What a device may hold at once; None for any number.
         seconds_limit: Wall time of a search, after which it takes the best plan so far.
         op_pins: The user's pins of ops.
+        apart: Whether pins name fused weights of unequal parts by their parts.
     """
 
     mesh: ProcessMesh
@@ -56,6 +57,7 @@ class CompileOptions:
     memory_bytes: int | None = None
     seconds_limit: float | None = None
     op_pins: tuple[OpPin, ...] = ()
+    apart: bool = False
 
     @classmethod
     def of(
@@ -134,12 +136,15 @@ class CompileOptions:
             raise AnnotationError(
                 f"{path} is for {loaded.mesh}, but --mesh says {self.mesh}; make them equal"
             )
+        memory_bytes = loaded.memory_bytes if self.memory_bytes is None else self.memory_bytes
         strategy = self.strategy
         if strategy == "" and loaded.strategy is not None:
             strategy = None if loaded.strategy == NO_PRESETS else loaded.strategy
         return replace(
             self,
             strategy=strategy,
+            memory_bytes=memory_bytes,
             pins=(*self.pins, *loaded.pins),
             op_pins=(*self.op_pins, *loaded.ops),
+            apart=self.apart or loaded.apart,
         )

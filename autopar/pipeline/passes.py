@@ -18,6 +18,7 @@ from autopar.annotate import (
     refuse_unexecuted,
 )
 from autopar.completion import Complete, Legalize, explain
+from autopar.completion.apart import taken_apart
 from autopar.completion.presets.strategy import AUTO
 from autopar.cost import CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
@@ -30,7 +31,7 @@ from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.pipeline.options import CompileOptions
 from autopar.planning.mesh_shape import fastest_shapes
-from autopar.planning.within_memory import complete_within
+from autopar.planning.within_memory import Within
 
 Observer = Callable[[str, Program], None]
 """Called with (pass name, program) after each pass."""
@@ -100,9 +101,12 @@ def compile_program(
         for observer in observers:
             observer(name, done)
 
+    program = apply_mesh(program, options.mesh)
+    if options.apart:
+        program = taken_apart(program)
     if options.pins:
         program = apply_pins(program, options.mesh, options.pins)
-    program = apply_op_pins(apply_mesh(program, options.mesh), options.op_pins)
+    program = apply_op_pins(program, options.op_pins)
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
@@ -110,13 +114,13 @@ def compile_program(
         options.cluster, options.strategy, planner, seconds_limit=options.seconds_limit
     )
     if options.strategy == AUTO and options.memory_bytes is not None:
-        decided = complete_within(
+        within = Within(
             complete,
             program,
             lambda completed: lower(completed, options, planner, store=store)[1],
             options.cluster,
-            options.memory_bytes,
         )
+        decided = within.completed(options.memory_bytes)
     else:
         decided = complete.decide(program)
     completed = decided.program

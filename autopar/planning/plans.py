@@ -37,27 +37,24 @@ def plan_of(what: Explainable) -> str:
     """Returns the plan of a build, or of what a compilation returned, as YAML.
 
     Raises:
-        InvalidInputError: If it isn't a build, or has weights that were taken apart.
+        InvalidInputError: If it isn't a build.
     """
     subject = Subject.of(what)
     completed = subject.completed
-    if apart := sorted({p.part.of for p in completed.signature.inputs if p.part is not None}):
-        raise InvalidInputError(
-            f"a plan can't say yet that weights are taken apart, as {', '.join(apart[:3])} is here;"
-            " pin the parts in the model by annotate.shard, or compile with the same options again"
-        )
     values, ops = _needed(subject)
     main = completed.main
     count = f"{len(main.ops)} ops, of which {len(ops)} are pinned; the others follow"
     title = f"Plan of {completed.name or 'a program'}: {count}."
-    if (limit := subject.options.memory_bytes) is not None:
-        title += f" Compile it with --memory {limit}B: what is computed again isn't part of it."
+    if subject.options.memory_bytes is not None:
+        title += " What is computed again follows from the limit of memory."
     return plan_text(
         subject.mesh,
         title,
         [_pinned_value(main.values[name]) for name in main.values if name in values],
         [_pinned_op(op) for op in main.ops if op.results[0] in ops],
         main.values,
+        subject.options.memory_bytes,
+        apart=any(port.part is not None for port in completed.signature.inputs),
     )
 
 
@@ -165,7 +162,8 @@ def _reason(value: Value) -> str:
     origin = value.origin or Origin("default")
     if origin.detail.startswith(SHARES_STORAGE):
         return f"{origin.kind}: as its new content"
-    if origin.kind in PINNED and origin.detail:
+    # An inherited layout is detailed by a file of this machine: a plan that was compiled again.
+    if origin.kind in PINNED and origin.kind != "inherited" and origin.detail:
         return f"{origin.kind}: {origin.detail}"
     return origin.kind
 

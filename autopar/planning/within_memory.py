@@ -1,122 +1,211 @@
 """Within memory: how values are split and what is computed again are decided together.
 
 The fastest plan may keep so much that computing it again costs more than a plan that keeps less. So
-several plans are made, each with another price of the bytes that a rank keeps; recomputation makes
-each fit; and the fastest of the outcomes is taken. Where none fits, presets are tried: some keep
-less than any plan that is made for speed.
+several plans are made, each with another price of the bytes that a rank keeps (Everett,
+"Generalized Lagrange multiplier method", 1963); recomputation makes each fit; and the fastest of
+the outcomes is taken.
+
+The plans don't depend on the limit, which only chooses among them and among the ways to compute
+again. So more memory never leads to a slower program, and less memory never to a higher peak.
+Where no plan fits, further presets are tried: some keep less than any plan made for speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
 from autopar.completion.search.incumbents import strategies
-from autopar.cost import Cluster
-from autopar.cost.evaluation import evaluate
-from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.cost import Cluster, evaluate, memory_timeline
+from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
-from autopar.ir.units import human_bytes
-from autopar.partition.recompute import recompute
+from autopar.ir.units import counted, human_bytes
+from autopar.partition.recompute import DoesNotFit, recompute
 
-PRICES = (0, 1, 8, 64)
-"""Prices of as many bytes as there may be, in serialized seconds of the plan without a price."""
+PRICES = (1 / 16, 1 / 4, 1, 4, 16)
+"""Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
+
+PRESET_OPS = 4_000
+"""Ops that presets complete in sum, however much memory there is."""
 
 MOST_PRESETS = 16
-"""Combinations of presets, the usual ones first, that are tried where no searched plan fits."""
+"""Combinations of presets, the usual ones first, that are tried where no other plan fits."""
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """A plan that fits, with its serialized seconds, and those that recomputation adds."""
+class Plan:
+    """A completed program, and what a rank runs of it, before recomputation.
+
+    Attributes:
+        completed: The program.
+        lowered: What a rank runs.
+        seconds: Serialized.
+        peak_bytes: The most that a rank holds at once.
+    """
 
     completed: Completed
+    lowered: Program
     seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A plan that fits into memory.
+
+    Attributes:
+        plan: The plan.
+        added_seconds: Serialized seconds that recomputation adds.
+    """
+
+    plan: Plan
     added_seconds: float
 
     @property
-    def whole_seconds(self) -> float:
+    def seconds(self) -> float:
         """Serialized seconds of what is run."""
-        return self.seconds + self.added_seconds
+        return self.plan.seconds + self.added_seconds
 
 
-def complete_within(
-    complete: Complete,
-    program: Program,
-    lower: Callable[[Program], Program],
-    cluster: Cluster,
-    memory_bytes: int,
-) -> Completed:
-    """Returns the completed program that is the fastest once it fits.
+class Within:
+    """The plans of a program for any limit of memory.
 
     Args:
         complete: Searches.
-        program: The serial program.
+        program: The serial program, on a mesh.
         lower: The passes from a completed program to that of a rank, before recomputation.
         cluster: Predicts seconds.
-        memory_bytes: What a rank may hold at once.
-
-    Raises:
-        InvalidInputError: If no plan fits; it says by how much the smallest one misses.
     """
-    best: _Outcome | None = None
-    problem: InvalidInputError | None = None
-    unit = 0.0
-    tried = 0
-    for price in PRICES:
-        completed = replace(complete, byte_seconds=price * unit).decide(program)
-        lowered = lower(completed.program)
-        seconds = evaluate(lowered, cluster).serialized_seconds
-        unit = unit or seconds / memory_bytes
-        tried += 1
-        try:
-            added = recompute(lowered, cluster, memory_bytes).added_seconds
-        except InvalidInputError as error:
-            problem = error
-            continue
-        if best is None or seconds + added < best.whole_seconds:
-            best = _Outcome(completed, seconds, added)
-        if not added:
-            # Dearer bytes only lead to slower plans.
-            break
-    if best is None:
-        fitting = list(_presets(complete, program, lower, cluster, memory_bytes))
-        best = min(fitting, key=lambda each: each.whole_seconds, default=None)
-        tried += len(fitting)
-    if best is None:
-        assert problem is not None
-        raise problem
-    remark = _remark(best, tried, memory_bytes)
-    return replace(best.completed, remarks=(*best.completed.remarks, remark))
 
+    def __init__(
+        self,
+        complete: Complete,
+        program: Program,
+        lower: Callable[[Program], Program],
+        cluster: Cluster,
+    ) -> None:
+        assert program.mesh is not None
+        self.complete = complete
+        self.program = program
+        self.lower = lower
+        self.cluster = cluster
+        self._start = time.monotonic()
+        self._at_price = complete.at_prices(program)
+        self._strategies = list(islice(strategies(program.mesh), MOST_PRESETS))
+        self._always = PRESET_OPS // max(1, len(program.main.ops))
 
-def _presets(
-    complete: Complete,
-    program: Program,
-    lower: Callable[[Program], Program],
-    cluster: Cluster,
-    memory_bytes: int,
-) -> Iterator[_Outcome]:
-    """Yields the outcomes of presets that fit; arguments as `complete_within`."""
-    assert program.mesh is not None
-    for strategy in islice(strategies(program.mesh), MOST_PRESETS):
-        try:
-            completed = replace(complete, strategy=strategy).decide(program)
-            lowered = lower(completed.program)
-            added = recompute(lowered, cluster, memory_bytes).added_seconds
-        except (AnnotationError, InvalidInputError):
-            continue
-        yield _Outcome(completed, evaluate(lowered, cluster).serialized_seconds, added)
+    def completed(self, memory_bytes: int) -> Completed:
+        """Returns the completed program that is the fastest once it fits.
 
+        Args:
+            memory_bytes: What a rank may hold at once.
 
-def _remark(best: _Outcome, tried: int, memory_bytes: int) -> ReportEntry:
-    detail = (
-        f"the fastest of {tried} plans within {human_bytes(memory_bytes)}:"
-        f" {best.seconds * 1e3:.4g} ms, and {best.added_seconds * 1e3:.4g} ms to compute again what"
-        " doesn't fit"
-    )
-    return ReportEntry("search", "memory", detail)
+        Raises:
+            DoesNotFit: If no plan fits; it says by how much the smallest one misses.
+        """
+        best = self.fastest(memory_bytes)
+        more = best.seconds / self.base.seconds - 1 if self.base.seconds else 0.0
+        # Where the plan that is the fastest anyway fits, no other one is made.
+        tried = 1 if self.base.peak_bytes <= memory_bytes else len(self.plans)
+        detail = (
+            f"the fastest of {counted(tried, 'plan')} within {human_bytes(memory_bytes)}:"
+            f" {best.plan.seconds * 1e3:.4g} ms, and {best.added_seconds * 1e3:.4g} ms to make it"
+            f" fit; {more:.2%} more than without a limit"
+        )
+        remark = ReportEntry("search", "memory", detail)
+        found = best.plan.completed
+        return replace(found, remarks=(*found.remarks, remark))
+
+    def fastest(self, memory_bytes: int) -> Outcome:
+        """Returns the fastest outcome within a limit.
+
+        Raises:
+            DoesNotFit: If no plan fits.
+        """
+        if self.base.peak_bytes <= memory_bytes:
+            return Outcome(self.base, 0.0)
+        misses: list[DoesNotFit] = []
+        best = self._fastest(self.plans, memory_bytes, misses)
+        best = best or self._fastest(self.further, memory_bytes, misses)
+        if best is None:
+            raise min(misses, key=lambda miss: miss.least_bytes)
+        return best
+
+    @cached_property
+    def base(self) -> Plan:
+        """The plan that is the fastest if there is enough memory."""
+        return self._plan(self._at_price(0.0))
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """Different plans, the fastest first.
+
+        Those that are faster than the base are left out: where that fits no other one is made, so
+        with them more memory would be slower.
+        """
+        presets = self._presets(self._strategies[: self._always])
+        found = {(self.base.seconds, self.base.peak_bytes): self.base}
+        for plan in (*self._priced(), *presets):
+            if plan.seconds >= self.base.seconds:
+                found.setdefault((plan.seconds, plan.peak_bytes), plan)
+        return sorted(found.values(), key=lambda plan: plan.seconds)
+
+    @cached_property
+    def further(self) -> list[Plan]:
+        """The plans of further presets, the fastest first."""
+        found = self._presets(self._strategies[self._always :])
+        return sorted(found, key=lambda plan: plan.seconds)
+
+    def _plan(self, completed: Completed) -> Plan:
+        lowered = self.lower(completed.program)
+        seconds = evaluate(lowered, self.cluster).serialized_seconds
+        return Plan(completed, lowered, seconds, memory_timeline(lowered).peak_bytes)
+
+    def _priced(self) -> Iterator[Plan]:
+        """Yields the plans of prices; those that there is time for."""
+        limit = self.complete.seconds_limit
+        unit = self.base.seconds / max(1, self.base.peak_bytes)
+        for price in PRICES:
+            if limit is None or time.monotonic() - self._start < limit:
+                yield self._plan(self._at_price(price * unit))
+
+    def _presets(self, some: Iterable[str]) -> Iterator[Plan]:
+        """Yields the plans of presets, without those that don't suit the program."""
+        for strategy in some:
+            try:
+                yield self._plan(replace(self.complete, strategy=strategy).decide(self.program))
+            except AnnotationError:
+                continue
+
+    def _fastest(
+        self, plans: Iterable[Plan], memory_bytes: int, misses: list[DoesNotFit]
+    ) -> Outcome | None:
+        """Returns the fastest outcome of plans, the fastest first; None if none fits."""
+        best: Outcome | None = None
+        for plan in plans:
+            if best is not None and plan.seconds >= best.seconds:
+                break
+            try:
+                outcome = Outcome(plan, self._added_seconds(plan, memory_bytes))
+            except DoesNotFit as miss:
+                misses.append(miss)
+                continue
+            if best is None or outcome.seconds < best.seconds:
+                best = outcome
+        return best
+
+    def _added_seconds(self, plan: Plan, memory_bytes: int) -> float:
+        """Returns what it takes to make a plan fit.
+
+        Raises:
+            DoesNotFit: If it can't be made to.
+        """
+        if plan.peak_bytes <= memory_bytes:
+            return 0.0
+        return recompute(plan.lowered, self.cluster, memory_bytes).added_seconds

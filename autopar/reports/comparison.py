@@ -44,6 +44,7 @@ class Comparison:
         layouts: Inputs that lie otherwise, and then results, in the order of the first program.
         values: How many values the programs have in common.
         prices: What each takes.
+        limits_bytes: What a device may hold at once; None for any number.
         collectives: What a rank of each communicates.
     """
 
@@ -53,6 +54,7 @@ class Comparison:
     layouts: tuple[LayoutChange, ...]
     values: int
     prices: tuple[Price, Price]
+    limits_bytes: tuple[int | None, int | None]
     collectives: tuple[tuple[CollectiveCount, ...], tuple[CollectiveCount, ...]]
 
     def __str__(self) -> str:
@@ -89,6 +91,7 @@ def diff(
         tuple(_changes(one, two)),
         len(common),
         (_price(one), _price(two)),
+        (one.options.memory_bytes, two.options.memory_bytes),
         (_collectives(one), _collectives(two)),
     )
 
@@ -120,7 +123,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     )
     yield f"{found.names[0]} against {found.names[1]}: {meshes}, predicted for {found.cluster}"
     yield ""
-    yield from _aligned([("", *found.names), *_totals(*found.prices)])
+    totals = [*_totals(*found.prices), *_limits(*found.limits_bytes)]
+    yield from _aligned([("", *found.names), *totals])
     rows = list(_collective_rows(*found.collectives))
     if rows:
         yield ""
@@ -161,6 +165,12 @@ def _totals(first: Price, second: Price) -> Iterator[tuple[str, str, str]]:
         human_bytes(second.communication_bytes),
     )
     yield "peak memory", human_bytes(first.peak_bytes), human_bytes(second.peak_bytes)
+
+
+def _limits(first: int | None, second: int | None) -> Iterator[tuple[str, str, str]]:
+    shown = ["none" if limit is None else human_bytes(limit) for limit in (first, second)]
+    if shown != ["none", "none"]:
+        yield "memory limit", shown[0], shown[1]
 
 
 def _collective_rows(

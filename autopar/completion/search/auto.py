@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autopar.completion.graph import Graph
-from autopar.completion.search.fastest import CLOSE, search
+from autopar.completion.search.fastest import CLOSE, Search
 from autopar.completion.search.incumbents import best_preset
 from autopar.completion.search.naming import named
 from autopar.completion.solve import Solution
@@ -35,21 +34,19 @@ class Decided:
 
 
 def decide(
-    graph: Graph,
+    search: Search,
     preset: Callable[[str], Solution],
-    seconds_limit: float | None = None,
     byte_seconds: float = 0.0,
 ) -> Decided:
     """Returns the fastest plan that search or a preset finds.
 
     Args:
-        graph: With the user's pins.
+        search: Of the program with the user's pins.
         preset: Completes the same program by a preset.
-        seconds_limit: Wall time after which search returns the best plan so far.
         byte_seconds: The price of a byte that a rank keeps for long. With one, presets aren't
             tried: they are plans without.
     """
-    found = search(graph, seconds_limit=seconds_limit, byte_seconds=byte_seconds)
+    graph, found = search.graph, search.run(byte_seconds)
     if not graph.space.axes or byte_seconds:
         return Decided(found.solution)
     solution, seconds = found.solution, found.seconds

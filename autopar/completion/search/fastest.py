@@ -69,23 +69,28 @@ class Found:
         return 1 - self.bound_seconds / self.seconds
 
 
-def search(graph: Graph, *, seconds_limit: float | None = None, byte_seconds: float = 0.0) -> Found:
+def search(graph: Graph, *, seconds_limit: float | None = None) -> Found:
     """Returns the best plan for a graph, with a bound.
 
     Args:
         graph: With the user's pins.
-        byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
-            minimized, and of the bound.
         seconds_limit: Wall time after which the best plan so far is returned.
     """
-    return _Search(graph, seconds_limit, byte_seconds).run()
+    return Search(graph, seconds_limit).run()
 
 
 @dataclass
-class _Search:
+class Search:
+    """A search that keeps what it learns of a graph for other prices of the bytes of a rank.
+
+    Attributes:
+        graph: With the user's pins.
+        seconds_limit: Wall time of a run, after which it returns the best plan so far.
+    """
+
     graph: Graph
-    seconds_limit: float | None
-    byte_seconds: float = 0.0
+    seconds_limit: float | None = None
+    byte_seconds: float = field(init=False, default=0.0)
     held: Held = field(init=False)
     price: Price = field(init=False)
     transfers: Transfers = field(init=False)
@@ -98,9 +103,16 @@ class _Search:
         self.transfers = Transfers(self.graph.space)
         table = CandidateTable(self.graph)
         self.candidates = [table.of(node) for node in self.graph.nodes]
-        self.start = time.monotonic()
 
-    def run(self) -> Found:
+    def run(self, byte_seconds: float = 0.0) -> Found:
+        """Returns the best plan, with a bound.
+
+        Args:
+            byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
+                minimized, and of the bound.
+        """
+        self.byte_seconds, self.best, self.bound = byte_seconds, None, 0.0
+        self.start = time.monotonic()
         for _ in range(MAX_ROUNDS):
             model = build_model(
                 self.graph, self.candidates, self.transfers, self.held, self.byte_seconds

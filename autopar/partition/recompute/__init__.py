@@ -22,7 +22,24 @@ from autopar.partition.recompute.repeat import PLAN
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
 
-__all__ = ["Recompute", "Recomputed", "recompute"]
+__all__ = ["DoesNotFit", "Recompute", "Recomputed", "recompute"]
+
+
+class DoesNotFit(InvalidInputError):
+    """A program needs more memory than there is, whatever is computed again.
+
+    Attributes:
+        least_bytes: What it needs at least.
+    """
+
+    def __init__(self, least_bytes: int, limit: int) -> None:
+        self.least_bytes = least_bytes
+        super().__init__(
+            f"a device would hold {human_bytes(least_bytes)} even if it computed again what it can,"
+            f" {human_bytes(least_bytes - limit)} more than the limit of {human_bytes(limit)};"
+            " raise the limit, split parameters or the batch over more devices, or accumulate"
+            " gradients over more microbatches"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +87,7 @@ class Recompute:
         """Returns the program.
 
         Raises:
-            InvalidInputError: If it needs more than the limit whatever is computed again.
+            DoesNotFit: If it needs more than the limit whatever is computed again.
         """
         return self.decide(program).program
 
@@ -78,7 +95,7 @@ class Recompute:
         """Returns the program, and what it costs to make it fit.
 
         Raises:
-            InvalidInputError: If it needs more than the limit whatever is computed again.
+            DoesNotFit: If it needs more than the limit whatever is computed again.
         """
         if self.memory_bytes is None:
             return Recomputed(program, 0.0, 0)
@@ -96,7 +113,7 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
         memory_bytes: The limit.
 
     Raises:
-        InvalidInputError: If it needs more than the limit whatever is computed again.
+        DoesNotFit: If it needs more than the limit whatever is computed again.
     """
     tape = tape_of(program, cluster)
     choice = Choice(tape)
@@ -108,10 +125,4 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomput
         found = program.with_main(write_copies(tape, steps))
         before, after = (evaluate(each, cluster).serialized_seconds for each in (program, found))
         return Recomputed(found, after - before, point.peak_bytes)
-    least = choice.smallest.peak_bytes
-    raise InvalidInputError(
-        f"a device would hold {human_bytes(least)} even if it computed again what it can,"
-        f" {human_bytes(least - memory_bytes)} more than the limit of"
-        f" {human_bytes(memory_bytes)}; raise the limit, split parameters or the batch over"
-        " more devices, or accumulate gradients over more microbatches"
-    )
+    raise DoesNotFit(choice.smallest.peak_bytes, memory_bytes)
