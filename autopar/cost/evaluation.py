@@ -9,6 +9,7 @@ the runtime starts them: what reports predict.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from autopar.cost.roofline import local_bytes, op_seconds
 from autopar.ir.expr import Expr
 from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.ops import rule_of
+from autopar.ir.ops import functional_kind, is_known, rule_of
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.rule import TensorType
@@ -104,6 +105,16 @@ class Evaluation:
     def flops(self) -> int:
         """Flops of products."""
         return sum(each.flops for each in self.costs)
+
+    @cached_property
+    def unknown(self) -> Mapping[str, int]:
+        """How often there is each kind of op without a rule, of which only the bytes are known."""
+        kinds = Counter(op.kind for op in self.ops if op.kind not in FREE)
+        return {
+            kind: count
+            for kind, count in sorted(kinds.items())
+            if not is_known(kind) and not kind.startswith(("comm.", "autopar.")) and "." in kind
+        }
 
     @cached_property
     def communicated_bytes(self) -> int:
@@ -203,10 +214,11 @@ class Evaluator:
         if all(0 in kind.shape for kind in types[len(types) - len(op.results) :]):
             return NOTHING
         args = tuple((name, self._resolved(arg)) for name, arg in op.args)
-        rule = rule_of(replace(op, args=args), values)
+        kind = functional_kind(op.kind)
+        rule = rule_of(replace(op, kind=kind, args=args), values)
         whole = OpDist(_ALONE)
         return OpCost(
-            flops=product_flops(op.kind, rule),
+            flops=product_flops(kind, rule),
             moved_bytes=local_bytes(rule, whole, types),
             compute_seconds=op_seconds(rule, whole, types, self.cluster),
         )

@@ -23,6 +23,7 @@ from autopar.cost.strides import (
     reshaped,
 )
 from autopar.ir.kernel_memory import DENSE, DENSE_ROWS, RESHAPES, TORCH_NAMESPACES, may_alias
+from autopar.ir.ops import functional_kind
 from autopar.ir.ops.pointwise import RULES as POINTWISE
 from autopar.ir.program import Arg
 from autopar.ir.transfers import ENDED, STARTED
@@ -87,7 +88,7 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
         return Effect(
             tuple(view(given, operands[0], shape, at) for at, shape in enumerate(results))
         )
-    if _writes_in_place(kind):
+    if functional_kind(kind) != kind:
         return Effect(tuple(Result(operands[0].strides, 0) for _ in results))
     if kind == "autopar.to_partial":
         return _to_partial(given, operands[0], results[0])
@@ -105,11 +106,6 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
 
 CONTIGUOUS = "torch.contiguous_format"
 """As an argument `memory_format`, that a result is contiguous however the operand lies."""
-
-
-def _writes_in_place(kind: str) -> bool:
-    name = kind.rpartition(".")[0]
-    return name.endswith("_") and not name.endswith("__")
 
 
 def _copied_bytes(kind: str, operands: Sequence[Placed]) -> int:

@@ -171,6 +171,7 @@ class Profile:
             "peak_bytes": self.peak_bytes,
             "peak_node": self.peak_node.name if self.peak_node else None,
             "peak_breakdown_bytes": at_peak,
+            "unknown_ops": dict(self.evaluation.unknown),
             "layers": [asdict(layer) for layer in self.layers()],
             "nodes": [{**asdict(node), "loc": str(node.loc)} for node in self.nodes],
         }

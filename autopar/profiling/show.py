@@ -55,6 +55,12 @@ def _totals(profile: Profile) -> Iterator[str]:
     yield f"         {', '.join(parts)}"
     if profile.saved_bytes:
         yield f"saved    {human_bytes(profile.saved_bytes)} for the backward pass"
+    if costs.unknown:
+        counts = ", ".join(
+            kind if count == 1 else f"{kind} ({count} times)"
+            for kind, count in costs.unknown.items()
+        )
+        yield f"no rule  {counts}: priced by bytes, without flops"
     yield f"memory   {_curve(timeline.at_bytes)}"
 
 

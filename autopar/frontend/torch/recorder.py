@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -75,6 +76,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._taken: dict[str, int] = {}
         self._keys: dict[tuple[str, int], tuple[str, int]] = {}
         self._made: dict[str, object] = {}
+        self._unread: dict[int | None, dict[str, None]] = {}
         self.layers: list[str] = []
 
     def add_input(self, tensor: Tensor, name: str, role: str) -> None:
@@ -151,6 +153,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._append(op, step, number, path)
         if self.phase == "forward":
             self._note_variables()
+        elif _is_python(torch._C._current_autograd_node()):
+            self._note_variables()
+            self._note_returned(op, number)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,6 +188,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.held[self._names[found]] = len(self.ops) - 1
             frame = user_frame(frame.f_back)
 
+    def _note_returned(self, op: Op, number: int | None) -> None:
+        """Notes that code of a step of autograd holds what it hasn't read, to return it."""
+        unread = self._unread.setdefault(number, {})
+        for name in op.operands:
+            unread.pop(name, None)
+        unread.update(dict.fromkeys(op.results))
+        self.held.update(dict.fromkeys(unread, len(self.ops) - 1))
+
     def _place(self) -> tuple[int | None, object]:
         """Returns autograd's number of what is done, and the step of autograd that does it."""
         node = torch._C._current_autograd_node()
@@ -195,6 +208,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is None:
             return None, object()
         key = (node.name(), node._sequence_nr())
+        if _is_python(node):
+            return key[1], object()
         return key[1], self._keys.setdefault(key, key)
 
     def _arguments(
@@ -269,6 +284,15 @@ KNOWN_BYTES = 1 << 20
 """Integers of a batch are known up to this size, and so is what is computed of them alone."""
 
 _ADDITIONS = ("aten.add.Tensor", "aten.add_.Tensor")
+
+
+def _is_python(node: Any) -> bool:
+    """Whether a step of autograd runs Python code, whose variables decide what lives how long.
+
+    That is the gradient of a custom function, or a forward pass that is run again, which alone
+    has gradients.
+    """
+    return isinstance(node, BackwardCFunction) or (node is not None and torch.is_grad_enabled())
 
 
 def _storage(tensor: Tensor) -> int:

@@ -115,6 +115,21 @@ PRODUCTS = frozenset[str]().union(
 """Ops that multiply and add: what a count of flops is about."""
 
 
+def is_known(kind: str) -> bool:
+    """Returns whether an op has a rule: its own, or that of the op whose in-place form it is."""
+    return any(each in RULES or each in SHARDS for each in (kind, functional_kind(kind)))
+
+
+def functional_kind(kind: str) -> str:
+    """Returns the op that an in-place one is a form of, as `aten.add.Tensor` of `aten.add_.Tensor`.
+
+    Any other is itself.
+    """
+    name, _, overload = kind.rpartition(".")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return f"{name[:-1]}.{overload}" if in_place else kind
+
+
 def call_of(op: Op, values: Mapping[str, Value]) -> OpCall:
     """Returns an op of a serial program as what its rule is a function of."""
     return OpCall(
