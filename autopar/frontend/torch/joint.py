@@ -243,7 +243,7 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
     return found
 
 
-_DEPENDENT = (
+DEPENDENT = (
     GuardOnDataDependentSymNode,
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -260,7 +260,7 @@ def _explained() -> Iterator[None]:
         raise
     except AnnotationError as error:
         raise AnnotationError(f"{_user_line(error)}: {error}") from error
-    except _DEPENDENT as error:
+    except DEPENDENT as error:
         raise InvalidInputError(
             f"{_user_line(error)}: what this line does depends on the values of a tensor, so it has"
             " no static program; use torch.where or masks instead of Python conditions, and keep"

@@ -7,6 +7,8 @@ as inputs. So every optimizer of torch.optim works that is a function of those.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +23,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from autopar.frontend.torch.fused import STEPS, run_functional, traceable_steps
+from autopar.frontend.torch.joint import DEPENDENT
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, cloned
 from autopar.ir.errors import InvalidInputError
@@ -94,8 +97,8 @@ def capture_update(request: UpdateRequest, mode: FakeTensorMode) -> Update:
         gradients = [torch.empty_like(p) for p in parameters]
         rates = [torch.empty((), dtype=torch.float32) for _ in range(groups)]
     fake = [*parameters, *gradients, *(s.fake for s in request.states), *rates]
-    name = type(request.optimizer).__name__
-    with mode, _compiling_state_context(), torch.no_grad(), traceable_steps(), _explained(name):
+    explained = _explained(type(request.optimizer))
+    with mode, _compiling_state_context(), torch.no_grad(), traceable_steps(), explained:
         module = make_fx(torch.func.functionalize(update))(*fake)
     return _described(module.graph, request, groups)
 
@@ -289,13 +292,27 @@ _PRODUCTS: Mapping[str, Any] = {
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _explained(optimizer: type[Optimizer]) -> Iterator[None]:
+    """Turns what tracing raises into an error that names the optimizer's line."""
+    name, hint = optimizer.__name__, "use one that only computes with tensors, as AdamW"
     try:
         yield
     except InvalidInputError:
         raise
+    except DEPENDENT as error:
+        raise InvalidInputError(
+            f"{name} can't be compiled: what its step does{_line_of(optimizer, error)} depends on"
+            f" the values of a tensor, so it has no static program; {hint}"
+        ) from error
     except Exception as error:
         raise InvalidInputError(
-            f"the step of {name} can't be captured as a function of parameters, gradients and"
-            f" state: {type(error).__name__}: {error}"
+            f"{name} can't be compiled: its step{_line_of(optimizer, error)} is no function of"
+            f" parameters, gradients and state: {type(error).__name__}: {error}; {hint}"
         ) from error
+
+
+def _line_of(optimizer: type[Optimizer], error: BaseException) -> str:
+    """Returns the line of the optimizer's file from which an error comes."""
+    file = inspect.unwrap(optimizer.step).__code__.co_filename
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f" at {file}:{lines[-1]}" if lines else ""
