@@ -24,6 +24,7 @@ from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.placements import is_split, placements_of
 from autopar.runtime.ports import port_box, seed_input
 from autopar.runtime.specialize import specialize_functions
+from autopar.runtime.staging import moved
 from autopar.runtime.torch_compile import through_torch_compile
 
 Code = Callable[..., tuple[Tensor, ...]]
@@ -163,9 +164,9 @@ class Variant:
         wiring = self.wiring
         given: dict[str, Tensor] = {**stored, **self.constants}
         for name, tensor in zip(wiring.batch, batch, strict=True):
-            given[name] = self._piece(name, tensor.detach()).to(self.device)
+            given[name] = moved(self._piece(name, tensor.detach()), self.device)
         if wiring.seed is not None:
-            given[wiring.seed] = torch.tensor(seed, device=self.device)
+            given[wiring.seed] = moved(torch.tensor(seed), self.device)
         results = self._forward(*(given[name] for name in self.order))
         updates = results[wiring.outputs : wiring.outputs + len(wiring.updated)]
         saved = list(results[wiring.outputs + len(wiring.updated) :])
@@ -219,7 +220,7 @@ class Variant:
                 wanted = self.split[at]
                 return gradient.redistribute(wanted.mesh, wanted.placements).to_local()
             gradient = gradient.full_tensor()
-        return take(gradient, box).to(self.device)
+        return moved(take(gradient, box), self.device)
 
 
 def _apart(outputs: Sequence[Tensor], held: set[int]) -> Iterator[Tensor]:

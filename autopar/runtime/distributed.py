@@ -93,11 +93,14 @@ class Session:
         self.absent: set[str] = set()
         self._agreements = 0
         self._owns_group = False
+        self._tags: dict[tuple[int, ...], str] = {}
         with self.supervisor.reported():
             found = read_build(build)
             self.deployment = found.deployment
             self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)
             self._torch_compile = torch_compile
             self._in_place = in_place
             self._specialize()
@@ -271,8 +274,6 @@ class Session:
     def _connect(self) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if self.processes.size > 1 and not dist.is_initialized():
-            if self.device.type == "cuda":
-                torch.cuda.set_device(self.device)
             dist.init_process_group(
                 backend,
                 store=PrefixStore("group", self.supervisor.store),
@@ -281,7 +282,7 @@ class Session:
                 timeout=self.timeout,
             )
             self._owns_group = True
-        groups = create_groups(self.deployment, self.rank, backend, self.timeout)
+        groups = create_groups(self.deployment, self.rank, backend, self.timeout, self._tags)
         self._gathering = Gathering(self.deployment, self.rank)
         compiled = self._torch_compile
         module = emit(self.program, groups, self.device, self._in_place)

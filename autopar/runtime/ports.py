@@ -12,6 +12,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import SEED, STORED_ROLES, Port, Program
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
+from autopar.runtime.staging import moved
 from autopar.runtime.weights import WeightFile
 
 GIVEN_LATER = ("parameter", "buffer", "constant")
@@ -121,7 +122,7 @@ def rank_arguments(
     """
     boxes = {port.name: port_box(port, {}) for port in user_inputs(program)}
     return tuple(
-        weights[name] if name in weights else take(tensors[name], boxes[name]).to(device)
+        weights[name] if name in weights else moved(take(tensors[name], boxes[name]), device)
         for name in program.main.inputs
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import AutoparError, InvalidInputError
@@ -39,6 +40,14 @@ def zeros(processes: Processes, count: int) -> bytes:
     """Returns this many bytes."""
     del processes
     return bytes(count)
+
+
+def groups_with_variant(processes: Processes, build: Path) -> tuple[int, int]:
+    """Returns how many process groups there are for a program, and for two that need the same."""
+    with Session(build, backend="gloo", processes=processes) as session:
+        first = len(distributed_c10d._world.pg_map)
+        session.variant(session.deployment)
+        return first, len(distributed_c10d._world.pg_map)
 
 
 def compare_collectives(processes: Processes) -> list[str]:

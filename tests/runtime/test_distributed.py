@@ -18,7 +18,7 @@ from autopar.runtime.handshake import Identity, verdict
 from autopar.runtime.processes import Processes
 from tests.runtime.programs import LOOP, MLP, build, deploy, with_group
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import fail_at, fail_late, run_compiled, run_program
+from tests.runtime.targets import fail_at, fail_late, groups_with_variant, run_compiled, run_program
 
 
 @pytest.mark.parametrize("target", [run_program, run_compiled])
@@ -65,6 +65,12 @@ func main {
 
 def sum_build(folder: Path, mesh: dict[str, int]) -> Path:
     return build(folder / "b", deploy(mesh, SUM, tp=["tp"]), {})
+
+
+def test_programs_for_other_shapes_share_process_groups(tmp_path: Path) -> None:
+    deployment = with_group(deploy({"tp": 3}, SUM, tp=["tp"]), "tp", (0, 1), (2,))
+    folder = build(tmp_path / "b", deployment, {})
+    assert run_ranks(3, groups_with_variant, folder) == [(2, 2), (2, 2), (1, 1)]
 
 
 def loop_build(folder: Path, ranks: int = 2, scale: float = 1.0) -> Path:
