@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from autopar.cost.buffers import AUTOGRAD, Buffer, Execution, Lifetimes, lifetimes
+from autopar.cost.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.evaluation import Evaluation, OpCost, evaluate
+from autopar.cost.lifetimes import lifetimes
 from autopar.cost.memory import CPU, CUDA, EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.cost.reshard import Move, Reshard, ReshardPlanner, plan_reshard
 from autopar.cost.roofline import local_bytes, local_flops, op_seconds

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from autopar.cost.halo import halo_bytes
-from autopar.cost.kernel_results import Placed
-from autopar.cost.strides import is_contiguous
 from autopar.ir.kernel_memory import SHORT_SUM_BYTES
 from autopar.ir.layout import block_size
 from autopar.ir.program import Arg, Op
+from autopar.ir.strides import Placed, is_contiguous
 
 STARTABLE = frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"))
 """Dtypes of which backends form sums themselves, beside what is computed meanwhile."""

@@ -6,7 +6,7 @@ storages, each counted once however many views there are, as an allocator rounds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,8 +18,8 @@ from autopar.cost.buffers import (
     TEMPORARIES,
     Execution,
     Lifetimes,
-    lifetimes,
 )
+from autopar.cost.lifetimes import lifetimes
 from autopar.ir.program import Op, Program
 
 
@@ -122,23 +122,14 @@ def memory_timeline(
     *,
     allocator: Allocator = EXACT,
     execution: Execution | None = None,
-    group_sizes: Mapping[str, int] | None = None,
-    until: Sequence[int] | None = None,
-    held: Mapping[str, int] | None = None,
 ) -> MemoryTimeline:
     """Returns the memory of a rank over time. Linear in the size of the program.
 
     Args:
-        program: A serial, partitioned or executable program.
-        coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
+        program, coords, execution: As of `lifetimes`.
         allocator: How bytes are counted.
-        execution: How it is executed; by default as a trainer does, on gloo.
-        group_sizes: Members of process groups by name; needed for executable programs only.
-        until: Per op, the last one that keeps what it reads: by default itself.
-        held: The op until after which a value is kept by others than ops.
     """
-    found = lifetimes(program, coords, execution, group_sizes, until, held)
-    return timeline(found, allocator)
+    return timeline(lifetimes(program, coords, execution), allocator)
 
 
 def timeline(found: Lifetimes, allocator: Allocator = EXACT) -> MemoryTimeline:

@@ -10,17 +10,8 @@ from functools import cache
 from typing import Any
 
 from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.view import RESHAPES
 from autopar.ir.transfers import STARTED
-
-RESHAPES = frozenset(
-    (
-        "aten.view.default",
-        "aten._unsafe_view.default",
-        "aten.view_copy.default",
-        "aten.reshape.default",
-    )
-)
-"""Ops that are computed by a reshape: a view where strides allow it, and a copy elsewhere."""
 
 _MARKED = frozenset(("aten._conj.default", "aten._neg_view.default"))
 """Views that only mark their operand, which the runtime computes instead."""

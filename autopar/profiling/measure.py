@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from autopar.cost import (
     Cluster,
     CommunicationModel,
     Evaluation,
+    Execution,
     MemoryTimeline,
     evaluate,
     memory_timeline,
@@ -85,9 +87,7 @@ def _of_module(
     timeline = memory_timeline(
         found.program,
         allocator=allocator,
-        execution=AUTOGRAD,
-        until=found.until,
-        held=found.held,
+        execution=replace(AUTOGRAD, until=found.until, held=found.held),
     )
     evaluation = evaluate(found.program, cluster)
     title = f"{type(module).__name__} under autograd"
@@ -114,12 +114,13 @@ def profile_compiled(
     axes_of = {name: _axes(name, mesh) for name in deployment.groups}
     sizes = {name: max(map(len, lists)) for name, lists in deployment.groups.items()}
     model = CommunicationModel(cluster, mesh) if mesh is not None else None
+    execution = Execution(group_sizes=sizes)
     found = []
     for number, program in enumerate(deployment.programs):
         ranks = [at for at, rank in enumerate(deployment.ranks) if rank.program == number]
         first = min(ranks, key=lambda rank: deployment.ranks[rank].coords)
         coords = deployment.coords_of(first)
-        timeline = memory_timeline(program, coords, allocator=allocator, group_sizes=sizes)
+        timeline = memory_timeline(program, coords, allocator=allocator, execution=execution)
         costs = evaluate(program, cluster, coords, model=model, axes_of=axes_of)
         title = f"{serial.name}: rank {first} of {deployment.world_size}{_mesh_text(mesh)}"
         if len(ranks) < deployment.world_size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,7 +93,8 @@ def stepped(example: Example) -> Tracking:
 
 
 def predicted(found: Recording) -> MemoryTimeline:
-    return memory_timeline(found.program, execution=AUTOGRAD, until=found.until, held=found.held)
+    execution = replace(AUTOGRAD, until=found.until, held=found.held)
+    return memory_timeline(found.program, execution=execution)
 
 
 @pytest.mark.parametrize("name", marked(MODELS))

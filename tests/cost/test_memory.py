@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autopar.cost import CUDA, Cluster, memory_timeline
 from autopar.cost.buffers import Execution
-from autopar.cost.strides import dense, elementwise, reshaped
 from autopar.ir.program import Program
+from autopar.ir.strides import dense, elementwise, reshaped
 from autopar.ir.text import parse_program
 from autopar.partition import Partition
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autopar.ir.local_arg import Sizes
+from autopar.ir.ops.strided import VIEWS as STRIDED
 from autopar.ir.ops.table import MOVED, RuleFunction, Table, same
 from autopar.ir.rule import Dims, OpCall, Rule, build_rule
 
@@ -153,11 +154,15 @@ def _dims(dims: Sequence[Sequence[str]]) -> Dims:
     return tuple(tuple(dim) for dim in dims)
 
 
-RULES: Table = {
+_RESHAPES: Table = {
     **same(
         ["aten.view.default", "aten._unsafe_view.default", "aten.view_copy.default"], view("size")
     ),
     "aten.reshape.default": view("shape"),
+}
+
+RULES: Table = {
+    **_RESHAPES,
     **same(["aten.flatten.using_ints", "aten.ravel.default"], view()),
 }
 
@@ -177,24 +182,8 @@ VIEWS = frozenset(
 )
 """Ops of one operand that compute nothing."""
 
-FREE = VIEWS | frozenset(
-    f"aten.{name}"
-    for name in (
-        "view_copy.default",
-        "reshape.default",
-        "flatten.using_ints",
-        "squeeze.default",
-        "alias.default",
-        "detach.default",
-        "slice.Tensor",
-        "narrow.default",
-        "select.int",
-        "split.Tensor",
-        "split_with_sizes.default",
-        "chunk.default",
-        "unbind.int",
-        "diagonal.default",
-        "unfold.default",
-    )
-)
+RESHAPES = frozenset(_RESHAPES)
+"""Ops that are computed by a reshape: a view where strides allow it, and a copy elsewhere."""
+
+FREE = frozenset(STRIDED) | RESHAPES | {"aten.flatten.using_ints"}
 """Ops that take no time: their results are views, or nearly always are."""

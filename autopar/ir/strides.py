@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 Shape = tuple[int, ...]
 Strides = tuple[int, ...]
@@ -137,6 +138,26 @@ def _ordered(shape: Shape, operands: Sequence[Strides]) -> Strides:
     return tuple(strides)
 
 
-def nbytes(shape: Sequence[int], itemsize: int) -> int:
-    """Returns the bytes of a tensor's elements."""
-    return math.prod(shape) * itemsize
+class Placed(NamedTuple):
+    """A tensor as it lies in memory."""
+
+    shape: Shape
+    strides: Strides
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements, as if each were stored once."""
+        return math.prod(self.shape) * self.itemsize
+
+
+class Result(NamedTuple):
+    """Where a result is.
+
+    Attributes:
+        strides: How it lies there.
+        operand: The position of the operand whose memory it shares; None if it has its own.
+    """
+
+    strides: Strides
+    operand: int | None = None

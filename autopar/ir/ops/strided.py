@@ -1,0 +1,167 @@
+"""How results of ops lie in memory, beside the rules that say what they are.
+
+A view is in its operand's memory, under strides that follow from the operand's; other ops take
+memory of their own, most of them dense. What is said here is what torch's kernels on the CPU do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from autopar.ir.ops.pointwise import RULES as POINTWISE
+from autopar.ir.program import Arg
+from autopar.ir.strides import Placed, Result, Shape, Strides, dense, elementwise, expanded
+from autopar.ir.transfers import ENDED, STARTED
+
+View = Callable[[Mapping[str, Arg], Placed, Shape, int], Result]
+"""(arguments, operand, shape of a result, its position) -> where it is."""
+
+
+def _integer(args: Mapping[str, Arg], name: str, default: int = 0) -> int:
+    found = args.get(name, default)
+    return found if isinstance(found, int) else default
+
+
+def _integers(args: Mapping[str, Arg], name: str) -> list[int]:
+    found = args.get(name, ())
+    items = found if isinstance(found, tuple) else (found,)
+    return [item for item in items if isinstance(item, int)]
+
+
+def _same(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    strides = operand.strides
+    return Result(strides if len(strides) == len(shape) else dense(shape), 0)
+
+
+def _permute(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    return Result(tuple(operand.strides[dim] for dim in _integers(args, "dims")), 0)
+
+
+def _transpose(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    strides = list(operand.strides)
+    one, other = _integer(args, "dim0"), _integer(args, "dim1")
+    strides[one], strides[other] = strides[other], strides[one]
+    return Result(tuple(strides), 0)
+
+
+def _t(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    return Result(operand.strides[::-1], 0)
+
+
+def _expand(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    return Result(expanded(operand.shape, operand.strides, shape), 0)
+
+
+def _unsqueeze(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    dim = _integer(args, "dim") % len(shape)
+    inner = operand.shape[dim] * operand.strides[dim] if dim < len(operand.shape) else 1
+    return Result((*operand.strides[:dim], inner, *operand.strides[dim:]), 0)
+
+
+def _squeeze(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    rank = len(operand.shape)
+    dims = {dim % rank for dim in _integers(args, "dim")} if "dim" in args else set(range(rank))
+    kept = [
+        stride
+        for dim, (size, stride) in enumerate(zip(operand.shape, operand.strides, strict=True))
+        if size != 1 or dim not in dims
+    ]
+    return Result(tuple(kept), 0)
+
+
+def _slice(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    strides = list(operand.strides)
+    strides[_integer(args, "dim")] *= _integer(args, "step", 1)
+    return Result(tuple(strides), 0)
+
+
+def _select(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    dim = _integer(args, "dim") % len(operand.shape)
+    return Result((*operand.strides[:dim], *operand.strides[dim + 1 :]), 0)
+
+
+def _diagonal(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    rank = len(operand.shape)
+    one, other = _integer(args, "dim1") % rank, _integer(args, "dim2", 1) % rank
+    kept = [stride for dim, stride in enumerate(operand.strides) if dim not in (one, other)]
+    return Result((*kept, operand.strides[one] + operand.strides[other]), 0)
+
+
+def _unfold(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    strides = list(operand.strides)
+    dim = _integer(args, "dimension") % len(strides)
+    inner = strides[dim]
+    strides[dim] *= _integer(args, "step", 1)
+    return Result((*strides, inner), 0)
+
+
+VIEWS: Mapping[str, View] = {
+    "barrier": _same,
+    **dict.fromkeys(ENDED, _same),
+    "aten.alias.default": _same,
+    "aten.detach.default": _same,
+    "aten.lift_fresh.default": _same,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _transpose,
+    "aten.t.default": _t,
+    "aten.expand.default": _expand,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.squeeze.default": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.slice.Tensor": _slice,
+    "aten.narrow.default": _same,
+    "aten.select.int": _select,
+    "aten.split.Tensor": _same,
+    "aten.split_with_sizes.default": _same,
+    "aten.chunk.default": _same,
+    "aten.unsafe_chunk.default": _same,
+    "aten.unsafe_split.Tensor": _same,
+    "aten.unsafe_split_with_sizes.default": _same,
+    "aten.unbind.int": _select,
+    "aten.diagonal.default": _diagonal,
+    "aten.unfold.default": _unfold,
+}
+"""Views that any strides allow."""
+
+LIKE_OPERANDS = frozenset(POINTWISE) | frozenset(
+    (
+        "aten._to_copy.default",
+        "aten.clone.default",
+        "aten.native_dropout.default",
+        "aten.native_dropout_backward.default",
+        "aten.zeros_like.default",
+        "aten.ones_like.default",
+        "aten.full_like.default",
+        "aten.empty_like.default",
+        *STARTED,
+    )
+)
+"""Ops whose results lie as their operands do: those on elements, and a few more."""
+
+
+def _attention(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
+    """The result lies as the query does; sums of exponentials [batch, heads, length] by length."""
+    query = operands[0]
+    out = elementwise(results[0], [(query.shape, query.strides)])
+    return [out, *(_swapped(shape, 1, 2) for shape in results[1:])]
+
+
+def _attention_backward(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
+    """[batch, heads, length, size], as a transposed [batch, length, heads, size]."""
+    return [_swapped(shape, 1, 2) for shape in results]
+
+
+def _swapped(shape: Shape, one: int, other: int) -> Strides:
+    """Returns the strides of a contiguous tensor of which two dimensions are transposed."""
+    order = list(range(len(shape)))
+    order[one], order[other] = other, one
+    strides = dense([shape[dim] for dim in order])
+    return tuple(strides[dim] for dim in order)
+
+
+LAID_OUT: Mapping[str, Callable[[Sequence[Placed], Sequence[Shape]], list[Strides]]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+}
+"""Kernels whose results lie in an order of their own."""
