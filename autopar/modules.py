@@ -75,6 +75,7 @@ def compile(
     placement: Placement = "identity",
     memory: str | int | None = None,
     plan: str | Path | None = None,
+    activations: Mapping[str, str] | None = None,
 ) -> CompiledModule:
     """Compiles a model, or a training step of it, for a mesh.
 
@@ -115,6 +116,9 @@ def compile(
             bytes, or text as `24GiB`. Activations that don't fit are computed again in the
             backward pass.
         plan: A file with pins, or a plan that `autopar plan` wrote.
+        activations: What becomes of activations until the backward pass reads them, by pattern of
+            names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
+            which of a module is all but its outputs. Of what isn't named, `memory` decides.
 
     Raises:
         AutoparError: If the model, an option or a pin can't be used as given, or a step can't be
@@ -143,6 +147,7 @@ def compile(
         placement=placement,
         memory=memory,
         plan=plan,
+        activations=activations,
     )
     compiled = compile_program(captured.program, options)
     if more_batches and optimizer is None:

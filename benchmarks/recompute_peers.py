@@ -20,8 +20,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar.ir.program import Arg, Op, Ref
-from autopar.partition.recompute.replay import Way
 from autopar.partition.recompute.tape import Tape
+from autopar.partition.recompute.way import Way
 from autopar.runtime.kernels import TORCH_DTYPES, to_torch
 
 

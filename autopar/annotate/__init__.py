@@ -2,6 +2,8 @@
 
     mark        marks a tensor within a torch model: its layout, memory, mask
     call        marks the operands and results of a call
+    activation_pins   says what becomes of activations, by name pattern
+    keep        says it of a part of a torch model
     stage       puts a part of a model into a pipeline stage
     unexecuted  refuses what is recorded, but not carried out yet
     paddle      the spellings of Paddle's first annotation interface
@@ -19,6 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autopar.annotate.activation_pins import ActivationPin, apply_activations, parse_activation
 from autopar.annotate.annotation_file import Annotations, load_annotations
 from autopar.annotate.choices import OpPin, apply_op_pins
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
@@ -33,15 +36,19 @@ from autopar.ir.mesh import ProcessMesh
 
 if TYPE_CHECKING:
     from autopar.annotate.call import shard_op
+    from autopar.annotate.keep import activations
     from autopar.annotate.mark import offload, shard, shard_mask
     from autopar.annotate.stage import pipeline_stage
 
 __all__ = [
+    "ActivationPin",
     "Annotations",
     "MeshLike",
     "OpPin",
     "Pin",
     "ProcessMesh",
+    "activations",
+    "apply_activations",
     "apply_mesh",
     "apply_op_pins",
     "apply_pins",
@@ -49,6 +56,7 @@ __all__ = [
     "as_mesh",
     "load_annotations",
     "offload",
+    "parse_activation",
     "parse_mesh",
     "parse_pin",
     "pipeline_stage",
@@ -59,6 +67,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "activations": "keep",
     "offload": "mark",
     "pipeline_stage": "stage",
     "shard": "mark",

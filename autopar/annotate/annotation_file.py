@@ -4,6 +4,9 @@
     shard:
       encoder.*.weight: [-1, tp]
       tokens: [[dp, tp], null]
+    activations:
+      encoder.layers.*: recompute     # or save, or offload, until the backward pass
+      encoder.layers.*.attention.out: save
 
 is a file with pins: per dimension -1 or null, an axis, or several. A plan holds more:
 
@@ -28,6 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autopar.annotate.activation_pins import ActivationPin
 from autopar.annotate.choices import OpPin
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import parse_mesh
@@ -37,7 +41,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
 from autopar.ir.units import parse_limit
 
-KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "ops")
+KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "ops")
 OP_KEYS = ("of", "split", "body", "pending")
 
 
@@ -52,6 +56,7 @@ class Annotations:
         strategy: The presets, if the file names them.
         memory_bytes: What a device may hold at once, if the file says it.
         apart: Whether fused weights are named by their parts.
+        activations: What becomes of activations until the backward pass.
     """
 
     pins: tuple[Pin, ...]
@@ -60,6 +65,7 @@ class Annotations:
     strategy: str | None = None
     memory_bytes: int | None = None
     apart: bool = False
+    activations: tuple[ActivationPin, ...] = ()
 
 
 def load_annotations(path: Path) -> Annotations:
@@ -102,6 +108,7 @@ class _File:
             self.text(found["strategy"]) if "strategy" in found else None,
             self.memory_bytes(found["memory"]) if "memory" in found else None,
             self.is_set(found, "apart"),
+            tuple(self.activations(found.get("activations"))),
         )
 
     def pins(self, node: Any) -> Iterator[Pin]:
@@ -117,6 +124,10 @@ class _File:
             partial = self.items(fields.get("partial"), place)
             monoids = tuple((axis, self.text(monoid)) for axis, monoid in partial)
             yield Pin(pattern, self.entries(fields["layout"]), place, monoids)
+
+    def activations(self, node: Any) -> Iterator[ActivationPin]:
+        for pattern, choice in self.items(node, self.place(node)):
+            yield ActivationPin.of(pattern, self.text(choice), self.place(choice))
 
     def ops(self, node: Any) -> Iterator[OpPin]:
         for item in self.listed(node):

@@ -91,7 +91,8 @@ def offload(x: torch.Tensor, device: str) -> torch.Tensor:
 
         hidden = offload(hidden, "cpu")
 
-    Recorded in the program. Compiling refuses it, as it isn't carried out yet.
+    An activation waits in the host's memory, `cpu`, from its last use in the forward pass until the
+    backward pass reads it. Compiling refuses other memories and tensors.
 
     Args:
         x: The tensor. Its value is unchanged.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import torch
-from torch.fx.traceback import annotate, preserve_node_meta
+from torch.fx.traceback import annotate
 
+from autopar.annotate.notes import noted
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mark import STAGE
 
@@ -32,11 +32,4 @@ def pipeline_stage(stage: int) -> AbstractContextManager[object]:
     if torch.compiler.is_dynamo_compiling():
         marked: AbstractContextManager[object] = annotate({STAGE: stage})
         return marked
-    return _noted(stage)
-
-
-@contextmanager
-def _noted(stage: int) -> Iterator[None]:
-    # Tracers other than dynamo drop notes unless they are told to keep them.
-    with preserve_node_meta(), annotate({STAGE: stage}):
-        yield
+    return noted(STAGE, stage)

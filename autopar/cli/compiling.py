@@ -70,6 +70,13 @@ if TYPE_CHECKING:
     help="What a device may hold at once. What doesn't fit is computed again where it is needed.",
 )
 @click.option(
+    "--activations",
+    multiple=True,
+    metavar="PATTERN=CHOICE",
+    help="What becomes of activations until the backward pass, by names of modules or values:"
+    " save, recompute or offload. Repeatable.",
+)
+@click.option(
     "--print-after",
     "print_after",
     multiple=True,
@@ -89,6 +96,7 @@ def compile_command(
     cluster: str,
     placement: str,
     memory: str | None,
+    activations: tuple[str, ...],
     print_after: tuple[str, ...],
     no_verify: bool,
     quiet: bool,
@@ -117,6 +125,7 @@ def compile_command(
             annotations=given.annotations,
             placement=placement,
             memory=memory,
+            activations=activations,
             time_limit=time_limit,
             verify=not no_verify,
         )

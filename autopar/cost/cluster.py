@@ -168,6 +168,15 @@ class Cluster:
         """The bandwidth of the memory that is reached."""
         return self.memory_bytes_per_second * self.memory_efficiency
 
+    def transfer_seconds(self, nbytes: int) -> float:
+        """Returns the time of a transfer to the host's memory or back.
+
+        Where the cluster knows no link, it is a copy within the device's memory.
+        """
+        if self.host_link is None:
+            return 2 * nbytes / self.bytes_per_second
+        return self.host_link.seconds(nbytes)
+
     def with_groups(self, *counts: int) -> Cluster:
         """Returns the cluster with these sizes of the levels outside a host, and no further ones.
 

@@ -242,15 +242,10 @@ class Evaluator:
         )
 
     def _transfer(self, op: Op, values: Mapping[str, Value]) -> OpCost:
-        """Where a cluster knows no link to a host, it is a copy within the device's memory."""
         value = values[op.results[0]]
         nbytes = math.prod(value.global_shape) * value.itemsize
-        link = self.cluster.host_link
-        copied = 2 * nbytes / self.cluster.bytes_per_second
-        return OpCost(
-            transferred_bytes=nbytes,
-            transfer_seconds=copied if link is None else link.seconds(nbytes),
-        )
+        seconds = self.cluster.transfer_seconds(nbytes)
+        return OpCost(transferred_bytes=nbytes, transfer_seconds=seconds)
 
     def _axes(self, op: Op) -> tuple[str, ...]:
         axes = op.arg("axes")

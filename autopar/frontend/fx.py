@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from autopar.frontend.activations import Noted
 from autopar.frontend.arguments import given_arguments, output_mask
 from autopar.frontend.dropout import is_resting
 from autopar.frontend.explicit_writes import make_writes_explicit
@@ -66,6 +67,7 @@ class _Lowerer:
         self.lowering = lowering
         self.graph = graph
         self.problems: list[str] = []
+        self.noted = Noted()
         self.values: dict[str, Value] = {}
         self.refs: dict[fx.Node, str | tuple[str, ...]] = {}
         self.same: dict[fx.Node, fx.Node] = {}
@@ -255,9 +257,9 @@ class _Lowerer:
         phase, microbatch = self.lowering.when(node)
         stage = stage_of(node)
         ops = self._ops(node)
-        if (phase, microbatch, stage) == ("forward", 0, 0):
-            return ops
-        return [replace(op, phase=phase, microbatch=microbatch, stage=stage) for op in ops]
+        if (phase, microbatch, stage) != ("forward", 0, 0):
+            ops = [replace(op, phase=phase, microbatch=microbatch, stage=stage) for op in ops]
+        return [self.noted.op(node, op) for op in ops]
 
     def _ops(self, node: fx.Node) -> Sequence[Op]:
         if not is_functionalized(node):

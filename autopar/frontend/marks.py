@@ -71,7 +71,9 @@ class Pinned:
         """Returns the value as it is pinned on a mesh."""
         layout = self.layout or Layout.replicated(mesh, value.global_shape)
         dist = replace(layout, mask=self.mask, offload=self.offload)
-        return replace(value, dist=dist, origin=Origin("annotated", self.place))
+        # A memory alone says nothing about how the tensor is split.
+        kind = "default" if self.layout is None and self.mask is None else "annotated"
+        return replace(value, dist=dist, origin=Origin(kind, self.place))
 
 
 @dataclass(frozen=True, slots=True)

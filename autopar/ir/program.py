@@ -166,7 +166,8 @@ class Op:
         origin: Why it is computed like that.
         loc: The user's line or ONNX node.
         stage, microbatch, phase: Its place in a pipeline or training step.
-        plan: Decisions about time and memory: any of `save`, `recompute`, `offload`, `chunk`.
+        plan: Decisions about time and memory: what the user wants (see `ir.activations`), and of
+            copies and transfers, `recompute` or `offload`, what they are of.
     """
 
     kind: str

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autopar.annotate import (
+    ActivationPin,
     MeshLike,
     OpPin,
     Pin,
     as_mesh,
     load_annotations,
+    parse_activation,
     parse_mesh,
     parse_pin,
 )
@@ -45,6 +47,7 @@ class CompileOptions:
         seconds_limit: Wall time of a search, after which it takes the best plan so far.
         op_pins: The user's pins of ops.
         apart: Whether pins name fused weights of unequal parts by their parts.
+        activations: What becomes of activations until the backward pass, where the user says it.
     """
 
     mesh: ProcessMesh
@@ -58,6 +61,7 @@ class CompileOptions:
     seconds_limit: float | None = None
     op_pins: tuple[OpPin, ...] = ()
     apart: bool = False
+    activations: tuple[ActivationPin, ...] = ()
 
     @classmethod
     def of(
@@ -70,6 +74,7 @@ class CompileOptions:
         placement: Placement = "identity",
         memory: str | int | None = None,
         plan: str | Path | None = None,
+        activations: Mapping[str, str] | None = None,
     ) -> CompileOptions:
         """Returns the options as Python callers give them; see `compile_onnx`.
 
@@ -84,6 +89,7 @@ class CompileOptions:
             pins=pins,
             placement=placement,
             memory_bytes=None if memory is None else parse_limit(memory),
+            activations=tuple(ActivationPin.of(*each) for each in (activations or {}).items()),
         )
         return options if plan is None else options.with_file(Path(plan))
 
@@ -100,6 +106,7 @@ class CompileOptions:
         memory: str | None = None,
         time_limit: float | None = None,
         verify: bool = True,
+        activations: Sequence[str] = (),
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
 
@@ -122,6 +129,7 @@ class CompileOptions:
             memory_bytes=None if memory is None else parse_limit(memory),
             seconds_limit=time_limit,
             verify=verify,
+            activations=tuple(map(parse_activation, activations)),
         )
         return options if annotations is None else options.with_file(annotations)
 
@@ -147,4 +155,5 @@ class CompileOptions:
             pins=(*self.pins, *loaded.pins),
             op_pins=(*self.op_pins, *loaded.ops),
             apart=self.apart or loaded.apart,
+            activations=(*loaded.activations, *self.activations),
         )

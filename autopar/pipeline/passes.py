@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.annotate import (
+    apply_activations,
     apply_mesh,
     apply_op_pins,
     apply_pins,
@@ -107,6 +108,7 @@ def compile_program(
     if options.pins:
         program = apply_pins(program, options.mesh, options.pins)
     program = apply_op_pins(program, options.op_pins)
+    program = apply_activations(program, options.activations)
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))

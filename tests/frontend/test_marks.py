@@ -283,7 +283,7 @@ class Staged(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with pipeline_stage(1):
             h = torch.relu(x)
-        h = shard(offload(h * 2, "cpu"), MESH, ["dp", None])
+        h = shard(offload(h * 2, "disk"), MESH, ["dp", None])
         return self.later(h) + 1
 
     @pipeline_stage(2)
@@ -302,7 +302,7 @@ def test_stages_masks_and_memories_are_recorded(strict: bool) -> None:
     }
     layouts = {name: value.dist for name, value in program.main.values.items() if value.dist}
     assert {name: (str(d), d.offload, d.mask) for name, d in layouts.items()} == {
-        "mul": ("[8@dp, 16]", "cpu", None),
+        "mul": ("[8@dp, 16]", "disk", None),
         "tanh": ("[8, 16]", "", (0, 2, 3)),
     }
 
@@ -312,12 +312,12 @@ def test_what_is_recorded_is_stored_and_shown() -> None:
     assert program_from_bytes(program_to_bytes(program)) == program
     text = show_program(program, "text")
     assert parse_program(text) == program
-    for words in ("stage=1", "stage=2", "offload cpu", "mask [0, 2, 3]"):
+    for words in ("stage=1", "stage=2", "offload disk", "mask [0, 2, 3]"):
         assert words in text
     ops = json.loads(show_program(program, "json"))["functions"]["main"]["ops"]
     assert [op["stage"] for op in ops] == [1, 0, 2, 0]
     layouts = [result.get("dist", {}) for op in ops for result in op["results"]]
-    assert [layout.get("offload") for layout in layouts] == [None, "cpu", None, None]
+    assert [layout.get("offload") for layout in layouts] == [None, "disk", None, None]
     assert [layout.get("mask") for layout in layouts] == [None, None, [0, 2, 3], None]
 
 
@@ -329,7 +329,7 @@ def test_what_is_not_carried_out_yet_is_refused_at_the_users_line() -> None:
     lines = str(error.value).splitlines()
     assert lines == [
         "the program asks for what isn't carried out yet; remove:",
-        f"  - {__file__}:{first + 3}: offload of %mul to cpu",
+        f"  - {__file__}:{first + 3}: offload of %mul to disk",
         f"  - {__file__}:{first + 8}: shard_mask, by which not all processes hold %tanh",
         f"  - {__file__}:{first + 2}: forward: pipeline_stage(1)",
         # Torch notes where a decorated function is called.

@@ -24,8 +24,9 @@ from autopar.modules import CompiledModule
 from autopar.partition.recompute import recompute
 from autopar.partition.recompute.choice import Choice, Point
 from autopar.partition.recompute.copies import write_copies
-from autopar.partition.recompute.replay import Way, replay
+from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
+from autopar.partition.recompute.way import Way
 from tests.zoo.models import ZOO, Example
 
 STEPS = 2

@@ -23,6 +23,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
+from autopar.frontend.torch.checkpoints import noted_checkpoints
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.origin import (
     UserLines,
@@ -106,6 +107,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         stack.enter_context(_compiling_state_context())
         stack.enter_context(named_modules(step, skip="model"))
         stack.enter_context(UserLines())
+        stack.enter_context(noted_checkpoints())
         joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = joint.graph_module
         _correct_statistics(module.graph)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autopar.cost import Cluster, evaluate
+from autopar.ir.activations import is_asked
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
@@ -97,32 +98,33 @@ class Recompute:
         Raises:
             DoesNotFit: If it needs more than the limit whatever is computed again.
         """
-        if self.memory_bytes is None:
+        if self.memory_bytes is None and not is_asked(program.main.ops):
             return Recomputed(program, 0.0, 0)
         return recompute(program, self.cluster, self.memory_bytes)
 
 
-def recompute(program: Program, cluster: Cluster, memory_bytes: int) -> Recomputed:
-    """Returns the fastest known program that holds no more than a limit.
+def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> Recomputed:
+    """Returns the fastest known program that holds no more than a limit and does what is wished.
 
     More memory never makes it slower, and less memory never makes it hold more.
 
     Args:
         program: A partitioned program.
         cluster: Predicts seconds.
-        memory_bytes: The limit.
+        memory_bytes: The limit; None for none.
 
     Raises:
         DoesNotFit: If it needs more than the limit whatever is computed again.
     """
     tape = tape_of(program, cluster)
     choice = Choice(tape)
-    point = choice.fastest(memory_bytes)
+    point = choice.unconstrained if memory_bytes is None else choice.fastest(memory_bytes)
     if point is not None:
-        if point is choice.unconstrained:
+        if point is choice.unconstrained and not is_asked(program.main.ops):
             return Recomputed(program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
         found = program.with_main(write_copies(tape, steps))
         before, after = (evaluate(each, cluster).serialized_seconds for each in (program, found))
         return Recomputed(found, after - before, point.peak_bytes)
+    assert memory_bytes is not None
     raise DoesNotFit(choice.smallest.peak_bytes, memory_bytes)

@@ -14,8 +14,9 @@ from functools import cached_property
 from autopar.cost import memory_timeline
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.plan import Planner
-from autopar.partition.recompute.replay import NOTHING, Way, replay
+from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape
+from autopar.partition.recompute.way import NOTHING, Way
 
 LEVELS = 4096
 """Number of levels of memory, up to what a step takes if nothing is computed again."""

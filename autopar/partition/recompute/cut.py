@@ -100,12 +100,12 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
         tuple(map(cost, numbers)),
         tuple(needed),
         tuple(map(base, numbers)),
-        tuple(_transfer(tape, value, inside) for value in numbers) if tape.leaving else (),
+        tuple(_transfer(tape, value, inside) for value in numbers) if tape.offered else (),
     )
 
 
 def _transfer(tape: Tape, value: int, inside: Mapping[int, int]) -> float | None:
-    leaving = tape.leaving.get(value)
+    leaving = tape.offered.get(value)
     return leaving.seconds if leaving is not None and leaving.behind in inside else None
 
 

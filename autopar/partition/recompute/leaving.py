@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autopar.cost.cluster import HostLink
-
 if TYPE_CHECKING:
     from autopar.partition.recompute.tape import Tape
 
@@ -32,9 +30,7 @@ class Leaving:
 
 
 def leaving_of(tape: Tape) -> Mapping[int, Leaving]:
-    """Returns the values that may leave; none where the host has no memory of its own."""
-    if tape.link is None:
-        return {}
+    """Returns the values that may leave."""
     sharing: dict[int, list[int]] = {}
     for value, pieces in enumerate(tape.places):
         for piece in pieces:
@@ -45,13 +41,13 @@ def leaving_of(tape: Tape) -> Mapping[int, Leaving]:
     for piece, buffer in enumerate(tape.memory.buffers):
         number = numbers.get(buffer.name)
         if number is not None and not tape.stays[piece] and piece not in kept:
-            leaving = _leaving(tape, tape.link, number, sharing.get(piece, ()))
+            leaving = _leaving(tape, number, sharing.get(piece, ()))
             if leaving is not None:
                 found[number] = leaving
     return found
 
 
-def _leaving(tape: Tape, link: HostLink, value: int, sharing: Sequence[int]) -> Leaving | None:
+def _leaving(tape: Tape, value: int, sharing: Sequence[int]) -> Leaving | None:
     """Returns how a value may leave in whose memory these values are."""
     at = tape.makers[value]
     if not tape.early[at] or len(tape.places[value]) != 1:
@@ -66,4 +62,4 @@ def _leaving(tape: Tape, link: HostLink, value: int, sharing: Sequence[int]) -> 
     # Where memory holds more than the value, as padding, what leaves isn't what is won.
     if behind >= backward[0] or nbytes != tape.value_bytes[value]:
         return None
-    return Leaving(behind, backward[0], 2 * link.seconds(nbytes))
+    return Leaving(behind, backward[0], 2 * tape.cluster.transfer_seconds(nbytes))

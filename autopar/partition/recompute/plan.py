@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from autopar.partition.recompute.blocks import Blocks, blocks_of
 from autopar.partition.recompute.cut import Problem, problem_of, ways
 from autopar.partition.recompute.profile import Profile, Profiler, Span
-from autopar.partition.recompute.replay import NOTHING, Way
 from autopar.partition.recompute.tape import Tape
+from autopar.partition.recompute.way import NOTHING, Way
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Numbers of blocks that form a segment."""

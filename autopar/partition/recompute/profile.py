@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks
 from autopar.partition.recompute.live import moving_bytes
-from autopar.partition.recompute.replay import NOTHING, Held, Step, Way, replay
+from autopar.partition.recompute.replay import Held, Step, replay
 from autopar.partition.recompute.tape import Tape
+from autopar.partition.recompute.way import NOTHING, Way
 
 Bytes = NDArray[np.int64]
 
@@ -84,7 +85,7 @@ class Span:
         tape, end = self.tape, len(self.forward)
         return [
             value
-            for value, leaving in tape.leaving.items()
+            for value, leaving in tape.offered.items()
             if self.places.get(leaving.behind, end) < end <= self.places.get(leaving.before, -1)
             and tape.makers[value] not in self.places
             and tape.batches[tape.makers[value]] == self.batch
@@ -157,8 +158,8 @@ class Span:
         tape = self.tape
         entering = {value: number for number, value in enumerate(self.entering)}
         found: list[Hashable] = []
-        for value in self._values if tape.leaving else ():
-            leaving = tape.leaving.get(value)
+        for value in self._values if tape.offered else ():
+            leaving = tape.offered.get(value)
             if leaving is not None:
                 ends = (self.places.get(at, -1) for at in (leaving.behind, leaving.before))
                 found.append((*ends, leaving.seconds, tape.value_bytes[value]))

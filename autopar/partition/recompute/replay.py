@@ -13,30 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from autopar.partition.recompute.tape import Tape
+from autopar.partition.recompute.way import Way
 
 Held = tuple[int, int]
 """A value, and the number of the copy that makes it; -1 for the value itself."""
-
-
-class Way(NamedTuple):
-    """What is computed again, and what leaves and comes back.
-
-    Attributes:
-        repeated: The forward ops whose results the backward pass reads from copies.
-        anew: Those of them whose copies don't stay.
-        offloaded: The values that wait in the host's memory.
-    """
-
-    repeated: frozenset[int] = frozenset()
-    anew: frozenset[int] = frozenset()
-    offloaded: frozenset[int] = frozenset()
-
-
-NOTHING = Way()
-"""Nothing is computed again, and all stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +62,7 @@ def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
 class _Replay:
     def __init__(self, tape: Tape, way: Way) -> None:
         self.tape = tape
-        self.way = way
+        self.way = way = _with_wishes(tape, way)
         self.steps: list[Step] = []
         self.done: set[int] = set()
         self.copies: dict[tuple[int, int], int] = {}
@@ -181,3 +163,10 @@ class _Replay:
             return value, self.copies[maker, batch]
         position = self.tape.makes[maker].index(value)
         return self.tape.makes[twin][position], -1
+
+
+def _with_wishes(tape: Tape, way: Way) -> Way:
+    """Returns a way that does what the user wants, too."""
+    wished = tape.wished
+    rest = (value for value in way.offloaded if tape.makers[value] not in wished.repeated)
+    return Way(way.repeated | wished.repeated, way.anew, wished.offloaded.union(rest))

@@ -13,11 +13,13 @@ from functools import cached_property
 from itertools import accumulate
 
 from autopar.cost import Cluster, Lifetimes, evaluate, lifetimes
-from autopar.cost.cluster import HostLink
+from autopar.ir.activations import OFFLOAD, SAVE, choice_of
 from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.recompute.leaving import Leaving, leaving_of
 from autopar.partition.recompute.repeat import repeated
+from autopar.partition.recompute.way import Way
+from autopar.partition.recompute.wishes import wished
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Tape:
         names: Of the values.
         makers: The op that makes each value; -1 for inputs.
         places: The pieces of memory in which each value lies.
-        link: The link to the host's memory; None where there is no other memory.
+        cluster: The hardware.
     """
 
     program: Program
@@ -58,7 +60,7 @@ class Tape:
     names: Sequence[str]
     makers: Sequence[int]
     places: Sequence[tuple[int, ...]]
-    link: HostLink | None = None
+    cluster: Cluster
 
     @property
     def function(self) -> Function:
@@ -144,6 +146,19 @@ class Tape:
         return leaving_of(self)
 
     @cached_property
+    def offered(self) -> Mapping[int, Leaving]:
+        """Those of them of which the user says nothing; none if the host's memory is no other."""
+        if self.cluster.host_link is None:
+            return {}
+        free = {at for at, op in enumerate(self.ops) if not choice_of(op)[0]}
+        return {value: each for value, each in self.leaving.items() if self.makers[value] in free}
+
+    @cached_property
+    def wished(self) -> Way:
+        """What the user wants."""
+        return wished(self)
+
+    @cached_property
     def value_bytes(self) -> Sequence[int]:
         """Bytes of each value's elements, on the rank with the largest blocks."""
         mesh = self.program.mesh
@@ -220,7 +235,10 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     early = [
         op.phase == "forward" and at < turns.get(op.microbatch, 0) for at, op in enumerate(main.ops)
     ]
-    again = [repeated(op) if first else None for op, first in zip(main.ops, early, strict=True)]
+    again = [
+        repeated(op) if first and choice_of(op)[0] not in (SAVE, OFFLOAD) else None
+        for op, first in zip(main.ops, early, strict=True)
+    ]
     return Tape(
         program=program,
         memory=memory,
@@ -237,7 +255,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         names=list(numbers),
         makers=makers,
         places=[memory.buffers_of[name] for name in numbers],
-        link=cluster.host_link,
+        cluster=cluster,
     )
 
 

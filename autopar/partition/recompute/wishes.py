@@ -1,0 +1,59 @@
+"""Wishes: what the user wants of activations, on a tape.
+
+Of a region that is to be computed again, what ops of the forward pass outside of it read stays,
+with whatever lies in its memory; so does what its ops read from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autopar.ir.activations import OFFLOAD, RECOMPUTE, choice_of
+from autopar.partition.recompute.way import Way
+
+if TYPE_CHECKING:
+    from autopar.partition.recompute.tape import Tape
+
+
+def wished(tape: Tape) -> Way:
+    """Returns what is computed again, and what leaves and comes back, whatever else does."""
+    found = {at: choice_of(op) for at, op in enumerate(tape.ops) if tape.early[at]}
+    choices = {at: each for at, each in found.items() if each[0]}
+    if not choices:
+        return Way()
+    outside = _Regions(tape, {at: region for at, (_, region) in choices.items()})
+    repeated = frozenset(
+        at
+        for at, (choice, region) in choices.items()
+        if choice == RECOMPUTE and tape.again[at] is not None
+        if not (region and outside.reads(at, region))
+    )
+    offloaded = frozenset(
+        value
+        for at, (choice, _) in choices.items()
+        if choice == OFFLOAD
+        for value in tape.makes[at]
+        if value in tape.leaving
+    )
+    return Way(repeated, offloaded=offloaded)
+
+
+class _Regions:
+    def __init__(self, tape: Tape, regions: Mapping[int, str]) -> None:
+        self.tape = tape
+        self.regions = regions
+        self.sharing: dict[int, list[int]] = {}
+        for value, pieces in enumerate(tape.places):
+            for piece in pieces:
+                self.sharing.setdefault(piece, []).append(value)
+
+    def reads(self, at: int, region: str) -> bool:
+        """Whether a forward op outside of a region reads memory that an op in it takes."""
+        tape = self.tape
+        taken = {value for piece in tape.takes[at] for value in self.sharing.get(piece, ())}
+        return any(
+            tape.early[reader] and self.regions.get(reader) != region
+            for value in (*tape.makes[at], *taken)
+            for reader in tape.readers[value]
+        )
