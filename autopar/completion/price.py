@@ -6,7 +6,7 @@ gathered is there for one phase only; what is no larger than the value was at fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import permutations
 
 from autopar.completion.call import Choice
@@ -15,6 +15,9 @@ from autopar.completion.space import Form
 
 MAX_ORDERED = 4
 """Up to so many forms all orders of making them are compared, as partition does."""
+
+ROUNDING = 1e-9
+"""Relative difference of seconds that doesn't count."""
 
 Needs = tuple[tuple[Form, ...], ...]
 """The forms that are needed in each phase of a microbatch that reads a value."""
@@ -57,7 +60,7 @@ class Price:
         if producer is not None:
             node, at = producer
             first = choices[node.index].produced[at]
-            if value in graph.outputs or graph.pins[value] is not None:
+            if value in graph.outputs:
                 needs[node.op.phase, node.op.microbatch] = {stored: None}
         for node, at in graph.uses[value]:
             lifetime = node.op.phase, node.op.microbatch
@@ -81,15 +84,32 @@ class Price:
         lasting, total = [first], 0.0
         for forms in needs:
             missing = [form for form in forms if form not in lasting]
-            total += self._made(lasting, missing, itemsize)
-            lasting += [form for form in missing if not self.space.is_gathered(form, first)]
+            seconds, made = self._made(lasting, missing, itemsize)
+            total += seconds
+            lasting += [form for form in made if not self.space.is_gathered(form, first)]
         return total
 
-    def _made(self, there: Sequence[Form], missing: Sequence[Form], itemsize: int) -> float:
-        """Returns the seconds to make forms, each from the nearest of those before it."""
-        if len(missing) > MAX_ORDERED:
-            return self._in_order(there, missing, itemsize)
-        return min(self._in_order(there, order, itemsize) for order in permutations(missing))
+    def _made(
+        self, there: Sequence[Form], missing: Sequence[Form], itemsize: int
+    ) -> tuple[float, Sequence[Form]]:
+        """Returns the seconds to make forms, each from the nearest of those before it.
+
+        Beside them what is made: a pending value may be reduced on the way, as by partition.
+        """
+        if not 0 < len(missing) <= MAX_ORDERED:
+            return self._in_order(there, missing, itemsize), missing
+        reduced = self.space.complete(there[0])
+        plain = self._least(there, permutations(missing), itemsize)
+        if reduced in there or reduced in missing:
+            return plain, missing
+        more = (reduced, *missing)
+        seconds = self._least(there, permutations(more), itemsize)
+        return (seconds, more) if seconds <= plain * (1 + ROUNDING) else (plain, missing)
+
+    def _least(
+        self, there: Sequence[Form], orders: Iterable[Sequence[Form]], itemsize: int
+    ) -> float:
+        return min(self._in_order(there, order, itemsize) for order in orders)
 
     def _in_order(self, there: Sequence[Form], order: Sequence[Form], itemsize: int) -> float:
         total, known = 0.0, list(there)

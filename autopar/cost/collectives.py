@@ -90,6 +90,10 @@ class CommunicationModel:
         self._used: dict[tuple[str, ...], tuple[tuple[LinkLevel, int], ...]] = {}
         self._known: dict[tuple[str, float, tuple[str, ...]], float] = {}
 
+    def members(self, axes: Sequence[str]) -> int:
+        """Returns how many processes a group over these axes has."""
+        return math.prod(self._sizes[axis] for axis in axes)
+
     def span(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Returns how many members a group over these axes has per level of links.
 

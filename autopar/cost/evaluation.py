@@ -18,7 +18,7 @@ from autopar.cost.cluster import Cluster
 from autopar.cost.collective_memory import is_started
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.flops import product_flops
-from autopar.cost.halo import halo_bytes
+from autopar.cost.halo import halo_bytes, redistribute_seconds
 from autopar.cost.roofline import local_bytes, op_seconds
 from autopar.ir.expr import Expr
 from autopar.ir.expr import evaluate as evaluate_expr
@@ -232,10 +232,13 @@ class Evaluator:
         nbytes = most * result.itemsize
         if op.kind == "comm.redistribute":
             args = {name: self._resolved(arg) for name, arg in op.args}
-            nbytes = halo_bytes(args, result.global_shape, result.itemsize)
+            shape, itemsize = result.global_shape, result.itemsize
+            nbytes = halo_bytes(args, shape, itemsize)
+            seconds = redistribute_seconds(args, shape, itemsize, axes, self.model)
+        else:
+            price = COLLECTIVE_SECONDS.get(op.kind, CommunicationModel.point_to_point)
+            seconds = price(self.model, max(nbytes, self._padded_bytes(op, operand, result)), axes)
         stored = math.prod(result.global_shape) * result.itemsize
-        price = COLLECTIVE_SECONDS.get(op.kind, CommunicationModel.point_to_point)
-        seconds = price(self.model, nbytes, axes)
         return OpCost(
             communicated_bytes=nbytes,
             communication_seconds=seconds + self.model.local_copy(stored),
@@ -246,6 +249,14 @@ class Evaluator:
         nbytes = math.prod(value.global_shape) * value.itemsize
         seconds = self.cluster.transfer_seconds(nbytes)
         return OpCost(transferred_bytes=nbytes, transfer_seconds=seconds)
+
+    def _padded_bytes(self, op: Op, operand: Value, result: Value) -> int:
+        """Returns the bytes of the blocks of a gather or scatter, each as large as the largest."""
+        blocks = {"comm.all_gather": operand, "comm.reduce_scatter": result}.get(op.kind)
+        if blocks is None or self.model is None:
+            return 0
+        members = self.model.members(self._axes(op))
+        return math.prod(blocks.global_shape) * blocks.itemsize * members
 
     def _axes(self, op: Op) -> tuple[str, ...]:
         axes = op.arg("axes")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.reblock import reblock_exchange
 from autopar.ir.distribution import consumed, window_axes, windows
 from autopar.ir.program import DTYPE_BYTES, OpDist
 from autopar.ir.rule import Rule, TensorType
@@ -48,6 +49,34 @@ def halo_seconds(
 def exchange_seconds(nbytes: float, axes: Sequence[str], model: CommunicationModel) -> float:
     """Returns the seconds in which the busiest rank gets this many bytes from its neighbours."""
     return model.point_to_point(nbytes, axes) + model.local_copy(nbytes) if nbytes else 0.0
+
+
+def redistribute_seconds(
+    args: Mapping[str, object],
+    shape: Sequence[int],
+    itemsize: int,
+    axes: Sequence[str],
+    model: CommunicationModel,
+) -> float:
+    """Returns the seconds of the messages of a `comm.redistribute`.
+
+    Where blocks are cut anew, a process gets its own from several others, one after another.
+
+    Args:
+        args: The arguments of the op.
+        shape: Shape of its result on a rank.
+        itemsize: Bytes per element.
+        axes: The mesh axes of the group.
+        model: Predicts seconds.
+    """
+    exchange = Redistribution.of_args(args)
+    sizes, held, read = exchange.numbering.sizes, exchange.numbering.held, exchange.numbering.read
+    if not sizes:
+        return model.point_to_point(halo_bytes(args, shape, itemsize), axes)
+    shares = (math.prod(n for at, n in enumerate(sizes) if at not in cut) for cut in (held, read))
+    moved = reblock_exchange(exchange.size, exchange.block, exchange.outputs_block, *shares)
+    row = math.prod(size for at, size in enumerate(shape) if at != args.get("dim")) * itemsize
+    return model.point_to_point(moved.elements * row, axes, moved.messages)
 
 
 def halo_bytes(args: Mapping[str, object], shape: Sequence[int], itemsize: int) -> int:

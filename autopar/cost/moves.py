@@ -69,12 +69,13 @@ class LayoutGraph:
         if after is not None:
             yield Step("slice", slot.axes, (after, state[1]), target=slot.place)
 
-    def to_partial(self, state: State, axis: str, monoid: str) -> Step:
-        """Returns the move that makes a layout pending over an axis."""
+    def to_partial(self, state: State, axis: str, monoid: str, itemsize: int) -> Step:
+        """Returns the move that makes a layout pending over an axis: a copy, or zeros."""
         dims, partial = state
         now = {**dict(partial), axis: monoid}
         order = tuple((name, now[name]) for name in self.axes if name in now)
-        return Step("to_partial", (axis,), (dims, order), monoid=monoid)
+        seconds = self._copied(self.nbytes(dims, itemsize))
+        return Step("to_partial", (axis,), (dims, order), seconds, monoid=monoid)
 
     def gather(self, state: State, slot: Slot, itemsize: int) -> Iterator[Step]:
         """Yields the all_gather of a slot's blocks, padded to the largest, if they nest."""
@@ -144,7 +145,7 @@ class LayoutGraph:
         yield from self._slices(state, free)
         if partial:
             for axis in free:
-                yield self.to_partial(state, axis, partial[0][1])
+                yield self.to_partial(state, axis, partial[0][1], itemsize)
         for slot in filled:
             yield from self.gather(state, slot, itemsize)
             for other in self.table.vacant(dims, slot.axes):
@@ -168,6 +169,7 @@ class LayoutGraph:
         dims, partial = state
         nbytes = self.nbytes(dims, itemsize)
         mesh = self.table.mesh
+        padding = self.table.uneven(dims) * self._copied(nbytes)
         runs = (*self.table.runs(dims), tuple(axis for axis, _ in partial))
         if runs not in self._permuted:
             self._permuted[runs] = [
@@ -176,7 +178,7 @@ class LayoutGraph:
             ]
         for other, axes in self._permuted[runs]:
             left = tuple((axis, partial[0][1]) for axis in other[-1])
-            seconds = self._stored(nbytes, self.model.point_to_point(nbytes, axes))
+            seconds = self._stored(nbytes, self.model.point_to_point(nbytes, axes)) + padding
             end = (self.table.relabeled(dims, other), left)
             yield Step("permute", axes, end, seconds, nbytes)
 
@@ -190,9 +192,13 @@ class LayoutGraph:
     def _stored(self, nbytes: int, seconds: float) -> float:
         """Adds the time to store a result, so that one move wins over two that send as much.
 
-        Local moves count nothing: what they cost would decide between equal collectives.
+        Slices count nothing: what they cost would decide between equal collectives.
         """
         return seconds + self.model.local_copy(nbytes)
+
+    def _copied(self, nbytes: int) -> float:
+        """Returns the seconds of an op that copies this many bytes."""
+        return self.model.cluster.launch_seconds + self.model.local_copy(nbytes)
 
 
 def _without(partial: Partial, axes: Axes) -> Partial:

@@ -182,7 +182,7 @@ class PathSearch:
         for axis, monoid in self.goal.partial:
             # Different reductions must not be pending at once: their order would matter.
             if axis not in busy and monoids <= {monoid}:
-                yield self.graph.to_partial(state, axis, monoid)
+                yield self.graph.to_partial(state, axis, monoid, self.itemsize)
 
     def _removals(self, state: State, filled: list[Slot]) -> Iterator[Step]:
         """all_gather, and all_to_all to wherever the axes are wanted."""

@@ -128,6 +128,11 @@ class SlotTable:
             product *= self._elements[number]
         return product
 
+    def uneven(self, numbers: Numbers) -> int:
+        """Returns how many dimensions have pieces that differ in size."""
+        dims = (self._dims[number] for number in numbers)
+        return sum(any(sub.size % self.count(sub.axes) for sub in dim) for dim in dims)
+
     def shared(self, numbers: Numbers, others: Numbers, border: int = 0) -> int:
         """Returns at most how many elements of another layout's piece a group of devices holds.
 

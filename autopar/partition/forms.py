@@ -19,6 +19,9 @@ from autopar.ir.program import Op
 MAX_ORDERED = 4
 """Up to so many forms all orders of making them are compared; beyond, they are made as needed."""
 
+ROUNDING = 1e-9
+"""Relative difference of seconds that doesn't count."""
+
 Lifetime = tuple[str, int]
 """A phase of a microbatch. What was gathered in one isn't kept for another."""
 
@@ -89,14 +92,23 @@ class Forms:
         """Chooses the parents with the least time in sum.
 
         In the order of their making, every form comes from the nearest of those before it; the
-        best tree is that of some order.
+        best tree is that of some order. A pending value may be reduced on the way although nobody
+        needs that form: it serves all that do, in later lifetimes too.
         """
         there = list(self.there(lifetime))
         missing = [layout for layout in self.needed.get(lifetime, ()) if layout not in there]
-        if not 1 < len(missing) <= MAX_ORDERED:
+        if not 0 < len(missing) <= MAX_ORDERED:
             return {}
-        trees = [self._grow(order, list(there), planner) for order in permutations(missing)]
-        return min(trees, key=lambda tree: tree[0])[1]
+        reduced = there[0].without_partial().normalized()
+        ways = [missing]
+        if reduced not in there and reduced not in missing:
+            ways.insert(0, [reduced, *missing])
+        elif len(missing) == 1:
+            return {}
+        orders = (order for way in ways for order in permutations(way))
+        trees = [self._grow(order, list(there), planner) for order in orders]
+        least = min(seconds for seconds, _ in trees)
+        return next(tree for seconds, tree in trees if seconds <= least * (1 + ROUNDING))
 
     def _grow(
         self, order: Sequence[Layout], there: list[Layout], planner: ReshardPlanner

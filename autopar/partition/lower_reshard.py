@@ -41,13 +41,11 @@ class LocalStep:
         kind: The op.
         args: Its arguments but `self`.
         layout: The layout of its result, whose dimensions may be parts of the tensor's.
-        whole: Whether its dimensions are the tensor's.
     """
 
     kind: str
     args: tuple[tuple[str, Arg], ...]
     layout: Layout
-    whole: bool
 
 
 def lower_reshard(source: Layout, reshard: Reshard) -> list[LocalStep]:
@@ -158,9 +156,8 @@ def _exposed(
 
 def _step(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> LocalStep:
     layout = Layout(move.layout.mesh, tuple(part.layout for part in after), move.layout.partial)
-    whole = _shape(after) == _unexposed(move.layout)
     kind, args = _OPS[move.kind](move, before, after)
-    return LocalStep(kind, tuple(args), layout.normalized(), whole)
+    return LocalStep(kind, tuple(args), layout.normalized())
 
 
 _Lowered = tuple[str, Iterator[tuple[str, Arg]]]
@@ -216,20 +213,20 @@ def _permute(layout: Layout, move: Move) -> Iterator[LocalStep]:
         if size != full:
             args = (("dim", dim), ("low", 0), ("high", full), ("fill", 0))
             layout = replace(layout, dims=_with(layout.dims, dim, padded.dims[dim]))
-            yield LocalStep("autopar.window", args, layout, False)
+            yield LocalStep("autopar.window", args, layout)
     who = permutation(_runs(layout), _runs(received), received.mesh)
     args = (("sizes", who.sizes), ("order", who.order), ("axes", who.axes))
-    yield LocalStep("comm.permute", args, received, received == move.layout)
+    yield LocalStep("comm.permute", args, received)
     for dim, size in enumerate(move.layout.local_shape):
         if size != received.local_shape[dim]:
             args = (*((("dim", dim),) if dim else ()), ("start", 0), ("end", size))
             received = replace(received, dims=_with(received.dims, dim, move.layout.dims[dim]))
-            yield LocalStep("aten.slice.Tensor", args, received, received == move.layout)
+            yield LocalStep("aten.slice.Tensor", args, received)
 
 
 def _restrict(layout: Layout, move: Move) -> Iterator[LocalStep]:
     """Yields what a process of a part of the mesh has there already."""
-    yield LocalStep("aten.alias.default", (), move.layout, True)
+    yield LocalStep("aten.alias.default", (), move.layout)
 
 
 def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
@@ -238,7 +235,7 @@ def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
     source = tuple(here[axis] for axis in move.axes)
     among = tuple(sorted((source, tuple(there[axis] for axis in move.axes))))
     args: tuple[tuple[str, Arg], ...] = (("source", among.index(source)), ("axes", move.axes))
-    yield LocalStep("comm.broadcast", (*args, ("among", among)), move.layout, True)
+    yield LocalStep("comm.broadcast", (*args, ("among", among)), move.layout)
 
 
 def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
@@ -247,7 +244,7 @@ def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
     for axis in move.axes:
         source = source * move.layout.mesh.axis_size(axis) + here[axis]
     args: tuple[tuple[str, Arg], ...] = (("source", source), ("axes", move.axes))
-    yield LocalStep("comm.broadcast", args, move.layout, True)
+    yield LocalStep("comm.broadcast", args, move.layout)
 
 
 def _padded(layout: Layout) -> Layout:
@@ -333,5 +330,4 @@ def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | Non
 def _view(layout: Layout, parts: Sequence[_Part]) -> LocalStep:
     shown = Layout(layout.mesh, tuple(part.layout for part in parts), layout.partial)
     sizes: tuple[IntExpr, ...] = shown.local_shape
-    whole = _shape(parts) == _unexposed(layout)
-    return LocalStep("aten.view.default", (("size", sizes),), shown.normalized(), whole)
+    return LocalStep("aten.view.default", (("size", sizes),), shown.normalized())

@@ -232,17 +232,16 @@ class _FunctionPartitioner:
         origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
         current = there[source]
         value = self.function.values[name]
-        for step in lower_reshard(source, reshard):
+        steps = lower_reshard(source, reshard)
+        for step in steps[:-1]:
             current = self._add_step(value, step, current, origin, reader)
+        result = self._add_form(value, layout, origin, lifetime)
+        self._append(steps[-1].kind, current, steps[-1].args, result, layout, origin, reader)
 
     def _add_step(
         self, value: Value, step: LocalStep, operand: str, origin: Origin, reader: Op
     ) -> str:
-        lifetime = lifetime_of(reader)
-        if step.whole and step.layout not in self.forms[value.name].there(lifetime):
-            result = self._add_form(value, step.layout, origin, lifetime)
-        else:
-            result = self._add_value(value, self._fresh(value.name), step.layout, origin)
+        result = self._add_value(value, self._fresh(value.name), step.layout, origin)
         self._append(step.kind, operand, step.args, result, step.layout, origin, reader)
         return result
 

@@ -14,6 +14,7 @@ from autopar.completion.search.candidates import CandidateTable
 from autopar.completion.space import Form, Space
 from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program
 from tests.completion.networks import Network
 
 CLUSTERS = ("cpu", "h100", "torus", "a100", "mi300x")
@@ -52,11 +53,20 @@ def _network(chance: random.Random) -> Network:
     return net
 
 
+def random_program(chance: random.Random) -> Program:
+    """Returns a small program whose results are those that nothing reads."""
+    net = _network(chance)
+    return net.program(*_unread(net))
+
+
+def _unread(net: Network) -> list[str]:
+    read = {name for op in net.ops for name in op.operands}
+    return [name for op in net.ops for name in op.results if name not in read]
+
+
 def _graph(net: Network, mesh: ProcessMesh, cluster: str) -> Graph:
     space = Space(mesh, Cluster.load(cluster))
-    read = {name for op in net.ops for name in op.operands}
-    outputs = [name for op in net.ops for name in op.results if name not in read]
-    return Graph(space, CallTable(space), net.ops, net.values, outputs)
+    return Graph(space, CallTable(space), net.ops, net.values, _unread(net))
 
 
 def _plans(graph: Graph) -> int:

@@ -91,11 +91,19 @@ class Exhaustive:
         return self._edges[node]
 
     def price(self, edge: Edge, itemsize: int, model: CommunicationModel) -> float:
-        """Returns the seconds of a move: of the collective, and of storing its result."""
+        """Returns the seconds of a move: of the collective, and of storing its result.
+
+        A slice is a view; what leaves a sum pending copies. Pieces that travel are padded before,
+        one dimension after another.
+        """
         kind, axes, before, after = edge
-        if kind in ("slice", "to_partial"):
+        if kind == "slice":
             return 0.0
         had, has = (self._elements(node) * itemsize for node in (before, after))
+        copied = model.cluster.launch_seconds + model.local_copy(has)
+        if kind == "to_partial":
+            return copied
+        padding = self._uneven(before) * copied if kind == "permute" else 0.0
         count = self.mesh.axes_size(axes)
         wire = {
             "all_reduce": lambda: model.all_reduce(has, axes),
@@ -105,7 +113,11 @@ class Exhaustive:
             "permute": lambda: model.point_to_point(has, axes),
             "reblock": lambda: self._reblock_seconds(edge, has, model),
         }
-        return wire[kind]() + model.local_copy(has)
+        return wire[kind]() + model.local_copy(has) + padding
+
+    def _uneven(self, node: Node) -> int:
+        """Returns in how many dimensions some processes have smaller pieces than others."""
+        return sum(any(sub.size % self.mesh.axes_size(sub.axes) for sub in dim) for dim in node[0])
 
     def _reblock_seconds(self, edge: Edge, has: int, model: CommunicationModel) -> float:
         _, axes, before, after = edge

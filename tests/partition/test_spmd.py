@@ -208,6 +208,22 @@ def test_a_pending_sum_is_reduced_once_for_all_layouts_it_is_needed_in() -> None
 def test_a_pending_sum_for_two_splits_is_scattered_and_exchanged() -> None:
     program = partition("""
         mesh tp=2
+        input %x: f32[4000, 600@tp]
+        parameter %w: f32[600@tp, 8000]
+        %p: f32[4000, 8000] sum@tp = aten.mm.default(self=%x, mat2=%w) {k: 600@tp}
+        %rows: f32[4000@tp, 8000] = aten.relu.default(self=%p) {i0: 4000@tp}
+        %columns: f32[4000, 8000@tp] = aten.relu.default(self=%p) {i1: 8000@tp}
+        return %rows, %columns
+        """)
+    assert [op.kind for op in ops(program) if op.kind.startswith("comm.")] == [
+        "comm.reduce_scatter",
+        "comm.all_to_all",
+    ]
+
+
+def test_a_small_pending_sum_for_two_splits_is_reduced_and_cut() -> None:
+    program = partition("""
+        mesh tp=2
         input %x: f32[400, 600@tp]
         parameter %w: f32[600@tp, 800]
         %p: f32[400, 800] sum@tp = aten.mm.default(self=%x, mat2=%w) {k: 600@tp}
@@ -215,10 +231,7 @@ def test_a_pending_sum_for_two_splits_is_scattered_and_exchanged() -> None:
         %columns: f32[400, 800@tp] = aten.relu.default(self=%p) {i1: 800@tp}
         return %rows, %columns
         """)
-    assert [op.kind for op in ops(program) if op.kind.startswith("comm.")] == [
-        "comm.reduce_scatter",
-        "comm.all_to_all",
-    ]
+    assert [op.kind for op in ops(program) if op.kind.startswith("comm.")] == ["comm.all_reduce"]
 
 
 def test_a_pinned_result_keeps_its_name_and_is_made_only_if_read() -> None:
