@@ -19,13 +19,13 @@ from autopar.calibration.fit import LinkSample
 from autopar.cost.algorithms import POINT_TO_POINT
 from autopar.runtime.communication import (
     all_gather,
-    all_reduce,
     all_to_all,
     broadcast,
     permute,
     reduce_scatter,
 )
 from autopar.runtime.groups import Group
+from autopar.runtime.reducing import all_reduce
 
 DTYPES = {
     "f32": torch.float32,

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Placement
 
 from autopar.ir.layout import Layout, dim_axes, dim_size
 from autopar.runtime.boxes import Box, box_shape, layout_box, take
-from autopar.runtime.communication import carried, restored
+from autopar.runtime.carriers import carried, restored
 from autopar.runtime.placements import as_dtensor, placements_of
 
 

@@ -25,8 +25,12 @@ from autopar.ir.joining import runs
 from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.ir.storage import Storage
 from autopar.ir.updates import Mutation, Writes, plan_writes
-from autopar.runtime.communication import (
-    COLLECTIVES,
+from autopar.runtime.communication import COLLECTIVES
+from autopar.runtime.control import Call, Repeat
+from autopar.runtime.groups import Group
+from autopar.runtime.joining import joined
+from autopar.runtime.kernels import TORCH_DTYPES, kernel, signature, to_torch
+from autopar.runtime.started import (
     can_start,
     end_broadcast,
     end_gather,
@@ -37,10 +41,6 @@ from autopar.runtime.communication import (
     start_scatter,
     start_sum,
 )
-from autopar.runtime.control import Call, Repeat
-from autopar.runtime.groups import Group
-from autopar.runtime.joining import joined
-from autopar.runtime.kernels import TORCH_DTYPES, kernel, signature, to_torch
 from autopar.runtime.updates import InPlace
 
 GUARD = "guard"

@@ -12,7 +12,7 @@ from torch import Tensor
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Port, Program
 from autopar.runtime.boxes import Box, box_shape, is_empty, place
-from autopar.runtime.communication import carried, restored
+from autopar.runtime.carriers import carried, restored
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import labelled, port_box
 

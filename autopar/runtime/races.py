@@ -17,8 +17,8 @@ from torch import Tensor, fx
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Op
-from autopar.runtime.communication import ENDS, STARTS, start_sum
 from autopar.runtime.describe import describe_op
+from autopar.runtime.started import ENDS, STARTS, start_sum
 
 
 class _Flight(NamedTuple):

@@ -15,11 +15,11 @@ from torch import Tensor, fx
 
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Value
-from autopar.runtime.communication import ENDS
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.describe import describe_failure, describe_op
 from autopar.runtime.kernels import IR_DTYPES
 from autopar.runtime.races import Flights
+from autopar.runtime.started import ENDS
 
 Scope = tuple[str, ...]
 """Where a value was computed: one entry per enclosing call or iteration; () in `main`."""

@@ -12,9 +12,9 @@ from torch import Tensor, fx
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Op
 from autopar.ir.text import parse_program
-from autopar.runtime.communication import end_sum, start_sum
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
+from autopar.runtime.started import end_sum, start_sum
 from autopar.runtime.stepper import step
 from autopar.runtime.updates import InPlace
 from autopar.runtime.virtual import VirtualMesh

@@ -9,9 +9,9 @@ from torch import fx
 
 from autopar.ir.storage import Storage
 from autopar.ir.text import parse_program
-from autopar.runtime.communication import end_sum, start_sum
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
+from autopar.runtime.started import end_sum, start_sum
 from autopar.runtime.stepper import step
 from autopar.runtime.updates import InPlace
 
