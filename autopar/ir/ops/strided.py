@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from autopar.ir.ops.pointwise import RULES as POINTWISE
 from autopar.ir.program import Arg
-from autopar.ir.strides import Placed, Result, Shape, Strides, dense, elementwise, expanded
+from autopar.ir.strides import (
+    Placed,
+    Result,
+    Shape,
+    Strides,
+    dense,
+    elementwise,
+    expanded,
+    is_contiguous,
+)
 from autopar.ir.transfers import ENDED, STARTED
 
 View = Callable[[Mapping[str, Arg], Placed, Shape, int], Result]
@@ -31,6 +40,12 @@ def _integers(args: Mapping[str, Arg], name: str) -> list[int]:
 def _same(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
     strides = operand.strides
     return Result(strides if len(strides) == len(shape) else dense(shape), 0)
+
+
+def _contiguous(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    if is_contiguous(operand.shape, operand.strides):
+        return Result(operand.strides, 0)
+    return Result(dense(shape))
 
 
 def _permute(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
@@ -59,7 +74,7 @@ def _unsqueeze(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) 
 
 
 def _squeeze(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
-    rank = len(operand.shape)
+    rank = max(1, len(operand.shape))
     dims = {dim % rank for dim in _integers(args, "dim")} if "dim" in args else set(range(rank))
     kept = [
         stride
@@ -76,7 +91,7 @@ def _slice(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> R
 
 
 def _select(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
-    dim = _integer(args, "dim") % len(operand.shape)
+    dim = _integer(args, "dim") % max(1, len(operand.shape))
     return Result((*operand.strides[:dim], *operand.strides[dim + 1 :]), 0)
 
 
@@ -88,6 +103,8 @@ def _diagonal(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -
 
 
 def _unfold(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    if not operand.shape:
+        return Result(dense(shape), 0)
     strides = list(operand.strides)
     dim = _integer(args, "dimension") % len(strides)
     inner = strides[dim]
@@ -100,6 +117,11 @@ VIEWS: Mapping[str, View] = {
     **dict.fromkeys(ENDED, _same),
     "aten.alias.default": _same,
     "aten.detach.default": _same,
+    "aten.lift.default": _same,
+    "aten.positive.default": _same,
+    "aten.resolve_conj.default": _same,
+    "aten.resolve_neg.default": _same,
+    "aten.contiguous.default": _contiguous,
     "aten.lift_fresh.default": _same,
     "aten.permute.default": _permute,
     "aten.transpose.int": _transpose,
@@ -124,7 +146,23 @@ VIEWS: Mapping[str, View] = {
 }
 """Views that any strides allow."""
 
-LIKE_OPERANDS = frozenset(POINTWISE) | frozenset(
+_DENSE = frozenset(
+    (
+        "aten._conj_copy.default",
+        "aten._neg_view_copy.default",
+        "aten.angle.default",
+        "aten.detach_copy.default",
+        "aten.lift_fresh_copy.default",
+        "aten.log_sigmoid_forward.default",
+        "aten.masked_fill.Scalar",
+        "aten.masked_fill.Tensor",
+        "aten.mvlgamma.default",
+        "aten.pow.Scalar",
+    )
+)
+"""Ops on elements whose results are dense nevertheless."""
+
+LIKE_OPERANDS = (frozenset(POINTWISE) - _DENSE) | frozenset(
     (
         "aten._to_copy.default",
         "aten.clone.default",
@@ -143,6 +181,8 @@ LIKE_OPERANDS = frozenset(POINTWISE) | frozenset(
 def _attention(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
     """The result lies as the query does; sums of exponentials [batch, heads, length] by length."""
     query = operands[0]
+    if query.strides[-1] != 1:
+        query = query._replace(strides=dense(query.shape))
     out = elementwise(results[0], [(query.shape, query.strides)])
     return [out, *(_swapped(shape, 1, 2) for shape in results[1:])]
 
