@@ -18,3 +18,12 @@ MODULES = click.option(
     help="Import a Python module first: one that registers the model's custom ops with torch."
     " Repeatable.",
 )
+
+BACKEND = click.option(
+    "--backend",
+    type=click.Choice(["auto", "gloo", "nccl"]),
+    default="auto",
+    show_default=True,
+    help="What processes communicate by: gloo on CPUs, nccl on GPUs; auto: nccl where there are"
+    " GPUs.",
+)

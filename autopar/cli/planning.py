@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autopar.cli.console import status, unsuited
-from autopar.cli.options import PATH
+from autopar.cli.options import BACKEND, PATH
 from autopar.ir.errors import InvalidInputError
 
 
@@ -109,13 +109,7 @@ def plan_command(build: Path, output: Path | None) -> None:
     help="Start N processes on this host that measure together. Without it, and without torchrun,"
     " one process measures its device, and no links.",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "gloo", "nccl"]),
-    default="auto",
-    show_default=True,
-    help="What the processes communicate by; auto: nccl where there are GPUs.",
-)
+@BACKEND
 @click.option("--name", default="", help="The cluster's name.  [default: the host's]")
 @click.option("-q", "--quiet", is_flag=True, help="Don't print the figures.")
 def calibrate_command(

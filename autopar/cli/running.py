@@ -9,7 +9,7 @@ import click
 
 from autopar.cli.console import PositiveNumber, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs, with_seed
-from autopar.cli.options import MODULES, PATH
+from autopar.cli.options import BACKEND, MODULES, PATH
 from autopar.ir.errors import InvalidInputError
 
 RANK_BYTES = 200 * 2**20
@@ -38,13 +38,7 @@ RANK_BYTES = 200 * 2**20
     " run: to train, use autopar.load in Python.",
 )
 @click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "gloo", "nccl"]),
-    default="auto",
-    show_default=True,
-    help="gloo runs on CPUs, nccl on GPUs; auto: nccl where there are GPUs.",
-)
+@BACKEND
 @MODULES
 @click.option("--compile", "torch_compile", is_flag=True, help="Run through torch.compile.")
 @click.option(

@@ -60,6 +60,20 @@ class ProcessMesh:
         mesh._set(tuple(shape), range(math.prod(shape)), dim_names, None, ())
         return mesh
 
+    @classmethod
+    def of_ids(
+        cls,
+        ids: Sequence[int],
+        shape: Sequence[int],
+        dim_names: Sequence[str] | None = None,
+        parent: ProcessMesh | None = None,
+    ) -> ProcessMesh:
+        """Returns the mesh of this shape with these process ids, in row-major order."""
+        nested: list[object] = list(ids)
+        for size in reversed(shape[1:]):
+            nested = [nested[at : at + size] for at in range(0, len(nested), size)]
+        return cls(nested, dim_names, parent)
+
     def _set(
         self,
         shape: tuple[int, ...],

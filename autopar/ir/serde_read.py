@@ -116,7 +116,7 @@ class _ProgramReader:
         if array_size(shape, "mesh") != len(ids):
             raise Corrupt(f"a mesh of shape {list(shape)} has {len(ids)} processes")
         names = [self._text(number) for number in array.dim_names]
-        return ProcessMesh(_nest(ids, shape), names, parent)
+        return ProcessMesh.of_ids(ids, shape, names, parent)
 
     def _dim(self, dim: pb.Dim) -> DimLayout:
         return tuple(
@@ -306,10 +306,3 @@ def _by_name(items: Sequence[Item], names: Sequence[str], what: str) -> dict[str
 def _check_monoid(monoid: str) -> None:
     if monoid not in MONOIDS:
         raise Corrupt(f"unknown reduction {monoid!r}")
-
-
-def _nest(ids: Sequence[int], shape: Sequence[int]) -> list[object]:
-    nested: list[object] = list(ids)
-    for size in reversed(shape[1:]):
-        nested = [nested[at : at + size] for at in range(0, len(nested), size)]
-    return nested

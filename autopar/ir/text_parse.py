@@ -124,7 +124,7 @@ class _ProgramParser:
             ids = mesh.process_ids if ids is None else ids
             if len(ids) != mesh.size:
                 cursor.fail(f"a mesh of {mesh.size} processes can't have {len(ids)} ids", start)
-            return ProcessMesh(_nest(ids, shape), names, parent)
+            return ProcessMesh.of_ids(ids, shape, names, parent)
         except AnnotationError as error:
             cursor.fail(str(error), start)
 
@@ -344,10 +344,3 @@ def _completed(result: Declared, op: Op) -> Value:
 _VALUE = re.compile("%")
 _OP = re.compile(rf'(?:{KIND.pattern}|"(?:[^"\\\n]|\\.)*")\s*\(')
 _LINES = "`input %x: f32[8]`, `%y: f32[8] = op(...)`, `alias %y -> %x` or `return %y`"
-
-
-def _nest(ids: Sequence[int], shape: Sequence[int]) -> list[object]:
-    nested: list[object] = list(ids)
-    for size in reversed(shape[1:]):
-        nested = [nested[at : at + size] for at in range(0, len(nested), size)]
-    return nested

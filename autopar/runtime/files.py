@@ -13,6 +13,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.kernels import IR_DTYPES
 from autopar.runtime.ports import Arrays
+from autopar.runtime.replacing import replacing
 from autopar.runtime.weights import WeightFile, write_weights
 
 SUFFIXES = (".npz", ".safetensors")
@@ -45,19 +46,13 @@ def save_arrays(path: Path, tensors: Mapping[str, Tensor]) -> None:
         InvalidInputError: If the file can't be written or can't hold a dtype.
     """
     check_output(path)
-    beside = path.with_name(f".{path.stem}.new-{os.getpid()}{path.suffix}")
-    try:
+    with replacing(path) as beside:
         if path.suffix == ".safetensors":
             write_weights(beside, tensors)
         else:
             import numpy
 
             numpy.savez(beside, **{name: _numpy(name, tensor) for name, tensor in tensors.items()})
-        beside.replace(path)
-    except OSError as error:
-        raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def check_output(path: Path) -> None:

@@ -6,7 +6,6 @@ part; as a file of weights.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import SCHEDULED, LearningRates
+from autopar.runtime.replacing import replacing
 from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
 from autopar.runtime.weights import Entry, WeightFile, write_order, write_tensors
 
@@ -198,14 +198,8 @@ class TrainingState:
             for label in write_order(entries):
                 self.model.whole(label, everywhere=False)
             return
-        beside = path.with_name(f".{path.name}.new-{os.getpid()}")
-        try:
+        with replacing(path) as beside:
             write_tensors(beside, entries, self._gathered)
-            beside.replace(path)
-        except OSError as error:
-            raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
-        finally:
-            beside.unlink(missing_ok=True)
 
     def read_weights(self, path: Path) -> None:
         """Takes over parameters and buffers from a safetensors file, each rank its own pieces.
