@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from autopar.calibration.fit import Fit, LinkSample, fit_link
+from autopar.calibration.levels import Level, group_of, levels_of
 from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
 from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster import CollectiveCost
@@ -23,7 +24,6 @@ from autopar.cost.cluster_file import cluster_text
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.units import human_seconds
 from autopar.runtime.distributed import choose_device
-from autopar.runtime.groups import Group
 from autopar.runtime.processes import Processes
 
 TIMEOUT = timedelta(minutes=5)
@@ -78,12 +78,27 @@ class Calibration:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What to measure: the arguments of `calibrate` for each process."""
+
+    backend: str
+    seconds: float
+    name: str
+    levels: str
+
+
 ASSUMED_LINKS = "cpu"
 """The built-in cluster whose links stand in where a single process can't measure any."""
 
 
 def calibrate(
-    *, processes: int | None = None, backend: str = "auto", seconds: float = 0.4, name: str = ""
+    *,
+    processes: int | None = None,
+    backend: str = "auto",
+    seconds: float = 0.4,
+    name: str = "",
+    levels: str = "",
 ) -> Calibration | None:
     """Measures this machine.
 
@@ -95,33 +110,38 @@ def calibrate(
         backend: `gloo`, `nccl`, or `auto`: nccl where there are GPUs.
         seconds: About how long each rate is measured.
         name: The name of the cluster; by default that of the host.
+        levels: Name and size of each level of links, innermost first, as `host=8,rack=4`; by
+            default hosts, as the launcher says, and the network between them. Ranks count up
+            within a host, then within a rack.
 
     Returns:
         The calibration; None on ranks other than 0.
 
     Raises:
-        InvalidInputError: If processes are asked for under torchrun, or too many.
+        InvalidInputError: If processes are asked for under torchrun, or too many, or the levels
+            aren't made up of all processes.
         RuntimeFailure: If ranks can't meet, or one of them fails.
     """
     known = Processes.from_environment()
     if processes is None:
-        return _on_rank(known, backend, seconds, name)
+        return _on_rank(known, Settings(backend, seconds, name, levels))
     if known.size > 1 or "RANK" in os.environ:
         raise InvalidInputError("torchrun has started the processes; leave out --processes")
     if not 1 <= processes <= MOST_PROCESSES:
         raise InvalidInputError(
             f"--processes {processes}: between 1 and {MOST_PROCESSES} can be started on one host"
         )
-    return _started(processes, backend, seconds, name)
+    levels_of(Processes(size=processes, local_size=processes), levels)
+    return _started(processes, Settings(backend, seconds, name, levels))
 
 
-def _started(count: int, backend: str, seconds: float, name: str) -> Calibration:
+def _started(count: int, settings: Settings) -> Calibration:
     context = multiprocessing.get_context("spawn")
     port = _free_port()
     pipes, jobs = [], []
     for rank in range(count):
         receiving, sending = context.Pipe(duplex=False)
-        arguments = (rank, count, port, backend, seconds, name, sending)
+        arguments = (rank, count, port, settings, sending)
         jobs.append(context.Process(target=_child, args=arguments, daemon=True))
         pipes.append(receiving)
         jobs[-1].start()
@@ -147,13 +167,11 @@ def _received(pipe: Connection, rank: int) -> object:
         return f"rank {rank} ended without a word"
 
 
-def _child(
-    rank: int, size: int, port: int, backend: str, seconds: float, name: str, pipe: Connection
-) -> None:
+def _child(rank: int, size: int, port: int, settings: Settings, pipe: Connection) -> None:
     torch.set_num_threads(1)
     processes = Processes(rank, size, rank, size, "127.0.0.1", port, prefix="calibrate")
     try:
-        pipe.send(_on_rank(processes, backend, seconds, name))
+        pipe.send(_on_rank(processes, settings))
     except Exception as error:
         pipe.send(f"rank {rank}: {error}")
 
@@ -164,10 +182,11 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _on_rank(processes: Processes, backend: str, seconds: float, name: str) -> Calibration | None:
-    device = choose_device(backend, processes)
+def _on_rank(processes: Processes, settings: Settings) -> Calibration | None:
+    device = choose_device(settings.backend, processes)
+    levels, seconds = levels_of(processes, settings.levels), settings.seconds
     if processes.size == 1:
-        return _described(processes, device, measure_compute(device, seconds), {}, name)
+        return _described(processes, device, measure_compute(device, seconds), {}, settings)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -178,14 +197,14 @@ def _on_rank(processes: Processes, backend: str, seconds: float, name: str) -> C
     try:
         dist.barrier()
         rates = _slowest(measure_compute(device, seconds), device)
-        samples = {
-            level: measure_links(groups, device)
-            for level, groups in _levels(processes, backend).items()
-        }
+        samples = {}
+        for level in levels:
+            groups = [group_of(processes, level, n, backend, TIMEOUT) for n in level.counts]
+            samples[level] = measure_links(groups, device)
         dist.barrier()
     finally:
         dist.destroy_process_group()
-    return None if processes.rank else _described(processes, device, rates, samples, name)
+    return None if processes.rank else _described(processes, device, rates, samples, settings)
 
 
 def _slowest(rates: ComputeRates, device: torch.device) -> ComputeRates:
@@ -198,47 +217,18 @@ def _slowest(rates: ComputeRates, device: torch.device) -> ComputeRates:
     return ComputeRates(dict(zip(dtypes, flops, strict=True)), copied, 1 / launches)
 
 
-def _levels(processes: Processes, backend: str) -> dict[str, list[Group]]:
-    """Returns the groups of a rank to measure, by level of links: within its host, and beyond."""
-    size, local = processes.size, processes.local_size
-    found: dict[str, list[Group]] = {}
-    if local > 1:
-        counts = sorted({count for count in (2, 4, local) if local % count == 0 and count <= local})
-        found["host"] = [_group(processes, size, count, 1, backend) for count in counts]
-    if size > local:
-        hosts = size // local
-        found["network"] = [_group(processes, size, hosts, local, backend)]
-    return found
-
-
-def _group(processes: Processes, size: int, members: int, stride: int, backend: str) -> Group:
-    """Returns the rank's group among those of ranks that are `stride` apart."""
-    mine: tuple[int, ...] = ()
-    tag = ""
-    for first in range(size):
-        start = first - first % (members * stride) + first % stride
-        if start != first:
-            continue
-        ranks = tuple(start + stride * at for at in range(members))
-        group = dist.new_group(list(ranks), timeout=TIMEOUT)
-        if processes.rank in ranks:
-            mine, tag = ranks, str(group.group_name)
-    return Group(tag, members, mine.index(processes.rank), tuple(range(members)), backend)
-
-
 def _described(
     processes: Processes,
     device: torch.device,
     rates: ComputeRates,
-    samples: Mapping[str, Sequence[LinkSample]],
-    name: str,
+    samples: Mapping[Level, Sequence[LinkSample]],
+    settings: Settings,
 ) -> Calibration:
     fitted = {level: fit_link(each) for level, each in samples.items()}
-    sizes = {"host": processes.local_size, "network": processes.size // processes.local_size}
     links = tuple(
         LinkLevel(
-            level,
-            sizes[level],
+            level.name,
+            level.size,
             together.alpha_seconds,
             together.beta_seconds_per_byte,
             collectives=tuple(
@@ -249,7 +239,7 @@ def _described(
         for level, (together, by_kind) in fitted.items()
     )
     cluster = Cluster(
-        name or platform.node() or "measured",
+        settings.name or platform.node() or "measured",
         _device_name(device),
         _memory_bytes(device, processes.local_size),
         rates.bytes_per_second,
@@ -257,7 +247,7 @@ def _described(
         links or Cluster.load(ASSUMED_LINKS).links,
         launch_seconds=rates.launch_seconds,
     )
-    fits = {level: by_kind for level, (_, by_kind) in fitted.items()}
+    fits = {level.name: by_kind for level, (_, by_kind) in fitted.items()}
     return Calibration(cluster, fits, processes.size)
 
 

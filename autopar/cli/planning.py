@@ -111,9 +111,15 @@ def plan_command(build: Path, output: Path | None) -> None:
 )
 @BACKEND
 @click.option("--name", default="", help="The cluster's name.  [default: the host's]")
+@click.option(
+    "--levels",
+    default="",
+    metavar="host=8,rack=4",
+    help="Name and size of each level of links, from the inside.  [default: the launcher's hosts]",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Don't print the figures.")
 def calibrate_command(
-    output: Path, processes: int | None, backend: str, name: str, quiet: bool
+    output: Path, processes: int | None, backend: str, name: str, levels: str, quiet: bool
 ) -> None:
     """Measure this machine's devices and links, and write them as a cluster file.
 
@@ -124,6 +130,7 @@ def calibrate_command(
     Examples:
       autopar calibrate --processes 4 -o cluster.yaml
       torchrun --nproc-per-node 8 -m autopar calibrate -o cluster.yaml
+      torchrun --nnodes 8 ... -m autopar calibrate --levels host=8,rack=4,spine=2 -o cluster.yaml
       autopar compile model.onnx --mesh 2x2 --cluster ./cluster.yaml
     """
     from autopar.calibration import calibrate
@@ -132,7 +139,7 @@ def calibrate_command(
     if not output.parent.is_dir():
         raise InvalidInputError(f"can't write {output}: there is no folder {output.parent}")
     with status("measuring"):
-        found = calibrate(processes=processes, backend=backend, name=name)
+        found = calibrate(processes=processes, backend=backend, name=name, levels=levels)
     if found is None:
         return
     write_cluster(found, output)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import autopar
-from autopar.cost import Cluster
+from autopar.calibration.levels import levels_of
+from autopar.cost import Cluster, CommunicationModel
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.mesh import ProcessMesh
+from autopar.runtime.processes import Processes
 from tests.cli import command
 
 
@@ -37,6 +43,76 @@ def test_processes_measure_links_and_write_what_the_compiler_reads(tmp_path: Pat
     assert "all_reduce" in path.read_text().partition("name:")[0]
     build = command.compiled(tmp_path, "--mesh", "2", "--cluster", path)
     assert command.autopar("explain", build).output.startswith("model on pair: ")
+
+
+def levels(cluster: Cluster) -> list[tuple[str, int]]:
+    return [(level.name, level.size) for level in cluster.links]
+
+
+@pytest.mark.slow
+def test_two_launchers_are_two_hosts(tmp_path: Path) -> None:
+    """Under torchrun, of two nodes of two processes each."""
+    path = tmp_path / "cluster.yaml"
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node"]
+    words += ["2", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    measured = ["-m", "autopar", "calibrate", "--backend", "gloo", "-q", "-o", str(path)]
+    nodes = [
+        subprocess.Popen(
+            [*words, "--node-rank", str(node), *measured],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    cluster = Cluster.load(path)
+    assert levels(cluster) == [("host", 2), ("network", 2)]
+    model = CommunicationModel(cluster, ProcessMesh.of_shape((2, 2), ("dp", "tp")))
+    both = model.algorithms("all_reduce", 2**20, ["dp", "tp"])
+    assert [way.level for way in both] == ["host", "network"]
+    assert all(way.seconds > 0 for way in both)
+
+
+@pytest.mark.slow
+def test_levels_that_the_launcher_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    words = ("--processes", "4", "--levels", "switch=2,rack=2", "-o", path)
+    shown = command.process("calibrate", *words)
+    assert shown.returncode == 0, shown.stderr
+    assert levels(Cluster.load(path)) == [("switch", 2), ("rack", 2)]
+    assert "links switch" in shown.stdout
+    assert "links rack" in shown.stdout
+
+
+def test_ranks_are_grouped_by_level() -> None:
+    found = levels_of(Processes(size=16, local_size=8))
+    assert [(each.name, each.size, each.stride) for each in found] == [
+        ("host", 8, 1),
+        ("network", 2, 8),
+    ]
+    assert [each.counts for each in found] == [[2, 4, 8], [2]]
+    racks = levels_of(Processes(size=24, local_size=24), "host=2, rack=4,spine=3")
+    assert [each.stride for each in racks] == [1, 2, 8]
+    assert levels_of(Processes()) == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "text", "message"),
+    [
+        (Processes(size=6, local_size=4), "", "6 processes aren't 4 on each host"),
+        (Processes(size=8), "host=2,rack=2", "the levels join 2 x 2 processes, and there are 8"),
+        (Processes(size=4), "host:4", "write the name and size of each"),
+        (Processes(size=4), "host=0", "write the name and size of each"),
+    ],
+)
+def test_levels_that_do_not_fit(processes: Processes, text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        levels_of(processes, text)
 
 
 def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
