@@ -18,10 +18,9 @@ from autopar.ir.numbering import PLAIN, Numbering
 from autopar.ir.program import Arg
 
 Fill = bool | int | float | str
-"""What stands outside of the range: a number, or one of `FILLS`."""
+"""What stands outside of the range: a number, or a word.
 
-FILLS = ("least", "wrap", "edge", "reflect", "none")
-"""`least` is the identity of max; `wrap`, `edge` and `reflect` continue the range as a circle, with
+`least` is the identity of max; `wrap`, `edge` and `reflect` continue the range as a circle, with
 its last element, or mirrored there; with `none` windows end where the range does."""
 
 

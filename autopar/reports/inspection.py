@@ -25,15 +25,12 @@ from autopar.ir.serde import (
 from autopar.ir.text import print_deployment, print_program
 from autopar.ir.units import counted
 
-FORMATS = ("text", "json", "dot")
-
-
 def show_serial(build: Path, form: str, brief: bool = False) -> str:
     """Returns the completed program of a build, with all attributes.
 
     Args:
         build: The build folder.
-        form: One of `FORMATS`.
+        form: `text`, `json` or `dot`.
         brief: Whether to leave out source locations, and why a layout was chosen.
 
     Raises:

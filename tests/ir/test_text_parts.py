@@ -1,0 +1,244 @@
+"""What the parts of the text form mean: types, arguments, all that follows an op, and meshes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autopar.ir.errors import UNKNOWN, Loc
+from autopar.ir.expr import Coord, maximum, minimum
+from autopar.ir.layout import Layout, Origin, SubDim
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import (
+    DType,
+    Function,
+    Op,
+    OpDist,
+    Pending,
+    Program,
+    Ref,
+    Value,
+)
+from autopar.ir.text import (
+    parse_program,
+    print_op,
+    print_program,
+)
+
+MESH = ProcessMesh.of_shape((2, 4), ("dp", "tp"))
+
+
+def body_of(*statements: str, header: str = "mesh dp=2, tp=4") -> Function:
+    """The main function of a program of these lines."""
+    return parse_program("\n".join((header, *statements))).main
+
+
+def value_of(declaration: str, header: str = "mesh dp=2, tp=4") -> Value:
+    """The value that a line declares as an input."""
+    return body_of(f"input %x: {declaration}", "return %x", header=header).values["x"]
+
+
+HEADS = ((SubDim(12, ("tp",)), SubDim(64)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f32[]", Value("x", "f32", (), "input")),
+        ("bf16[8, 0]", Value("x", "bf16", (8, 0), "input")),
+        ("f32[8] replicated", Value("x", "f32", (8,), "input", Layout.replicated(MESH, (8,)))),
+        (
+            "f32[8@dp, 9@(tp)]",
+            Value("x", "f32", (8, 9), "input", Layout.from_dims_mapping(MESH, (8, 9), [0, 1])),
+        ),
+        (
+            "f32[9@(tp,dp)]",
+            Value("x", "f32", (9,), "input", Layout(MESH, ((SubDim(9, ("tp", "dp")),),))),
+        ),
+        ("f32[(12@tp)(64)]", Value("x", "f32", (768,), "input", Layout(MESH, HEADS))),
+        (
+            "f32[4] sum@tp max@dp",
+            Value(
+                "x",
+                "f32",
+                (4,),
+                "input",
+                Layout(MESH, ((SubDim(4),),), (("tp", "sum"), ("dp", "max"))),
+            ),
+        ),
+        (
+            "f32[4] mask [0..2, 5] offload cpu",
+            Value(
+                "x", "f32", (4,), "input", Layout(MESH, ((SubDim(4),),), (), (0, 1, 2, 5), "cpu")
+            ),
+        ),
+        (
+            "f32[4] on mesh[dp=1]",
+            Value("x", "f32", (4,), "input", Layout(MESH["dp", 1], ((SubDim(4),),))),
+        ),
+        (
+            'f32[4] ~annotated("--shard x") loc("a.py", 3)',
+            Value(
+                "x", "f32", (4,), "input", None, Origin("annotated", "--shard x"), Loc("a.py", 3)
+            ),
+        ),
+        (
+            "f32[4] replicated ~none",
+            Value("x", "f32", (4,), "input", Layout.replicated(MESH, (4,))),
+        ),
+    ],
+)
+def test_types(text: str, expected: Value) -> None:
+    assert value_of(text) == expected
+
+
+def test_a_local_shape_stands_before_its_layout() -> None:
+    layout = Layout.from_dims_mapping(MESH, (9, 4), ["dp", -1])
+    value = Value("x", "f32", layout.local_shape, "input", layout)
+    text = "f32[max(0, min(5, dp * -5 + 9)), 4] of [9@dp, 4] box [9[dp; 2], 4]"
+    assert value_of(text, "program partitioned mesh dp=2, tp=4") == value
+
+
+ARGUMENTS = [
+    ("none", None),
+    ("true", True),
+    ("false", False),
+    ("-12", -12),
+    ("18446744073709551615", (1 << 64) - 1),
+    ("1.5", 1.5),
+    ("-0.0", -0.0),
+    ("1e-05", 1e-05),
+    ("inf", math.inf),
+    ("-inf", -math.inf),
+    ("nan", math.nan),
+    ("complex(0.0, -1.5)", complex(0, -1.5)),
+    ("f32", DType("f32")),
+    ('dtype("odd")', DType("odd")),
+    ('"text \\"\\\\\\n"', 'text "\\\n'),
+    ("%x", Ref("x")),
+    ("[]", ()),
+    ("[1, [%x, none], 2.0]", (1, (Ref("x"), None), 2.0)),
+    ("tp", Coord("tp")),
+    ("max(0, min(3, tp * -3 + 10))", maximum(0, minimum(3, 10 - 3 * Coord("tp")))),
+    ("(f32 * 2)", Coord("f32") * 2),
+    ("(none)", Coord("none")),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), ARGUMENTS)
+def test_arguments(text: str, expected: object) -> None:
+    op = body_of("input %x: f32[]", f"some.op(arg={text})", "return").ops[0]
+    arg = op.arg("arg")
+    # `repr` tells 1 from True and 0.0 from -0.0.
+    assert repr(arg) == repr(expected)
+    assert print_op(op, {}) == f"some.op(arg={text})"
+
+
+def test_all_that_follows_an_op() -> None:
+    line = (
+        "some.op() {m: 8@dp, k: (12@tp)(64); body split; pending sum@tp(0, 1); on mesh[dp=1]}"
+        ' ~chosen("by cost") stage=1 microbatch=2 phase=backward plan(save="to cpu", chunk="4")'
+        ' loc("a.py", 12, "name")'
+    )
+    op = Op(
+        "some.op",
+        (),
+        (),
+        OpDist(
+            MESH["dp", 1],
+            (("m", (SubDim(8, ("dp",)),)), ("k", HEADS[0])),
+            "split",
+            (Pending("tp", "sum", (0, 1)),),
+        ),
+        Origin("chosen", "by cost"),
+        Loc("a.py", 12, "name"),
+        1,
+        2,
+        "backward",
+        (("save", "to cpu"), ("chunk", "4")),
+    )
+    assert body_of(line, "return").ops == (op,)
+    assert f"  {line}\n" in print_program(parse_program(f"mesh dp=2, tp=4\n{line}\nreturn"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('loc("a.py")', Loc("a.py")),
+        ('loc("a.py", 3)', Loc("a.py", 3)),
+        ('loc("a.py", "n")', Loc("a.py", 0, "n")),
+        ('loc("", "n")', Loc("", 0, "n")),
+        ('loc("a.py", 3, "n")', Loc("a.py", 3, "n")),
+        ("", UNKNOWN),
+    ],
+)
+def test_locations(text: str, expected: Loc) -> None:
+    assert body_of(f"some.op() {text}".rstrip(), "return").ops[0].loc == expected
+
+
+def test_files_that_are_named_often_get_short_names() -> None:
+    locs = [Loc("/a/model.onnx", 0, "n1"), Loc("/b/model.onnx", 2), Loc("once.py", 3)]
+    ops = tuple(Op("some.op", (), (), loc=loc) for loc in (*locs, *locs[:2]))
+    text = print_program(Program({"main": Function("main", (), (), {}, ops)}))
+    assert 'file model = "/a/model.onnx"\nfile model_2 = "/b/model.onnx"\n' in text
+    assert 'loc(model, "n1")' in text
+    assert "loc(model_2, 2)" in text
+    assert 'loc("once.py", 3)' in text
+
+
+def test_results_have_the_origin_of_their_op_unless_they_say_otherwise() -> None:
+    main = body_of(
+        "%a: f32[4@dp] = some.op() {} ~implied",
+        "%b: f32[4@dp] ~default = some.op() {} ~implied",
+        "%c: f32[4@dp] ~none = some.op() {} ~implied",
+        "%d: f32[4] undistributed = some.op() {} ~implied",
+        "return %d",
+    )
+    origins = [main.values[name].origin for name in "abcd"]
+    assert origins == [Origin("implied"), Origin("default"), None, None]
+
+
+def test_results_of_an_op_with_a_choice_have_a_layout_unless_they_say_otherwise() -> None:
+    main = body_of(
+        "%a: f32[4] = some.op() {}",
+        "%b: f32[4] undistributed = some.op() {}",
+        "%c: f32[4] = some.op()",
+        "%d: f32[4] = some.op() {on mesh[dp=0]}",
+        "return %d",
+    )
+    layouts = [main.values[name].dist for name in "abcd"]
+    replicated = Layout.replicated(MESH, (4,))
+    assert layouts == [replicated, None, None, Layout.replicated(MESH["dp", 0], (4,))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mesh x=3", ProcessMesh.of_shape((3,), ("x",))),
+        ("mesh x=2, y=2 ids [0, 4..6]", ProcessMesh([[0, 4], [5, 6]], ["x", "y"])),
+        ("mesh @m1 x=2, y=2\nmesh @m1[x=1]", ProcessMesh([[0, 1], [2, 3]], ["x", "y"])["x", 1]),
+        (
+            "mesh @m1 x=4\nmesh y=2 ids [3, 1] parent @m1",
+            ProcessMesh([3, 1], ["y"], parent=ProcessMesh.of_shape((4,), ("x",))),
+        ),
+        ("mesh @m1 x=2, y=1\nmesh @m1[x=1][y=0]", ProcessMesh([[0], [1]], ["x", "y"])[1][0]),
+    ],
+)
+def test_meshes(text: str, expected: ProcessMesh) -> None:
+    program = parse_program(f"program serial\n{text}\nfunc main {{ return }}")
+    assert program.mesh == expected
+    assert f"\n{text}\n" in print_program(program)
+
+
+def test_meshes_that_are_parts_of_parts() -> None:
+    part = ProcessMesh([5, 4], ["z"], parent=MESH["dp", 1])
+    layouts = [Layout(mesh, ((SubDim(4),),)) for mesh in (part, part["z", 0], MESH["tp", 2])]
+    values = {
+        f"x{at}": Value(f"x{at}", "f32", (4,), "input", lay) for at, lay in enumerate(layouts)
+    }
+    program = Program({"main": Function("main", tuple(values), (), values, ())}, mesh=MESH)
+    text = print_program(program)
+    assert "mesh dp=2, tp=4\nmesh @m1 z=2 ids [5, 4] parent mesh[dp=1]\n" in text
+    assert "%x1: f32[4] on @m1[z=0]" in text
+    assert parse_program(text) == program
