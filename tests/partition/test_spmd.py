@@ -2,43 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
-
-import pytest
-
-from autopar.cost import Cluster
-from autopar.ir.errors import VerificationError
-from autopar.ir.program import Op, Program
-from autopar.ir.text import parse_program, print_program
-from autopar.ir.verify import verify_structure
-from autopar.partition import Partition
-
-PARTITION = Partition(Cluster.load("h100"))
-
-
-def partition(text: str) -> Program:
-    program = PARTITION(parse_program(text))
-    verify_structure(program)
-    return program
-
-
-def check(before: str, after: str) -> None:
-    """Fails unless partition turns one text into the other, line breaks aside."""
-    program = partition(before)
-    expected = parse_program('program "" partitioned\n' + textwrap.dedent(after))
-    assert program == expected, print_program(program)
-
-
-def ops(program: Program, function: str = "main") -> list[Op]:
-    return list(program.functions[function].ops)
-
-
-def short(program: Program, function: str = "main") -> list[str]:
-    """Each op as `result = kind operands`."""
-    return [
-        f"{', '.join(op.results)} = {op.kind} {' '.join(op.operands)}"
-        for op in ops(program, function)
-    ]
+from autopar.ir.text import parse_program
+from tests.partition.texts import CALLS, PARTITION, check, ops, partition, short
 
 
 def test_megatron_mlp() -> None:
@@ -143,32 +108,6 @@ def test_heads_that_do_not_divide() -> None:
     assert str(program.main.ops[1].arg("size")) == str(program.main.values["h"].shape)
 
 
-def test_pending_sums_are_added_before_they_are_reduced() -> None:
-    program = partition("""
-        mesh tp=2
-        input %x: f32[4, 6@tp]
-        parameter %a: f32[6@tp, 8]
-        parameter %b: f32[6@tp, 8]
-        input %r: f32[4, 8] replicated
-        %p: f32[4, 8] sum@tp = aten.mm.default(self=%x, mat2=%a) {k: 6@tp}
-        %q: f32[4, 8] sum@tp = aten.mm.default(self=%x, mat2=%b) {k: 6@tp}
-        %s: f32[4, 8] sum@tp = aten.add.Tensor(self=%p, other=%q) {pending sum@tp(0, 1)}
-        %t: f32[4, 8] sum@tp = aten.add.Tensor(self=%s, other=%r) {pending sum@tp(0, 1)}
-        %y: f32[4, 8] replicated = aten.relu.default(self=%t) {}
-        return %y
-        """)
-    assert short(program) == [
-        "p = aten.mm.default x a",
-        "q = aten.mm.default x b",
-        "s = aten.add.Tensor p q",
-        "r.1 = autopar.to_partial r",
-        "t = aten.add.Tensor s r.1",
-        "t.1 = comm.all_reduce t",
-        "y = aten.relu.default t.1",
-    ]
-    assert [str(arg) for _, arg in program.main.ops[3].args[1:]] == ["sum", "tp"]
-
-
 def test_one_reshard_serves_all_who_need_it() -> None:
     program = partition("""
         mesh tp=2
@@ -183,41 +122,6 @@ def test_one_reshard_serves_all_who_need_it() -> None:
         "a = aten.relu.default x.1",
         "b = aten.tanh.default x.1",
         "c = aten.add.Tensor x.1 x.1",
-    ]
-
-
-def test_a_pending_sum_is_reduced_once_for_all_layouts_it_is_needed_in() -> None:
-    program = partition("""
-        mesh tp=2
-        input %x: f32[400, 600@tp]
-        parameter %w: f32[600@tp, 800]
-        %p: f32[400, 800] sum@tp = aten.mm.default(self=%x, mat2=%w) {k: 600@tp}
-        %rows: f32[400@tp, 800] = aten.relu.default(self=%p) {i0: 400@tp}
-        %columns: f32[400, 800@tp] = aten.relu.default(self=%p) {i1: 800@tp}
-        %all: f32[400, 800] replicated = aten.relu.default(self=%p) {}
-        return %rows, %columns, %all
-        """)
-    assert [line for line in short(program) if "relu" not in line] == [
-        "p = aten.mm.default x w",
-        "p.1 = comm.all_reduce p",
-        "p.2 = aten.slice.Tensor p.1",
-        "p.3 = aten.slice.Tensor p.1",
-    ]
-
-
-def test_a_pending_sum_for_two_splits_is_scattered_and_exchanged() -> None:
-    program = partition("""
-        mesh tp=2
-        input %x: f32[4000, 600@tp]
-        parameter %w: f32[600@tp, 8000]
-        %p: f32[4000, 8000] sum@tp = aten.mm.default(self=%x, mat2=%w) {k: 600@tp}
-        %rows: f32[4000@tp, 8000] = aten.relu.default(self=%p) {i0: 4000@tp}
-        %columns: f32[4000, 8000@tp] = aten.relu.default(self=%p) {i1: 8000@tp}
-        return %rows, %columns
-        """)
-    assert [op.kind for op in ops(program) if op.kind.startswith("comm.")] == [
-        "comm.reduce_scatter",
-        "comm.all_to_all",
     ]
 
 
@@ -285,32 +189,6 @@ def test_flip_of_a_split_dimension_communicates() -> None:
     assert short(program) == ["x.1 = comm.all_gather x", "y = aten.flip.default x.1"]
 
 
-def test_sums_of_splits_over_different_axes_meet() -> None:
-    # Paddle: add of S0(x) and S0(y) is not implemented.
-    program = partition("""
-        mesh x=2, y=2
-        input %a: f32[8@x, 4]
-        input %b: f32[8@y, 4]
-        %c: f32[8@x, 4] = aten.add.Tensor(self=%a, other=%b) {i0: 8@x}
-        return %c
-        """)
-    assert short(program)[-1].startswith("c = aten.add.Tensor a b.")
-
-
-@pytest.mark.parametrize(("size", "plan"), [(5, (("identity", "sum"),)), (7, ()), (8, ())])
-def test_a_rank_without_a_part_of_a_sum_adds_the_identity(
-    size: int, plan: tuple[tuple[str, str], ...]
-) -> None:
-    program = partition(f"""
-        mesh tp=4
-        input %x: f32[3, {size}@tp]
-        %y: f32[3] sum@tp = aten.sum.dim_IntList(self=%x, dim=[1]) {{i1: {size}@tp}} plan(save="x")
-        %z: f32[3] replicated = aten.relu.default(self=%y) {{}}
-        return %z
-        """)
-    assert ops(program)[0].plan == (("save", "x"), *plan)
-
-
 def test_inserted_ops_belong_to_the_op_that_needs_them() -> None:
     program = partition("""
         mesh tp=2
@@ -373,147 +251,6 @@ def test_an_input_may_be_an_output() -> None:
         """)
     assert program.main.outputs == ("x", "y", "y")
     assert program.main.aliases == (("y", "x"),)
-
-
-CALLS = """
-    program "" serial
-    mesh tp=2
-    func main {
-      input %x: f32[4, 8] replicated
-      parameter %a: f32[8, 8@tp]
-      parameter %b: f32[8@tp, 8]
-      %h: f32[4, 8] replicated = call(callee="layer", operands=[%x, %a]) {}
-      %y: f32[4, 8] replicated = call(callee="layer", operands=[%h, %b]) {}
-      return %y
-    }
-    func layer {
-      input %x: f32[4, 8] replicated
-      input %w: f32[8, 8@tp]
-      %m: f32[4, 8@tp] = aten.mm.default(self=%x, mat2=%w) {n: 8@tp}
-      %z: f32[4, 8] replicated = aten.relu.default(self=%m) {i1: 8@tp}
-      return %z
-    }
-    """
-
-
-def test_a_function_is_partitioned_once_and_called_in_its_layouts() -> None:
-    program = partition(CALLS)
-    assert short(program) == [
-        "h = call x a",
-        "b.1 = comm.all_to_all b",
-        "y = call h b.1",
-    ]
-    assert short(program, "layer") == [
-        "m = aten.mm.default x w",
-        "z.1 = aten.relu.default m",
-        "z = comm.all_gather z.1",
-    ]
-
-
-def test_a_function_that_was_not_completed_runs_whole_on_every_rank() -> None:
-    program = partition("""
-        program "" serial
-        mesh tp=2
-        func main {
-          input %x: f32[4@tp, 8]
-          %y: f32[4, 8] replicated = call(callee="whole", operands=[%x]) {}
-          return %y
-        }
-        func whole {
-          input %x: f32[4, 8]
-          %z: f32[4, 8] = aten.relu.default(self=%x)
-          return %z
-        }
-        """)
-    assert short(program) == ["x.1 = comm.all_gather x", "y = call x.1"]
-    assert short(program, "whole") == ["z = aten.relu.default x"]
-
-
-def test_repeat_slices_stacked_operands_in_the_layouts_of_its_body() -> None:
-    program = partition("""
-        program "" serial
-        mesh tp=2
-        func main {
-          input %x: f32[4@tp, 8]
-          parameter %ws: f32[3, 8, 8@tp]
-          input %c: f32[8@tp]
-          %y: f32[4, 8] replicated, %all: f32[3, 4, 8@tp] =
-            repeat(body="layer", trip=3, carried=[%x], sliced=[%ws], invariant=[%c]) {}
-          return %y, %all
-        }
-        func layer {
-          input %x: f32[4, 8] replicated
-          input %w: f32[8, 8@tp]
-          input %c: f32[8] replicated
-          %m: f32[4, 8@tp] = aten.mm.default(self=%x, mat2=%w) {n: 8@tp}
-          %s: f32[4, 8@tp] = aten.add.Tensor(self=%m, other=%c) {i1: 8@tp}
-          %z: f32[4, 8] replicated = aten.relu.default(self=%s) {i1: 8@tp}
-          return %z, %m
-        }
-        """)
-    assert short(program) == [
-        "x.1 = comm.all_gather x",
-        "c.1 = comm.all_gather c",
-        "y, all = repeat x.1 ws c.1",
-    ]
-    assert program.main.values["ws"].shape == (3, 8, 4)
-    assert program.main.values["all"].shape == (3, 4, 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "%y: f32[4] undistributed = aten.relu.default(self=%x) {i0: 4@tp}",
-            "1 values have no layout: %y; complete it first",
-        ),
-        (
-            "%y: f32[4@tp] = aten.relu.default(self=%x)",
-            "has no distribution; partition needs a completed and legalized program",
-        ),
-        (
-            "%y: f32[4@tp] = aten.relu.default(self=%x) {i0: 4@tp; body other}",
-            "still has the body 'other'",
-        ),
-        (
-            "%y: f32[4@tp] = aten.relu.default(self=%x) {row: 4@tp}",
-            "its rule i0 -> i0 has no factor 'row'",
-        ),
-        (
-            "%y: f32[4@tp] = vendor.op.default(self=%x) {i0: 4@tp}",
-            "has no rule, so it can't be split",
-        ),
-        (
-            "%y: f32[4@tp] = aten.cumsum.default(self=%x, dim=0) {i0: 4@tp}",
-            "factor 'i0' of its rule i0 -> i0 must not be split",
-        ),
-        (
-            '%y: f32[4@tp] = call(callee="nowhere", operands=[%x]) {}',
-            "there is no function @nowhere",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_the_op(text: str, message: str) -> None:
-    program = parse_program(f'mesh tp=2\ninput %x: f32[4@tp]\n{text} loc("model.py", 5)\nreturn %y')
-    with pytest.raises(VerificationError) as error:
-        PARTITION(program)
-    assert message in str(error.value)
-    if "values have no layout" not in message:
-        assert 'loc("model.py", 5)' in str(error.value)
-
-
-def test_a_program_is_partitioned_once() -> None:
-    program = partition("mesh tp=2\ninput %x: f32[4@tp]\nreturn %x")
-    with pytest.raises(VerificationError, match="it is partitioned already"):
-        PARTITION(program)
-
-
-def test_a_reshard_that_is_impossible_names_the_op() -> None:
-    text = CALLS.replace("parameter %b: f32[8@tp, 8]", "parameter %b: f32[6@tp, 8]")
-    with pytest.raises(VerificationError) as error:
-        PARTITION(parse_program(text))
-    assert "%y = call" in str(error.value)
-    assert "%b: the shapes differ: [6, 8] and [8, 8]" in str(error.value)
 
 
 def test_the_program_does_not_grow_with_the_mesh() -> None:
