@@ -25,6 +25,7 @@ from autopar.ir.serde import (
 from autopar.ir.text import print_deployment, print_program
 from autopar.ir.units import counted
 
+
 def show_serial(build: Path, form: str, brief: bool = False) -> str:
     """Returns the completed program of a build, with all attributes.
 
