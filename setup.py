@@ -28,6 +28,7 @@ setup(
         "onnx>=1.21,<2",  # earlier ones have known vulnerabilities in loading external data
         "protobuf>=5.26,<8",
         "PyYAML>=6.0,<7",
+        "rich>=13.4,<16",
         "safetensors>=0.4.3,<1",
         "torch>=2.11,<3",
     ],

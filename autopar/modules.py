@@ -74,6 +74,7 @@ def compile(
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
     memory: str | int | None = None,
+    seconds_limit: float | None = None,
     plan: str | Path | None = None,
     activations: Mapping[str, str] | None = None,
 ) -> CompiledModule:
@@ -107,14 +108,16 @@ def compile(
             `output`; names of parameters, for their gradients; `grad_norm`.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
-        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
-            presets.
+        strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
+            `none` or None for nothing but pins and marks.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
         memory: What a device may hold at once, parameters, optimizer state and batch included:
             bytes, or text as `24GiB`. Activations that don't fit are computed again in the
             backward pass.
+        seconds_limit: Wall time of a search, after which it takes the best plan so far; without
+            one, the same program always gets the same plan.
         plan: A file with pins, or a plan that `autopar plan` wrote.
         activations: What becomes of activations until the backward pass reads them, by pattern of
             names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
@@ -146,6 +149,7 @@ def compile(
         cluster=cluster,
         placement=placement,
         memory=memory,
+        seconds_limit=seconds_limit,
         plan=plan,
         activations=activations,
     )

@@ -30,15 +30,15 @@ def minilm(folder: Path) -> LoadedModel:
     return load("minilm", folder)
 
 
-def test_default_strategy_is_megatrons_layout(minilm: LoadedModel) -> None:
-    compiled = compile_case(minilm, mesh_of((2, 4)), "")
+def test_presets_are_megatrons_layout(minilm: LoadedModel) -> None:
+    compiled = compile_case(minilm, mesh_of((2, 4)), "data:0,tensor:1")
     collectives = summarize_rank(compiled.partitioned, {"d0": 0, "d1": 0}).collectives
     assert [(each.kind, each.group) for each in collectives] == [("all_reduce", "d1")]
     assert collectives[0].count <= 2 * LAYERS
 
 
 def test_every_rank_holds_a_quarter_of_the_matmul_weights(minilm: LoadedModel) -> None:
-    compiled = compile_case(minilm, mesh_of((2, 4)), "")
+    compiled = compile_case(minilm, mesh_of((2, 4)), "data:0,tensor:1")
     main = compiled.serial.main
     weights = {
         name
@@ -58,7 +58,7 @@ def test_every_rank_holds_a_quarter_of_the_matmul_weights(minilm: LoadedModel) -
         assert held <= 0.3 * whole
 
 
-@pytest.mark.parametrize("strategy", ["", "fsdp"])
+@pytest.mark.parametrize("strategy", ["auto", "data:0,tensor:1", "fsdp"])
 def test_programs_of_all_levels_round_trip(minilm: LoadedModel, strategy: str) -> None:
     seen: list[Program] = []
     options = pipeline.CompileOptions.from_text(mesh="3x2", strategy=strategy)

@@ -20,6 +20,7 @@ from tests.model_matrix import (
 )
 from tests.models import MODELS
 from tests.random_pins import random_pins
+from tests.strategies import data_and_tensor
 
 FAST_MODELS = ("minilm", "magika", "silero_vad")
 FAST_MESHES = ((2, 4), (3, 2))
@@ -50,12 +51,13 @@ def _cases(fast_pin_sets: int, pin_sets: int) -> list[object]:
     return cases
 
 
-@pytest.mark.parametrize(("model", "shape", "number"), _cases(2, 2), indirect=["model"])
+@pytest.mark.parametrize(("model", "shape", "number"), _cases(3, 3), indirect=["model"])
 def test_strategies_equal_onnx_runtime(
     model: LoadedModel, shape: tuple[int, ...], number: int
 ) -> None:
-    strategy = ("", "fsdp")[number]
-    assert judge(model, compile_case(model, mesh_of(shape), strategy)) == []
+    mesh = mesh_of(shape)
+    strategy = (data_and_tensor(mesh), "fsdp", "auto")[number]
+    assert judge(model, compile_case(model, mesh, strategy)) == []
 
 
 @pytest.mark.parametrize(

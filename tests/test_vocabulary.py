@@ -88,7 +88,10 @@ def test_presets_move_nothing_as_large_as_the_vocabulary(step: str, tied: bool) 
     source = program(step, tied=tied)
     rows, little = FLOAT * -(-VOCABULARY // 4) * SIZE, FLOAT * 64 * SIZE
     gradients = (1 if tied else 2) if step == "training" else 0
-    for mesh, strategy, sums in (("tp=4", "tensor:0", 0), ("dp=2,tp=4", "", gradients)):
+    for mesh, strategy, sums in (
+        ("tp=4", "tensor:0", 0),
+        ("dp=2,tp=4", "data:dp,tensor:tp", gradients),
+    ):
         done = captured.compiled(source, mesh, strategy)
         captured.check(source, done, 1e-4)
         large = [one for one in captured.collectives(done) if one.bytes > little]

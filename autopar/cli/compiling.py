@@ -11,6 +11,7 @@ import click
 from autopar.cli.console import status, usage
 from autopar.cli.models import ModelOptions, model_options
 from autopar.cli.options import PATH, PROFILES
+from autopar.cli.progress import progress
 from autopar.cli.show import show_summary
 from autopar.ir.errors import InvalidInputError, near_misses
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     "--time-limit",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="After this long, --strategy auto takes the best plan so far.",
+    help="After this long, the search takes the best plan so far.",
 )
 @click.option(
     "-o",
@@ -110,17 +111,18 @@ def compile_command(
       autopar compile model.onnx --mesh dp=2,tp=4 --shard 'encoder.*.weight=[-1,tp]'
       autopar compile model.onnx --mesh 4 --strategy none --shard 'ids=[(0),-1]'
       autopar compile model.onnx --mesh 2x4 --print-after complete | less
-      autopar compile model.onnx --mesh 2x4 --strategy auto --memory 24GiB
+      autopar compile model.onnx --mesh 2x4 --memory 24GiB --time-limit 60
       autopar compile model.onnx --devices 64 --cluster h100
     """
     from autopar import pipeline
+    from autopar.completion.search.watch import Watch
     from autopar.ir.build import check_output
 
     with usage():
         options = pipeline.CompileOptions.from_text(
             mesh=_only_devices(devices, given) if mesh is None else mesh,
             cluster=cluster,
-            strategy="auto" if mesh is None else given.strategy,
+            strategy=given.strategy,
             shards=given.shards,
             annotations=given.annotations,
             placement=placement,
@@ -133,11 +135,14 @@ def compile_command(
     check_output(output)
     with status(f"importing {model.name}"):
         imported = given.load(model)
-    if mesh is None:
-        with status(f"searching the shape of a mesh of {options.mesh.size} processes"):
-            options = pipeline.with_fastest_mesh(imported.program, options)
-    with status(f"compiling for {options.mesh.size} processes", hidden=bool(print_after)):
-        compiled = pipeline.compile_program(imported.program, options, observer, imported.report)
+    text = f"compiling for {options.mesh.size} processes"
+    with progress(text, hidden=bool(print_after)) as tell:
+        watch, program = Watch(time_limit, tell), imported.program
+        if mesh is None:
+            options = pipeline.with_fastest_mesh(program, options, watch)
+        compiled = pipeline.compile_program(
+            program, options, observer, imported.report, watch=watch
+        )
     with status(f"writing {output}"):
         pipeline.write(compiled, imported.weights, output)
     if not quiet:

@@ -50,11 +50,11 @@ OPTIONS = (
     click.option(
         "--strategy",
         default="",
-        metavar="PRESET:AXIS,...",
-        help="What each mesh axis splits: data (the batch), tensor (weights of matrix products"
-        " and convolutions), fsdp (all weights, and the batch), replicate (nothing); or none: only"
-        " what --shard says; or auto: whatever is predicted to be fastest. An axis is a number or"
-        " a name.  [default: data:0,tensor:1]",
+        metavar="auto|none|PRESET:AXIS,...",
+        help="auto: whatever is predicted to be fastest; none: only what --shard says; or what each"
+        " mesh axis splits: data (the batch), tensor (weights of matrix products and convolutions),"
+        " fsdp (all weights, and the batch), replicate (nothing). An axis is a number or a name."
+        "  [default: auto]",
     ),
     click.option(
         "--shard",

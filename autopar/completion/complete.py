@@ -18,9 +18,10 @@ from autopar.completion.presets.zero import keep_states
 from autopar.completion.refine import GAIN
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
+from autopar.completion.search.watch import Watch
 from autopar.completion.share import share_moves
 from autopar.completion.slices import complete_slices
-from autopar.completion.solve import Solution, solve
+from autopar.completion.solve import Solution, pin_aliases, solve
 from autopar.completion.space import Space
 from autopar.completion.where import find_places
 from autopar.completion.write import write_replicated, write_solution
@@ -52,11 +53,10 @@ class Complete:
 
     Attributes:
         cluster: The hardware whose costs decide.
-        strategy: Presets that pin before: None for no presets, "" for the default of the mesh,
-            or text as `data:0,tensor:1`; or `auto`, to search for what is fastest.
+        strategy: Presets that pin before, as `data:0,tensor:1`; None for no presets; or `auto`,
+            to search for what is fastest.
         planner: Knows reshards of earlier passes; None if there are none.
-        seconds_limit: Wall time after which search takes the best plan so far; None for no limit,
-            with which the same program always gets the same plan.
+        watch: Limits and follows a search.
     """
 
     name: ClassVar[str] = "complete"
@@ -64,7 +64,7 @@ class Complete:
     cluster: Cluster
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
-    seconds_limit: float | None = None
+    watch: Watch = field(default_factory=Watch, repr=False, compare=False)
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -153,7 +153,9 @@ class Complete:
         return self._searched(main, self._search(main, calls))
 
     def _search(self, main: Function, calls: CallTable) -> Search:
-        return Search(self._graph(main, calls), self.seconds_limit)
+        graph = self._graph(main, calls)
+        pin_aliases(graph)
+        return Search(graph, self.watch)
 
     def _searched(self, main: Function, search: Search, byte_seconds: float = 0.0) -> Decided:
         def preset(strategy: str) -> Solution:

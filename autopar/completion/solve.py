@@ -59,7 +59,7 @@ def solve(graph: Graph) -> Solution:
     Raises:
         AnnotationError: If both of an aliased pair are pinned, differently.
     """
-    _pin_aliases(graph)
+    pin_aliases(graph)
     first = _attempt(graph, together=False)
     if not _pins_compete(graph):
         return first
@@ -114,7 +114,12 @@ def _input_form(graph: Graph, choices: list[Choice], value: int) -> Form:
     return space.of_splits(splits, graph.values[value].global_shape)
 
 
-def _pin_aliases(graph: Graph) -> None:
+def pin_aliases(graph: Graph) -> None:
+    """Pins the new content of what is pinned likewise, and the other way round.
+
+    Raises:
+        AnnotationError: If both are pinned, differently.
+    """
     for out, into in graph.aliases:
         pins = graph.pins[out], graph.pins[into]
         if None not in pins and pins[0] is not pins[1]:

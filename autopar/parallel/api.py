@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
-from autopar.completion.presets.strategy import AUTO, PRESETS, SAME, parse_strategy
+from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
 from autopar.frontend.torch.batch import call_arguments
 from autopar.ir.errors import InvalidInputError
@@ -71,8 +71,9 @@ def parallelize(
             the parameters that are returned: call `to_empty` and load a state dict.
         example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
-        strategy: Presets as `ddp:0,tensor:1`; "" for the mesh's default, `none` or None for no
-            presets. The optimizer's state lies as the parameters do: `fsdp` splits it too.
+        strategy: `auto`, or "", to search for the fastest forward and backward pass; presets as
+            `ddp:0,tensor:1`; `none` or None for nothing but pins and marks. The optimizer's state
+            lies as the parameters do: `fsdp` splits it too.
         shard: Pins: a dims_mapping by name pattern.
         parameters: `dtensor`: DTensors, so that optimizers, `torch.nn.utils.clip_grad_norm_` and
             torch.distributed.checkpoint work on them. A parameter that is best split within a
@@ -136,13 +137,8 @@ def _check_options(
 
 
 def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
-    if not strategy or strategy == NO_PRESETS:
+    if not strategy or strategy in (NO_PRESETS, AUTO):
         return
-    if strategy == AUTO:
-        raise InvalidInputError(
-            f"strategy {AUTO!r} works with autopar.compile(), which knows the whole step; name"
-            f" presets here, as 'fsdp': {', '.join((*PRESETS, *SAME))}"
-        )
     for each in parse_strategy(strategy, mesh):
         if each.preset in ("zero1", "zero2"):
             raise InvalidInputError(

@@ -18,15 +18,19 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import apply_pins_of
+from autopar.completion.presets.strategy import AUTO
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
-from autopar.ir.layout import Layout
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.parallel.job import Job
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
 from autopar.runtime.placements import is_split, placeable
+
+RETURNED = Origin("preset", "returned whole")
 
 MANY = 16
 """Programs of one module from which on a warning says so."""
@@ -240,6 +244,8 @@ class Runner:
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
             program = inherit(program, self._wanted(program))
             options = replace(options, pins=())
+        if options.strategy == AUTO and self.whole:
+            program = _returned_whole(program, captured, options.mesh)
         return compile_program(
             program, options, store=lambda completed: self._stored(completed, captured)
         )
@@ -301,6 +307,24 @@ def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> str:
     mode = "train" if modes.training[0] else "eval"
     gradients = "with" if torch.is_grad_enabled() else "without"
     return f"{', '.join(parts)}, in {mode} mode, {gradients} gradients"
+
+
+def _returned_whole(program: Program, captured: Differentiable, mesh: ProcessMesh) -> Program:
+    """Returns the program with its outputs whole, so that a search counts what that takes."""
+    values = program.main.values
+    names = (*captured.outputs, *captured.batch_gradients.values())
+    return _changed(
+        program,
+        {
+            name: replace(
+                values[name],
+                dist=Layout.replicated(mesh, values[name].global_shape),
+                origin=RETURNED,
+            )
+            for name in names
+            if values[name].dist is None
+        },
+    )
 
 
 def _changed(program: Program, values: Mapping[str, Value]) -> Program:

@@ -69,6 +69,8 @@ def compile_onnx(
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
+    memory: str | int | None = None,
+    seconds_limit: float | None = None,
     plan: str | Path | None = None,
 ) -> Compiled:
     """Compiles an ONNX file into a build folder.
@@ -84,11 +86,13 @@ def compile_onnx(
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs.
-        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, `none` or None for no
-            presets.
+        strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
+            `none` or None for nothing but the pins.
         shard: Pins: a dims_mapping by name pattern.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
+        memory: What a device may hold at once: bytes, or text as `24GiB`.
+        seconds_limit: Wall time of a search, after which it takes the best plan so far.
         plan: A file with pins, or a plan that `autopar plan` wrote.
 
     Raises:
@@ -103,6 +107,8 @@ def compile_onnx(
         shard=shard,
         cluster=cluster,
         placement=placement,
+        memory=memory,
+        seconds_limit=seconds_limit,
         plan=plan,
     )
     compiled = compile_program(imported.program, options, report=imported.report)

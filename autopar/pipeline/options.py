@@ -37,8 +37,7 @@ class CompileOptions:
     Attributes:
         mesh: The logical processes to compile for.
         cluster: The hardware whose costs guide the decisions.
-        strategy: Presets as `data:0,tensor:1`; "" for the mesh's default, None for no presets,
-            `auto` to search.
+        strategy: `auto` to search, presets as `data:0,tensor:1`, or None for neither.
         pins: The user's pins.
         placement: Which logical process each rank carries out.
         verify: Whether to verify the program between passes.
@@ -52,7 +51,7 @@ class CompileOptions:
 
     mesh: ProcessMesh
     cluster: Cluster
-    strategy: str | None = ""
+    strategy: str | None = AUTO
     pins: tuple[Pin, ...] = ()
     placement: Placement = "identity"
     verify: bool = True
@@ -73,6 +72,7 @@ class CompileOptions:
         cluster: str | Cluster = "cpu",
         placement: Placement = "identity",
         memory: str | int | None = None,
+        seconds_limit: float | None = None,
         plan: str | Path | None = None,
         activations: Mapping[str, str] | None = None,
     ) -> CompileOptions:
@@ -90,8 +90,9 @@ class CompileOptions:
             placement=placement,
             memory_bytes=None if memory is None else parse_limit(memory),
             activations=tuple(ActivationPin.of(*each) for each in (activations or {}).items()),
+            seconds_limit=seconds_limit,
         )
-        return options if plan is None else options.with_file(Path(plan))
+        return options._with(None if plan is None else Path(plan))
 
     @classmethod
     def from_text(
@@ -110,7 +111,7 @@ class CompileOptions:
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
 
-        The strategy may also be `none`: no presets.
+        The strategy may also be `none`: only the pins.
 
         Raises:
             AnnotationError, InvalidInputError: If an option can't be understood.
@@ -131,9 +132,14 @@ class CompileOptions:
             verify=verify,
             activations=tuple(map(parse_activation, activations)),
         )
-        return options if annotations is None else options.with_file(annotations)
+        return options._with(annotations)
 
-    def with_file(self, path: Path) -> CompileOptions:
+    def _with(self, file: Path | None) -> CompileOptions:
+        """Returns the options with a file's, if there is one, and a strategy if none was named."""
+        options = self if file is None else self._with_file(file)
+        return replace(options, strategy=AUTO) if options.strategy == "" else options
+
+    def _with_file(self, path: Path) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.
 
         Raises:

@@ -21,6 +21,7 @@ from autopar.annotate import (
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.apart import taken_apart
 from autopar.completion.presets.strategy import AUTO
+from autopar.completion.search.watch import Watch
 from autopar.cost import CommunicationModel, ReshardPlanner
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout, Origin
@@ -78,6 +79,7 @@ def compile_program(
     observe: Observer | None = None,
     report: Sequence[ReportEntry] = (),
     store: Callable[[Program], Program] | None = None,
+    watch: Watch | None = None,
 ) -> Compiled:
     """Compiles a serial program for a mesh.
 
@@ -88,6 +90,7 @@ def compile_program(
         report: Entries of the frontend, to be put before those of the passes.
         store: Says of the completed program how inputs and outputs are to be stored, where that
             isn't how its ops want them.
+        watch: Limits and follows the search; without it, the options' limit holds.
 
     Raises:
         AnnotationError: If pins contradict the program or one another, or ask for what isn't
@@ -112,9 +115,8 @@ def compile_program(
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
-    complete = Complete(
-        options.cluster, options.strategy, planner, seconds_limit=options.seconds_limit
-    )
+    watch = watch or Watch(options.seconds_limit)
+    complete = Complete(options.cluster, options.strategy, planner, watch)
     if options.strategy == AUTO and options.memory_bytes is not None:
         within = Within(
             complete,
@@ -181,14 +183,18 @@ def predicted(completed: Program, options: CompileOptions, planner: ReshardPlann
     return Recompute(options.cluster, options.memory_bytes)(partitioned)
 
 
-def with_fastest_mesh(program: Program, options: CompileOptions) -> CompileOptions:
+def with_fastest_mesh(
+    program: Program, options: CompileOptions, watch: Watch | None = None
+) -> CompileOptions:
     """Returns the options with the mesh shape, of as many processes, of the fastest plan.
 
     Args:
         program: The serial program.
         options: With any mesh of as many processes.
+        watch: Limits and follows the search; without it, the options' limit holds.
     """
-    complete = Complete(options.cluster, AUTO, seconds_limit=options.seconds_limit)
+    watch = watch or Watch(options.seconds_limit)
+    complete = Complete(options.cluster, AUTO, watch=watch)
     shapes = fastest_shapes(program, options.mesh.size, complete)
     return replace(options, mesh=shapes[0].mesh, strategy=AUTO)
 

@@ -12,7 +12,6 @@ Where no plan fits, further presets are tried: some keep less than any plan made
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -95,7 +94,6 @@ class Within:
         self.program = program
         self.lower = lower
         self.cluster = cluster
-        self._start = time.monotonic()
         self._at_price = complete.at_prices(program)
         self._strategies = list(islice(strategies(program.mesh), MOST_PRESETS))
         self._always = PRESET_OPS // max(1, len(program.main.ops))
@@ -169,10 +167,9 @@ class Within:
 
     def _priced(self) -> Iterator[Plan]:
         """Yields the plans of prices; those that there is time for."""
-        limit = self.complete.seconds_limit
         unit = self.base.seconds / max(1, self.base.peak_bytes)
         for price in PRICES:
-            if limit is None or time.monotonic() - self._start < limit:
+            if not self.complete.watch.is_late:
                 yield self._plan(self._at_price(price * unit))
 
     def _presets(self, some: Iterable[str]) -> Iterator[Plan]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autopar.completion.presets.strategy import AUTO
 from autopar.cost.summary import (
     STATE_ROLES,
     WEIGHT_ROLES,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 LAYOUTS = "origins"
 """The category of the entry that counts where layouts come from."""
+
+PLAN = "search"
+"""The category of entries about the plan that search found."""
 
 TITLES = {
     "replicated": "replicated for lack of a rule",
@@ -190,6 +194,11 @@ def _render_totals(summary: Summary) -> Iterator[str]:
     for entry in summary.report:
         if entry.category == LAYOUTS:
             yield f"layouts  {entry.subject}: {entry.detail}"
+        if entry.category == PLAN:
+            title = "plan" if entry.subject == AUTO else entry.subject
+            for part in entry.detail.split("; "):
+                yield f"{title:<8} {part}"
+                title = ""
 
 
 def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
@@ -212,7 +221,7 @@ def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
 def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
     by_category: dict[str, list[ReportEntry]] = {"replicated": []}
     for entry in entries:
-        if entry.category != LAYOUTS:
+        if entry.category not in (LAYOUTS, PLAN):
             by_category.setdefault(entry.category, []).append(entry)
     lines: list[str] = []
     for category, group in by_category.items():

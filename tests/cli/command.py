@@ -20,6 +20,9 @@ from autopar.ir.program import Op
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 BATCH = 8
+WORDS = ("--mesh", "2x4", "--dim", f"batch={BATCH}", "--strategy", "data:0,tensor:1")
+"""How the small model is compiled: so that its ranks communicate."""
+
 INPUT = np.linspace(-1, 1, BATCH * 16, dtype=np.float32).reshape(BATCH, 16)
 
 
@@ -64,7 +67,7 @@ def command(*words: object) -> list[str]:
 def compiled(folder: Path, *options: object) -> Path:
     """Writes the small model and its build into a folder and returns the build."""
     (folder / "model.onnx").write_bytes(two_layers().SerializeToString())
-    words = ["--mesh", "2x4", "--dim", f"batch={BATCH}", "-o", folder / "build", "-q"]
+    words = [*WORDS, "-o", folder / "build", "-q"]
     done = autopar("compile", folder / "model.onnx", *words, *options)
     assert (done.exit_code, done.output) == (0, ""), done.output
     return folder / "build"

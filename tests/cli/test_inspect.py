@@ -19,7 +19,7 @@ from autopar.ir.manifest import ReportEntry
 from autopar.ir.text import parse_program
 from autopar.reports.inspection import resolve, show_program
 from autopar.reports.summary import Summary, human_bytes, human_flops, render_summary, summarize
-from tests.cli.command import autopar
+from tests.cli.command import WORDS, autopar
 
 SUMMARY = """\
 model: 8 ranks (d0=2 x d1=4)
@@ -73,7 +73,7 @@ def test_summary(here: Path) -> None:
 
 
 def test_compile_ends_with_the_summary(here: Path) -> None:
-    done = autopar("compile", "model.onnx", "--mesh", "2x4", "--dim", "batch=8")
+    done = autopar("compile", "model.onnx", *WORDS)
     assert (done.exit_code, done.stdout, done.stderr) == (0, SUMMARY, "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.command import autopar
+from tests.cli.command import WORDS, autopar
 
 PRODUCTS = 2 * 2 * 8 * 16 * 32
 
@@ -22,7 +22,7 @@ def test_a_build_and_its_model_cost_the_same(here: Path) -> None:
     assert lines[0] == "model: rank 0 of 8 (d0=2 x d1=4), on cpu"
     assert lines[1].startswith(f"compute  {PRODUCTS / 8000:.3g} KFLOP; ")
     assert any("comm.all_reduce" in line for line in lines)
-    assert shown("model.onnx", "--mesh", "2x4", "--dim", "batch=8") == of_build
+    assert shown("model.onnx", *WORDS) == of_build
     (found,) = json.loads((here / "build.json").read_text())
     assert found["flops"] == PRODUCTS // 8
     assert len(found["nodes"]) == 5

@@ -85,7 +85,7 @@ PROGRAMS = st.builds(
 COMPLETE = st.builds(
     Complete,
     st.sampled_from(list(CLUSTERS.values())),
-    st.sampled_from([None, "", "fsdp", "tensor"]),
+    st.sampled_from([None, "data", "fsdp", "tensor"]),
 )
 
 
@@ -140,7 +140,7 @@ def test_the_order_of_ops_does_not_matter_in_an_encoder() -> None:
     mesh = ProcessMesh.of_shape((2, 4), ["dp", "tp"])
     for seed in range(5):
         program = pinned(encoder(1), mesh, seed, 12)
-        complete = Complete(CLUSTERS["cpu"], "")
+        complete = Complete(CLUSTERS["cpu"], "data:0,tensor:1")
         one, other = complete(program), complete(shuffled(program, seed))
         assert one.main.values == other.main.values
         assert by_result(one) == by_result(other)
@@ -188,7 +188,7 @@ from hashlib import sha256
 from autopar.ir.text import print_program
 from tests.completion.test_laws import *
 mesh = ProcessMesh.of_shape((2, 4), ["dp", "tp"])
-for strategy in (None, "", "fsdp:0,tensor:1"):
+for strategy in (None, "auto", "data:0,tensor:1", "fsdp:0,tensor:1"):
     program = pinned(encoder(1), mesh, 3, 12)
     done = Legalize(CLUSTERS["cpu"])(Complete(CLUSTERS["cpu"], strategy)(program))
     print(sha256(print_program(done).encode()).hexdigest())
@@ -208,7 +208,7 @@ def test_the_result_does_not_depend_on_hash_seeds() -> None:
         )
         outputs.add(run.stdout)
     assert len(outputs) == 1
-    assert len(outputs.pop().split()) == 3
+    assert len(outputs.pop().split()) == 4
 
 
 def test_work_does_not_grow_with_the_mesh() -> None:
@@ -217,7 +217,7 @@ def test_work_does_not_grow_with_the_mesh() -> None:
     for shape in ((2, 4), (64, 64)):
         program = replace(encoder(2, batch=256, size=4096, heads=64), mesh=None)
         space = Space(ProcessMesh.of_shape(shape), CLUSTERS["h100"])
-        done = Complete(CLUSTERS["h100"], "")(replace(program, mesh=space.mesh))
+        done = Complete(CLUSTERS["h100"], "data:0,tensor:1")(replace(program, mesh=space.mesh))
         counts.append(len({value.dist.dims for value in done.main.values.values() if value.dist}))
         assert math.prod(shape) == space.mesh.size
     assert counts[0] == counts[1]

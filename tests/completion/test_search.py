@@ -12,6 +12,7 @@ from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import CandidateTable
 from autopar.completion.search.fastest import search
+from autopar.completion.search.watch import Watch
 from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
@@ -133,7 +134,7 @@ def test_a_batch_that_does_not_divide_is_split() -> None:
 
 def test_a_limit_of_time_gives_the_best_plan_so_far() -> None:
     graph = layers()
-    hurried, best = search(graph, seconds_limit=0.0), search(graph)
+    hurried, best = search(graph, watch=Watch(0.0)), search(graph)
     assert hurried.bound_seconds <= best.seconds <= hurried.seconds
 
 

@@ -200,8 +200,6 @@ def test_wrong_calls_are_refused() -> None:
         autopar.parallelize(model, torch.randn(6, 4), mesh="1", parameters="sharded")
     with pytest.raises(autopar.AutoparError, match=r"zero1 .* use 'fsdp:dp', which"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="dp=1", strategy="zero1:dp")
-    with pytest.raises(autopar.AutoparError, match=r"'auto' works with autopar.compile"):
-        autopar.parallelize(model, torch.randn(6, 4), mesh="dp=1", strategy="auto")
     with pytest.raises(autopar.AutoparError, match=r"job has 1 processes but .* torchrun .* 2,"):
         autopar.parallelize(model, torch.randn(6, 4), mesh="2")
 

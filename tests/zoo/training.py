@@ -130,7 +130,7 @@ def example_optimizer(model: nn.Module) -> AdamW:
 
 
 def check(
-    example: Example, mesh: ProcessMesh, strategy: str | None = "", pins: Pins | None = None
+    example: Example, mesh: ProcessMesh, strategy: str | None, pins: Pins | None = None
 ) -> None:
     """Asserts that training on a mesh equals training on one device."""
     with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,6 @@ from dataclasses import replace
 
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
-from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.expert import expert
 from autopar.completion.presets.pinning import extend, pin, split_batch
 from autopar.completion.presets.sequence import context, sequence
@@ -47,7 +46,7 @@ def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program
 
     Args:
         program: A serial program with a mesh.
-        strategy: Presets with their axes, as `data:0,tensor:1`; "" for the default of the mesh.
+        strategy: Presets with their axes, as `data:0,tensor:1`.
         cluster: The hardware whose costs decide between columns and rows.
 
     Raises:
@@ -85,11 +84,8 @@ def pin_strategy(graph: Graph, strategy: str, unfit: Unfit | None = None) -> tup
         AnnotationError: If the strategy doesn't fit the mesh or the graph.
     """
     mesh = graph.space.mesh
-    if strategy.strip():
-        named = parse_strategy(strategy, mesh.root)
-        chosen = tuple(item for item in named if item.axis in mesh.dim_names)
-    else:
-        chosen = default_strategy(graph)
+    named = parse_strategy(strategy, mesh.root)
+    chosen = tuple(item for item in named if item.axis in mesh.dim_names)
     active = [item for item in chosen if mesh.axis_size(item.axis) > 1]
     for item in active:
         if item.preset in KEPT_SPLIT:
@@ -105,27 +101,6 @@ def pin_strategy(graph: Graph, strategy: str, unfit: Unfit | None = None) -> tup
             unfit[item] = error
     settle_batch(graph, [item.axis for item in active if item.preset in ("data", *KEPT_SPLIT)])
     return chosen
-
-
-def default_strategy(graph: Graph) -> tuple[AxisPreset, ...]:
-    """Returns what to do where the user says nothing.
-
-    Data over the first axis, tensor over the second. A further axis takes more of the batch where
-    that divides evenly over all data axes, else more of the weights. If no input has a batch, all
-    axes go to tensor.
-    """
-    mesh = graph.space.mesh
-    batch = min((stretch.size for stretch in batch_inputs(graph).values()), default=1)
-    chosen: list[AxisPreset] = []
-    parts = 1
-    for number, axis in enumerate(mesh.dim_names):
-        together = parts * mesh.axis_size(axis)
-        if batch > 1 and (number == 0 or (number > 1 and batch % together == 0)):
-            chosen.append(AxisPreset("data", axis))
-            parts = together
-        else:
-            chosen.append(AxisPreset("tensor", axis))
-    return tuple(chosen)
 
 
 def replicate(graph: Graph, axis: str) -> None:
@@ -166,7 +141,6 @@ PRESET_FUNCTIONS: Mapping[str, Callable[[Graph, str], None]] = {
 __all__: Sequence[str] = (
     "apply_strategy",
     "data",
-    "default_strategy",
     "pin_strategy",
     "replicate",
     "tensor",

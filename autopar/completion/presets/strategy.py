@@ -56,7 +56,9 @@ def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
     """
     pairs = [part.partition(":") for part in text.split(",") if part.strip()]
     if not pairs:
-        raise AnnotationError(f"strategy {text!r} is empty; write {', '.join(PRESETS)} with axes")
+        raise AnnotationError(
+            f"strategy {text!r} is empty; write {AUTO}, or {', '.join(PRESETS)} with axes"
+        )
     named = {_axis(axis, text, mesh) for _, colon, axis in pairs if colon}
     free = [axis for axis in mesh.dim_names if axis not in named]
     chosen: list[AxisPreset] = []
@@ -74,9 +76,15 @@ def _preset(name: str, text: str) -> str:
     name = SAME.get(name, name)
     if name in PRESETS:
         return name
+    if name == AUTO:
+        raise AnnotationError(
+            f"strategy {text!r}: {AUTO} stands alone; what search is to leave as it is, pin"
+        )
     known = (*PRESETS, *SAME)
-    hint = near_misses(name, known)
-    raise AnnotationError(f"strategy {text!r}: no preset {name!r}, only {', '.join(known)}{hint}")
+    hint = near_misses(name, (*known, AUTO))
+    raise AnnotationError(
+        f"strategy {text!r}: no preset {name!r}, only {', '.join(known)}, or {AUTO} alone{hint}"
+    )
 
 
 def _axis(axis: str, text: str, mesh: ProcessMesh) -> str:

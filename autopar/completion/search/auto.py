@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from autopar.completion.search.fastest import CLOSE, Search
 from autopar.completion.search.incumbents import best_preset
 from autopar.completion.search.naming import named
+from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.units import human_seconds
-
-PROVEN = 0.005
-"""Up to this gap a large program isn't completed by presets, which could gain no more."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +44,35 @@ def decide(
         byte_seconds: The price of a byte that a rank keeps for long. With one, presets aren't
             tried: they are plans without.
     """
-    graph, found = search.graph, search.run(byte_seconds)
-    if not graph.space.axes or byte_seconds:
+    graph, found, watch = search.graph, search.run(byte_seconds), search.watch
+    if not graph.space.axes:
         return Decided(found.solution)
+    if byte_seconds:
+        return Decided(found.solution, (_remark(named(found.solution)),))
     solution, seconds = found.solution, found.seconds
-    proven = found.gap <= PROVEN
-    best = best_preset(graph.space.mesh, preset, len(graph.nodes), proven=proven)
-    notes = []
+    best = best_preset(graph.space.mesh, preset, len(graph.nodes), found, watch)
+    against = ""
     if best is not None:
         strategy, other, taken = best
+        against = f"the best preset tried, {strategy}, takes {human_seconds(taken, 4)}"
         if taken < seconds:
             solution, seconds = other, taken
-            notes.append(f"this is preset {strategy}, which search did not beat")
-        else:
-            notes.append(f"the best preset tried, {strategy}, takes {human_seconds(taken, 4)}")
+            against = f"this is preset {strategy}, which search did not beat"
+    watch.tell(Progress("plan found", seconds, found.bound_seconds))
     bound = min(found.bound_seconds, seconds)
     gap = 1 - bound / seconds if seconds else 0.0
-    text = (
-        f"{human_seconds(seconds, 4)} predicted, one thing after another; bound of the search's"
-        f" model {human_seconds(bound, 4)} ({_gap(gap)})"
+    remark = _remark(
+        named(solution),
+        f"{human_seconds(seconds, 4)} predicted, one op after another",
+        f"bound of the search's model {human_seconds(bound, 4)} ({_gap(gap)})",
+        against,
+        f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else "",
     )
-    text = "; ".join((named(solution), text, *notes))
-    return Decided(solution, (ReportEntry("search", "auto", text),))
+    return Decided(solution, (remark,))
+
+
+def _remark(*parts: str) -> ReportEntry:
+    return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
 
 
 def _gap(gap: float) -> str:

@@ -9,7 +9,6 @@ that, and is solved again.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from autopar.completion.search.held import Held
 from autopar.completion.search.improve import improve
 from autopar.completion.search.model import Model, build_model
 from autopar.completion.search.transfer import Transfers
+from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
 from autopar.completion.space import Form
 from autopar.ir.layout import Origin
@@ -69,14 +69,14 @@ class Found:
         return 1 - self.bound_seconds / self.seconds
 
 
-def search(graph: Graph, *, seconds_limit: float | None = None) -> Found:
+def search(graph: Graph, *, watch: Watch | None = None) -> Found:
     """Returns the best plan for a graph, with a bound.
 
     Args:
         graph: With the user's pins.
-        seconds_limit: Wall time after which the best plan so far is returned.
+        watch: Says when the best plan so far is to be returned, and is told how far the search is.
     """
-    return Search(graph, seconds_limit).run()
+    return Search(graph, watch or Watch()).run()
 
 
 @dataclass
@@ -85,11 +85,11 @@ class Search:
 
     Attributes:
         graph: With the user's pins.
-        seconds_limit: Wall time of a run, after which it returns the best plan so far.
+        watch: Says when the best plan so far is to be returned, and is told how far the search is.
     """
 
     graph: Graph
-    seconds_limit: float | None = None
+    watch: Watch
     byte_seconds: float = field(init=False, default=0.0)
     held: Held = field(init=False)
     price: Price = field(init=False)
@@ -112,15 +112,15 @@ class Search:
                 minimized, and of the bound.
         """
         self.byte_seconds, self.best, self.bound = byte_seconds, None, 0.0
-        self.start = time.monotonic()
-        for _ in range(MAX_ROUNDS):
+        for number in range(1, MAX_ROUNDS + 1):
+            self._tell(number)
             model = build_model(
                 self.graph, self.candidates, self.transfers, self.held, self.byte_seconds
             )
             labels = self._solve(model)
             learned = self._learn(model, labels)
             self._keep(model, labels)
-            if not learned or self._is_close() or self._is_late():
+            if not learned or self._is_close() or self.watch.is_late:
                 break
         assert self.best is not None
         return Found(self.best.solution, self.best.seconds, self.bound)
@@ -131,9 +131,9 @@ class Search:
         seconds = self.best.seconds if self.best is not None else math.inf
         return seconds - self.bound <= (CLOSE if small else ENOUGH) * seconds
 
-    def _is_late(self) -> bool:
-        limit = self.seconds_limit
-        return limit is not None and time.monotonic() - self.start > limit
+    def _tell(self, number: int) -> None:
+        seconds = None if self.best is None else self.best.seconds
+        self.watch.tell(Progress(f"searching, round {number}", seconds, self.bound))
 
     def _solve(self, model: Model) -> list[int]:
         """Returns the best labels found of a model, and raises the bound."""
@@ -152,7 +152,7 @@ class Search:
                 if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
                     break
                 before = bound
-                if self._is_late():
+                if self.watch.is_late:
                     break
         self.bound = max(self.bound, bound)
         if least - bound > CLOSE * least:

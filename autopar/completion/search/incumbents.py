@@ -8,9 +8,11 @@ and says so where it is none other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import islice, product
 
 from autopar.completion.refine import GAIN
+from autopar.completion.search.fastest import Found
+from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
@@ -18,12 +20,17 @@ from autopar.ir.mesh import ProcessMesh
 PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "expert")
 """What an axis may do; `sequence` stands for tensor and sequence."""
 
-FEW_OPS, MOST_OPS = 2_000, 8_000
-"""Ops that presets complete in sum, if search has all but proven its plan the best, and if not."""
+USUAL = 4
+"""The presets that are completed in any case, to be named beside the plan."""
 
-LEAST, MOST_PRESETS = 4, 36
-"""Presets that are completed however large or small the program is; the first only if the plan may
-not be the best."""
+MOST_PRESETS = 36
+"""Presets that are completed at most."""
+
+MOST_OPS = 3_000
+"""Ops that presets complete in sum, of programs that aren't so large that the usual ones do."""
+
+PROVEN = 0.005
+"""Up to this gap presets could gain no more that would be worth their time."""
 
 
 def strategies(mesh: ProcessMesh) -> Iterator[str]:
@@ -46,7 +53,7 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
 
 
 def best_preset(
-    mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, *, proven: bool
+    mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, found: Found, watch: Watch
 ) -> tuple[str, Solution, float] | None:
     """Returns the fastest preset with its seconds; None if none fits the program.
 
@@ -54,15 +61,16 @@ def best_preset(
         mesh: The mesh.
         complete: Completes the program by a strategy.
         ops: How many it has.
-        proven: Whether there is a plan already that is at most a little slower than the best.
+        found: What search found.
+        watch: Says when to stop.
     """
     best: tuple[str, Solution, float] | None = None
-    affordable = (FEW_OPS if proven else MOST_OPS) // max(1, ops)
-    left = min(MOST_PRESETS, affordable if proven else max(LEAST, affordable))
-    for strategy in strategies(mesh):
-        if not left:
+    left = _affordable(ops, found.gap)
+    for number, strategy in enumerate(islice(strategies(mesh), left), start=1):
+        seconds = found.seconds if best is None else min(best[2], found.seconds)
+        watch.tell(Progress(f"preset {number} of {left}", seconds, found.bound_seconds))
+        if watch.is_late:
             break
-        left -= 1
         try:
             solution = complete(strategy)
         except AnnotationError:
@@ -71,3 +79,10 @@ def best_preset(
         if best is None or seconds < best[2] * (1 - GAIN):
             best = (strategy, solution, seconds)
     return best
+
+
+def _affordable(ops: int, gap: float) -> int:
+    """Returns how many presets are worth their time."""
+    if gap <= PROVEN:
+        return USUAL
+    return min(MOST_PRESETS, max(USUAL, MOST_OPS // max(1, ops)))

@@ -72,11 +72,22 @@ def _stage(solution: Solution, axis: str) -> str:
 
 
 def _stored_part(solution: Solution, axis: str, role: str) -> float:
-    """Returns the part of the bytes in a role that is stored split along an axis."""
+    """Returns the part of the bytes in a role that is only stored split along an axis."""
     graph = solution.graph
     total = split = 0
     for at, value in enumerate(graph.values):
         if value.role == role and graph.producer[at] is None:
             total += bytes_of(value)
-            split += bytes_of(value) * (axis in solution.forms[at].splits.places)
+            split += bytes_of(value) * _is_only_stored(solution, at, axis)
     return split / total if total else 0.0
+
+
+def _is_only_stored(solution: Solution, value: int, axis: str) -> bool:
+    """Whether a value is split along an axis where it lies, but not where the model reads it."""
+    if axis not in solution.forms[value].splits.places:
+        return False
+    return not any(
+        axis in solution.choices[node.index].consumed[at].splits.places
+        for node, at in solution.graph.uses[value]
+        if node.op.phase != "update"
+    )
