@@ -41,7 +41,7 @@ def test_processes_measure_links_and_write_what_the_compiler_reads(tmp_path: Pat
     assert all(each.alpha_seconds > 0 for each in level.collectives)
     assert "typical error" in shown.stdout
     assert "all_reduce" in path.read_text().partition("name:")[0]
-    build = command.compiled(tmp_path, "--mesh", "2", "--cluster", path)
+    build = command.compiled(tmp_path, "--mesh", "2", "--strategy", "data", "--cluster", path)
     assert command.autopar("explain", build).output.startswith("model on pair: ")
 
 

@@ -28,7 +28,7 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.ops import MULTIPLYING, OPS
 
 MESHES = ((1,), (2,), (3,), (2, 2), (3, 2), (2, 2, 2), (5,))
-STRATEGIES = ("", "data", "fsdp", "tensor", "replicate", None, "mixed")
+STRATEGIES = ("auto", "data", "fsdp", "tensor", "replicate", None, "mixed")
 SIZES = (1, 2, 2, 3, 3, 4, 4, 5, 6, 6, 8, 12)
 LARGEST = 3000
 SPECIAL = ((math.nan,), (math.inf, -math.inf))
