@@ -9,17 +9,13 @@ on the CPU), and its losses are compared with those of plain PyTorch in one proc
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from side_by_side import are_equal, run, train_in_processes, train_plainly
 from torch import Tensor, nn
 
 import autopar
@@ -90,19 +86,9 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
     return x, torch.tanh(x.flip(1))
 
 
-def train_plainly() -> list[float]:
-    """Trains in this process, without autopar."""
-    model = TwoMatmuls()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for step in range(STEPS):
-        x, target = batch(step)
-        loss = nn.functional.mse_loss(model(x), target)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    """Returns the optimizer."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
 def compile_case(case: Case, marked: bool, build: Path) -> None:
@@ -113,33 +99,16 @@ def compile_case(case: Case, marked: bool, build: Path) -> None:
         batch(0),
         mesh=case.mesh,
         loss=nn.MSELoss(),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+        optimizer=adamw(model),
         strategy=None if marked else case.preset,
     )
     compiled.save(build)
 
 
-def train_in_processes(build: Path, count: int) -> list[float]:
-    """Starts a process per rank; rank 0 writes the losses."""
-    losses = build.with_suffix(".json")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    rank = [__file__, "--build", str(build), "--losses", str(losses)]
-    subprocess.run([sys.executable, *torchrun, *rank], check=True)
-    found: list[float] = json.loads(losses.read_text())
-    return found
-
-
-def train_rank(build: Path, losses: Path) -> None:
-    """What each process does: the loop of the user's own script."""
-    with autopar.load(build, backend="gloo") as trainer:
-        found = [trainer.step(batch(step)).item() for step in range(STEPS)]
-        if dist.get_rank() == 0:
-            losses.write_text(json.dumps(found))
-
-
 def compare() -> int:
     """Trains every case and returns how many differ from plain training."""
-    expected = train_plainly()
+    model = TwoMatmuls()
+    expected = train_plainly(model, adamw(model), nn.functional.mse_loss, batch, STEPS)
     print(f"{'one process':24} loss {expected[0]:.6f} -> {expected[-1]:.6f}")
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -147,9 +116,8 @@ def compare() -> int:
             for marked in (True, False):
                 build = Path(folder) / "build"
                 compile_case(case, marked, build)
-                losses = train_in_processes(build, len(case.mesh.process_ids))
-                pairs = zip(losses, expected, strict=True)
-                same = all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in pairs)
+                losses = train_in_processes(__file__, build, case.mesh.size)
+                same = are_equal(losses, expected, TOLERANCE)
                 wrong += not same
                 name = f"{case.name}, {'marks' if marked else 'preset'}"
                 verdict = "equal to 6 digits" if same else "DIFFERENT"
@@ -157,17 +125,5 @@ def compare() -> int:
     return wrong
 
 
-def main() -> int:
-    """Compares, or is one rank of a case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--build", type=Path, help="be one rank of this build")
-    parser.add_argument("--losses", type=Path, help="where rank 0 writes its losses")
-    options = parser.parse_args()
-    if options.build is None:
-        return min(compare(), 1)
-    train_rank(options.build, options.losses)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, compare, batch, STEPS))

@@ -10,16 +10,12 @@ compared with those of plain PyTorch in one process.
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from side_by_side import are_equal, run, train_in_processes, train_plainly
 from torch import Tensor, nn
 
 import autopar
@@ -66,21 +62,6 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
-def train_plainly() -> list[float]:
-    """Trains in this process, without autopar."""
-    model = Towers()
-    optimizer = adamw(model)
-    losses = []
-    for step in range(STEPS):
-        inputs, target = batch(step)
-        loss = nn.functional.cross_entropy(model(*inputs), target)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def compiled() -> autopar.CompiledModule:
     """Compiles the training step; nothing but the marks says how it is split."""
     model = Towers()
@@ -94,52 +75,22 @@ def compiled() -> autopar.CompiledModule:
     )
 
 
-def train_in_processes(build: Path) -> list[float]:
-    """Starts a process per rank; rank 0 writes the losses."""
-    losses = build.with_suffix(".json")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={MESH.size}"]
-    rank = [__file__, "--build", str(build), "--losses", str(losses)]
-    subprocess.run([sys.executable, *torchrun, *rank], check=True)
-    found: list[float] = json.loads(losses.read_text())
-    return found
-
-
-def train_rank(build: Path, losses: Path) -> None:
-    """What each process does: the loop of the user's own script."""
-    with autopar.load(build, backend="gloo") as trainer:
-        found = [trainer.step(batch(step)).item() for step in range(STEPS)]
-        if dist.get_rank() == 0:
-            losses.write_text(json.dumps(found))
-
-
 def compare() -> int:
     """Trains in both ways; returns 1 if the losses differ."""
-    expected = train_plainly()
+    model = Towers()
+    expected = train_plainly(model, adamw(model), nn.functional.cross_entropy, batch, STEPS)
     step = compiled()
     print(step.summary().partition("\n\nreplicated")[0], end="\n\n")
     with tempfile.TemporaryDirectory() as folder:
         build = Path(folder) / "build"
         step.save(build)
-        losses = train_in_processes(build)
-    pairs = zip(losses, expected, strict=True)
-    same = all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in pairs)
+        losses = train_in_processes(__file__, build, MESH.size)
+    same = are_equal(losses, expected, TOLERANCE)
     print(f"one process     loss {expected[0]:.6f} -> {expected[-1]:.6f}")
     print(f"four processes  loss {losses[0]:.6f} -> {losses[-1]:.6f}")
     print("equal" if same else "DIFFERENT")
     return int(not same)
 
 
-def main() -> int:
-    """Compares, or is one rank."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--build", type=Path, help="be one rank of this build")
-    parser.add_argument("--losses", type=Path, help="where rank 0 writes its losses")
-    options = parser.parse_args()
-    if options.build is None:
-        return compare()
-    train_rank(options.build, options.losses)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, compare, batch, STEPS))
