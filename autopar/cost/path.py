@@ -3,6 +3,7 @@
 First only moves towards the goal are tried, which is quick: an axis leaves its slot only if it
 isn't where the goal wants it, and goes to the goal's slot or becomes free. Then all moves are, as
 far as they may lead to something faster: a bound on what is left to do cuts off nearly all of them.
+Only with many mesh axes, where splits don't divide evenly, that may not be enough; then it ends.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ ROUNDING = 1e-9
 
 DIGITS = 9
 """The same, as digits."""
+
+EXACT_AXES = 3
+"""Up to so many mesh axes paths are the fastest of all."""
+
+MOST_STATES = 100
+"""With more axes, from so many layouts all moves are tried before the best path so far is taken."""
+
+_Entry = tuple[float, float, int, int, int, float, State]
+"""A state with what orders the queue, and the seconds of a path through it at least."""
 
 
 class PathSearch:
@@ -47,6 +57,7 @@ class PathSearch:
         self._relaxed: dict[bool, list[float]] = {}
         self._bounds: dict[State, float] = {}
         self._steps_from: dict[State, tuple[Step, ...]] = {}
+        self.most_states = math.inf if len(graph.axes) <= EXACT_AXES else MOST_STATES
         self.alike = _alike(self.target[0])
 
     def best(self, source: Layout) -> list[Step] | None:
@@ -80,16 +91,19 @@ class PathSearch:
         """
         best: dict[State, tuple[float, int]] = {self._class_of(start): (0.0, 0)}
         came: dict[State, tuple[State, Step]] = {}
-        # Of states that promise as much, those first that are nearer to the goal.
+        # Of states that promise as much, those first that are nearer to the goal, and those whose
+        # axes are next to one another, so that few collectives take them away.
         sign, unit = (-1, self._bound(start) or 1.0) if wide else (1, 1.0)
-        queue: list[tuple[float, float, int, int, float, State]] = [(0.0, 0.0, 0, 0, 0.0, start)]
-        while queue:
-            _, seconds, count, _, total, state = heapq.heappop(queue)
+        queue: list[_Entry] = [(0.0, 0.0, 0, 0, 0, 0.0, start)]
+        looked_at = 0
+        while queue and (looked_at < self.most_states or math.isinf(limit)):
+            _, seconds, count, _, _, total, state = heapq.heappop(queue)
             seconds, count = sign * seconds, sign * count
             if total >= limit or (seconds, count) > best[self._class_of(state)]:
                 continue
             if state == self.target:
                 return _path(came, state)
+            looked_at += 1
             for step in self._all_steps(state) if wide else self._steps(state):
                 reached = (seconds + step.seconds, count + 1)
                 if reached[0] >= limit:
@@ -102,7 +116,8 @@ class PathSearch:
                     best[found] = reached
                     came[step.state] = (state, step)
                     promise = round(total / unit, DIGITS) if wide else total
-                    order = (promise, sign * reached[0], sign * reached[1], len(queue))
+                    runs = self.table.runs_count(step.state[0]) if wide else 0
+                    order = (promise, sign * reached[0], sign * reached[1], runs, len(queue))
                     heapq.heappush(queue, (*order, total, step.state))
                     if wide and step.state == self.target:
                         limit = total * (1 - ROUNDING)
@@ -128,24 +143,33 @@ class PathSearch:
             found = self._bounds[state] = self._new_bound(state)
         return found
 
-    def _relaxed_seconds(self, is_even: bool) -> list[float]:
-        assert self.relaxed is not None
-        nbytes = math.prod(self.goal.shape) * self.itemsize
-        return self.relaxed.seconds_to(self._number(self.target), nbytes, is_even=is_even)
-
-    def _number(self, state: State) -> int:
-        assert self.relaxed is not None
-        split, pending = self.table.split_axes(state[0]), [axis for axis, _ in state[1]]
-        return self.relaxed.number(split, pending)
-
     def _new_bound(self, state: State) -> float:
         least = self._crossing_bound(state)
-        if self.relaxed is None:
-            return least
+        return least if self.relaxed is None else max(least, self._relaxed_bound(state))
+
+    def _relaxed_bound(self, state: State) -> float:
         is_even = self.is_even and self.table.is_even(state[0])
         if is_even not in self._relaxed:
             self._relaxed[is_even] = self._relaxed_seconds(is_even)
-        return max(least, self._relaxed[is_even][self._number(state)])
+        # Where layouts don't divide evenly, moves of other axes may settle one.
+        return self._relaxed[is_even][self._number(state, settled=not is_even)]
+
+    def _relaxed_seconds(self, is_even: bool) -> list[float]:
+        assert self.relaxed is not None
+        nbytes = math.prod(self.goal.shape) * self.itemsize
+        number = self._number(self.target, settled=True)
+        return self.relaxed.seconds_to(number, nbytes, is_even=is_even)
+
+    def _number(self, state: State, *, settled: bool) -> int:
+        assert self.relaxed is not None
+        split, pending = self.table.split_axes(state[0]), [axis for axis, _ in state[1]]
+        astray = () if settled else self._astray(state[0])
+        return self.relaxed.number(split, pending, astray)
+
+    def _astray(self, dims: Numbers) -> list[str]:
+        """Returns the axes that split something else than they do in the goal."""
+        slots = self.table.filled(dims)
+        return [s.axes[0] for s in slots if s.is_digit and s not in self.settled]
 
     def _crossing_bound(self, state: State) -> float:
         due = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)

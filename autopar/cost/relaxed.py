@@ -1,15 +1,16 @@
 """Relaxed: seconds that a reshard takes at least, if only what axes do counts, and not where.
 
-An axis splits some dimension, has a sum pending, or is free. Between such states lead the moves
-that there are, with all the room they could wish for: whatever is split is next to one another, and
-pieces divide evenly. So there are few states, and the distances between all of them are known at
-once. A real path takes no less, and most often just as much: it only has to be found.
+An axis splits what it should, splits something else, has a sum pending, or is free. Between such
+states lead the moves that there are, with all the room they could wish for: whatever is split is
+next to one another, and pieces divide evenly. So there are few states, and the distances from all
+of them are known at once. A real path takes no less, and most often just as much: it only has to be
+found.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -23,18 +24,14 @@ Axes = tuple[str, ...]
 State = tuple[int, ...]
 """What each axis does."""
 
-FREE, SPLIT, PENDING = 0, 1, 2
+FREE, SETTLED, PENDING, ASTRAY = range(4)
 
-COLLECTIVES = {
-    (SPLIT, FREE): "all_gather",
-    (PENDING, FREE): "all_reduce",
-    (PENDING, SPLIT): "reduce_scatter",
-}
-"""What makes axes do something else that do the same."""
+SPLIT = {SETTLED, ASTRAY}
+"""What an axis does that splits."""
 
-LOCAL, PERMUTE, REBLOCK = "local", "permute", "reblock"
+PERMUTE, REBLOCK = "permute", "reblock"
 
-MOST_AXES = 5
+MOST_AXES = 4
 """With more axes there are too many states."""
 
 
@@ -60,13 +57,20 @@ class Relaxed:
     def __init__(self, model: CommunicationModel, axes: Axes) -> None:
         self.model = model
         self.axes = axes
-        self._unit: dict[str, int] = {axis: 3**at for at, axis in enumerate(reversed(axes))}
-        self._tables: dict[tuple[int, bool], NDArray[np.float64]] = {}
+        self._unit: dict[str, int] = {axis: 4**at for at, axis in enumerate(reversed(axes))}
+        self._prices: dict[tuple[int, bool], NDArray[np.float64]] = {}
+        self._distances: dict[tuple[int, int, bool], list[float]] = {}
 
-    def number(self, split: Iterable[str], pending: Iterable[str]) -> int:
-        """Returns the number of a state: the axes that split, and those with sums pending."""
-        units = self._unit
-        return SPLIT * sum(units[a] for a in split) + PENDING * sum(units[a] for a in pending)
+    def number(self, split: Iterable[str], pending: Iterable[str], astray: Iterable[str]) -> int:
+        """Returns the number of a state.
+
+        Args:
+            split: The axes that split.
+            pending: Those that have sums pending.
+            astray: Those that split something else than they should.
+        """
+        more = zip((SETTLED, PENDING, ASTRAY - SETTLED), (split, pending, astray), strict=True)
+        return sum(what * self._unit[axis] for what, axes in more for axis in axes)
 
     def seconds_to(self, number: int, nbytes: int, *, is_even: bool) -> list[float]:
         """Returns the least seconds from each state to one.
@@ -77,24 +81,27 @@ class Relaxed:
             is_even: Whether layouts divide evenly. Where they don't, fewer blocks may make up a
                 larger one than there are processes that have one.
         """
-        key = (nbytes, is_even)
-        table = self._tables.get(key)
-        if table is None:
-            table = self._tables[key] = self._distances(nbytes, is_even)
-        found: list[float] = table[:, number].tolist()
+        key = (number, nbytes, is_even)
+        found = self._distances.get(key)
+        if found is None:
+            found = self._distances[key] = self._shortest(*key)
         return found
 
-    def _distances(self, nbytes: int, is_even: bool) -> NDArray[np.float64]:
-        """Returns the seconds of the fastest paths: Floyd and Warshall's algorithm."""
-        count = 3 ** len(self.axes)
-        table = np.full((count, count), math.inf)
-        np.fill_diagonal(table, 0.0)
-        for edge in self._edges:
-            at = edge.before, edge.after
-            table[at] = min(table[at], self._price(edge, nbytes, is_even))
-        for middle in range(count):
-            np.minimum(table, table[:, middle : middle + 1] + table[middle], out=table)
-        return table
+    def _shortest(self, number: int, nbytes: int, is_even: bool) -> list[float]:
+        """Returns the seconds of the fastest paths: Bellman and Ford's algorithm."""
+        prices = self._prices.get((nbytes, is_even))
+        if prices is None:
+            found = [self._price(edge, nbytes, is_even) for edge in self._edges]
+            prices = self._prices[nbytes, is_even] = np.array(found)
+        before, after = (np.array([edge[at] for edge in self._edges]) for at in (0, 1))
+        seconds = np.full(4 ** len(self.axes), math.inf)
+        seconds[number] = 0.0
+        known = None
+        while known is None or not np.array_equal(seconds, known):
+            known = seconds.copy()
+            np.minimum.at(seconds, before, prices + known[after])
+        distances: list[float] = seconds.tolist()
+        return distances
 
     def _price(self, edge: _Edge, nbytes: int, is_even: bool) -> float:
         """Returns the seconds of a move: of the collective, and of storing its result."""
@@ -109,6 +116,8 @@ class Relaxed:
                 seconds = model.all_reduce(has, edge.axes)
             case "reduce_scatter":
                 seconds = model.reduce_scatter(has, edge.axes)
+            case "all_to_all":
+                seconds = model.all_to_all(has, edge.axes)
             case _:
                 grows = is_even and kind == REBLOCK
                 messages = math.ceil(edge.parts_before / edge.parts_after) if grows else 1
@@ -117,7 +126,7 @@ class Relaxed:
 
     @cached_property
     def _edges(self) -> list[_Edge]:
-        states = list(product((FREE, SPLIT, PENDING), repeat=len(self.axes)))
+        states = list(product(range(4), repeat=len(self.axes)))
         return [
             _Edge(
                 self._number(before),
@@ -135,21 +144,30 @@ class Relaxed:
     def _kinds(self, before: State, after: State) -> Iterator[str]:
         """Yields the moves that lead from a state to another."""
         changes = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
-        if len(set(changes)) == 1:
-            if changes[0] in COLLECTIVES:
-                yield COLLECTIVES[changes[0]]
-            if len(changes) == 1 and changes[0][0] == FREE:
-                yield LOCAL
-        if all(self._count(before, what) == self._count(after, what) for what in (SPLIT, PENDING)):
+        old, new = ({change[at] for change in changes} for at in (0, 1))
+        if old == {FREE} and len(changes) == 1:
+            yield "local"
+        elif old <= SPLIT and new <= SPLIT:
+            yield "all_to_all"
+        elif old <= SPLIT and new == {FREE}:
+            yield "all_gather"
+        elif old == {PENDING} and new == {FREE}:
+            yield "all_reduce"
+        elif old == {PENDING} and new <= SPLIT:
+            yield "reduce_scatter"
+        if all(
+            self._count(before, does) == self._count(after, does) for does in (SPLIT, {PENDING})
+        ):
             yield PERMUTE
-        elif all(PENDING not in change for change in changes):
+        elif PENDING not in old | new:
             yield REBLOCK
 
     def _number(self, state: State) -> int:
-        return self.number(self._which(state, SPLIT), self._which(state, PENDING))
+        kinds = (SPLIT, {PENDING}, {ASTRAY})
+        return self.number(*(self._which(state, what) for what in kinds))
 
-    def _count(self, state: State, what: int) -> int:
+    def _count(self, state: State, what: Collection[int]) -> int:
         return self.model.mesh.axes_size(self._which(state, what))
 
-    def _which(self, state: Sequence[int], what: int) -> Axes:
-        return tuple(axis for axis, does in zip(self.axes, state, strict=True) if does == what)
+    def _which(self, state: State, what: Collection[int]) -> Axes:
+        return tuple(axis for axis, does in zip(self.axes, state, strict=True) if does in what)

@@ -85,6 +85,7 @@ class SlotTable:
         self._dims: list[DimLayout] = []
         self._axes: list[tuple[str, ...]] = []
         self._even: list[bool] = []
+        self._runs: list[int] = []
         self._elements: list[int] = []
         self._shared: list[dict[tuple[int, int], int]] = [{} for _ in borders]
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
@@ -107,6 +108,7 @@ class SlotTable:
         if number is None:
             number = self._numbers[dim] = len(self._dims)
             self._dims.append(dim)
+            self._runs.append(sum(bool(sub.axes) for sub in dim))
             self._even.append(all(sub.size % self.count(sub.axes) == 0 for sub in dim))
             self._axes.append(tuple(axis for sub in dim for axis in sub.axes))
             self._elements.append(
@@ -205,6 +207,10 @@ class SlotTable:
     def split_axes(self, numbers: Numbers) -> tuple[str, ...]:
         """Returns the axes that split a layout."""
         return tuple(axis for number in numbers for axis in self._axes[number])
+
+    def runs_count(self, numbers: Numbers) -> int:
+        """Returns how many sub-dimensions are split."""
+        return sum(self._runs[number] for number in numbers)
 
     def is_even(self, numbers: Numbers) -> bool:
         """Returns whether every split of a layout divides evenly."""
