@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from language_models import gpt2, tokens
 
 from autopar import pipeline
 from autopar.frontend.onnx import import_onnx
@@ -94,17 +95,10 @@ def measure(title: str, program: Program, repeat: int, meshes: tuple[str, str] =
 
 def training_step() -> Program:
     """Returns a training step of GPT-2 small; its weights are never made."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     with torch.device("meta"):
-        config = GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-        config._attn_implementation = "sdpa"
-        model = GPT2LMHeadModel(config)
-        ids = torch.zeros(BATCHES["divides"], 1024, dtype=torch.int64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return capture(
-        model.train(), {"input_ids": ids, "labels": ids}, Recipe(optimizer=optimizer)
-    ).program
+        model = gpt2()
+    recipe = Recipe(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    return capture(model, tokens(BATCHES["divides"], 1024), recipe).program
 
 
 def model_file() -> Path:

@@ -20,28 +20,17 @@ SEQUENCE, BATCH = 4096, 8
 def measure(layers: int, mesh: str) -> None:
     """Prints a row of the table."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from language_models import LLAMA_70B, llama, tokens
 
     from autopar.frontend.torch import Recipe, capture
     from autopar.pipeline import CompileOptions, compile_program
 
-    config = LlamaConfig(
-        hidden_size=8192,
-        intermediate_size=28672,
-        num_hidden_layers=layers,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        vocab_size=32000,
-        max_position_embeddings=SEQUENCE,
-        use_cache=False,
-    )
     with torch.device("meta"):
-        model = LlamaForCausalLM(config).train()
-        ids = torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
+        model = llama({**LLAMA_70B, "num_hidden_layers": layers})
     parameters = sum(parameter.numel() for parameter in model.parameters())
     recipe = Recipe(optimizer=torch.optim.AdamW(model.parameters()), clip_grad_norm=1.0)
     start = time.process_time()
-    captured = capture(model, {"input_ids": ids, "labels": ids}, recipe)
+    captured = capture(model, tokens(BATCH, SEQUENCE), recipe)
     middle = time.process_time()
     compile_program(captured.program, CompileOptions.from_text(mesh=mesh))
     end = time.process_time()

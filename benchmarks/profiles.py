@@ -31,6 +31,7 @@ import time
 from typing import Any
 
 import torch
+from language_models import LLAMA_70B, llama
 from torch import Tensor, nn
 from torch.utils.flop_counter import (
     FlopCounterMode,
@@ -210,23 +211,12 @@ def speed(layers: int | None) -> None:
     Args:
         layers: Those of Llama-70B; None for GPT-2 small.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     with torch.device("meta"):
         if layers is None:
             model, batch = CASES["gpt2"].model(), text(2, 1024, 50257)()
         else:
-            config = LlamaConfig(
-                hidden_size=8192,
-                intermediate_size=28672,
-                num_hidden_layers=layers,
-                num_attention_heads=64,
-                num_key_value_heads=8,
-                vocab_size=32000,
-                max_position_embeddings=4096,
-                use_cache=False,
-            )
-            model, batch = LlamaForCausalLM(config).train(), text(8, 4096, 32000)()
+            model = llama({**LLAMA_70B, "num_hidden_layers": layers})
+            batch = text(8, 4096, 32000)()
     recipe = Recipe(optimizer=torch.optim.AdamW(model.parameters()))
     start = time.process_time()
     captured = capture(model, batch, recipe)

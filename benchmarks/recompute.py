@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+import language_models
 import torch
 from recompute_peers import TorchPlans, layer_plan
 
@@ -46,14 +47,10 @@ class Model:
 
 def gpt2(batch: int, length: int, meta: bool = True, **sizes: int) -> Model:
     """Returns a GPT-2, small by default."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     torch.manual_seed(0)
     with torch.device("meta" if meta else "cpu"):
-        config = GPT2Config(use_cache=False, **dropout, **sizes)  # type: ignore[arg-type]
-        module = GPT2LMHeadModel(config).train()
-    ids = torch.randint(0, config.vocab_size, (batch, length))
+        module = language_models.gpt2(**sizes)
+    ids = torch.randint(0, sizes.get("vocab_size", 50257), (batch, length))
     return Model(module, {"input_ids": ids, "labels": ids})
 
 

@@ -28,6 +28,7 @@ CLUSTER = "h100"
 def model(name: str) -> tuple[Any, Any, Any]:
     """Returns a model on the meta device, a batch, and a loss (None: the model has it)."""
     import torch
+    from language_models import LLAMA_8B, gpt2, llama, tokens
     from torch import nn
     from torch.nn import functional
 
@@ -37,25 +38,8 @@ def model(name: str) -> tuple[Any, Any, Any]:
             x = torch.zeros(1024, 1024)
             return nn.Sequential(*blocks).train(), (x, x), functional.mse_loss
         if name == "gpt2":
-            from transformers import GPT2Config, GPT2LMHeadModel
-
-            ids = torch.zeros(256, 1024, dtype=torch.long)
-            config = GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-            return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids}, None
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        ids = torch.zeros(256, 4096, dtype=torch.long)
-        llama = LlamaConfig(
-            hidden_size=4096,
-            intermediate_size=14336,
-            num_hidden_layers=32,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            vocab_size=128256,
-            max_position_embeddings=4096,
-            use_cache=False,
-        )
-        return LlamaForCausalLM(llama).train(), {"input_ids": ids, "labels": ids}, None
+            return gpt2(), tokens(256, 1024), None
+        return llama(LLAMA_8B), tokens(256, 4096), None
 
 
 def measure(name: str) -> None:
