@@ -54,6 +54,21 @@ class PinnedOp:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedActivations:
+    """What a user wants of activations.
+
+    Attributes:
+        name: That of a value, or of a module.
+        choice: `save`, `recompute` or `offload`.
+        is_module: Whether it is a module, all of whose activations are meant.
+    """
+
+    name: str
+    choice: str
+    is_module: bool
+
+
 def plan_text(
     mesh: ProcessMesh,
     title: str,
@@ -63,6 +78,7 @@ def plan_text(
     memory_bytes: int | None = None,
     *,
     apart: bool = False,
+    activations: Sequence[PinnedActivations] = (),
 ) -> str:
     """Returns a plan as the YAML that `load_annotations` reads.
 
@@ -74,6 +90,7 @@ def plan_text(
         names: The names of all values of the program, to tell what a pattern fits.
         memory_bytes: What a device may hold at once; None for any number.
         apart: Whether it names fused weights by their parts.
+        activations: What the user wants of activations.
     """
     known = Names(names)
     sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
@@ -82,6 +99,8 @@ def plan_text(
         lines.append(f"memory: {memory_bytes}B  # {human_bytes(memory_bytes)}")
     lines += ["exact: true", *(["apart: true"] if apart else []), "", "shard:"]
     lines += _value_lines(values, known)
+    if activations:
+        lines += ["", "activations:", *_activation_lines(activations, known)]
     if ops:
         lines += ["", "ops:", *_op_lines(ops, known)]
     return "\n".join(lines) + "\n"
@@ -108,6 +127,11 @@ class Names:
         found += [(name, glob.escape(name)) for name in rest]
         order = {name: at for at, name in enumerate(names)}
         return [pattern for _, pattern in sorted(found, key=lambda pair: order[pair[0]])]
+
+    def modules(self, dots: int) -> Names:
+        """Returns the names of modules with as many dots in them."""
+        split = (name.split(".") for name in self.all)
+        return Names(".".join(parts[: dots + 1]) for parts in split if len(parts) > dots + 1)
 
     def fitting(self, pattern: str) -> list[str]:
         """Returns the names that a pattern fits."""
@@ -149,6 +173,18 @@ def _op_lines(ops: Sequence[PinnedOp], known: Names) -> Iterator[str]:
         yield f"  # {what}"
         yield from _listed("  - of: ", known.patterns(names))
         yield f"    {choice}"
+
+
+def _activation_lines(pins: Sequence[PinnedActivations], known: Names) -> Iterator[str]:
+    """Yields modules before values, since the last pin counts."""
+    for is_module in (True, False):
+        groups: dict[tuple[str, int], list[str]] = {}
+        for pin in pins:
+            if pin.is_module == is_module:
+                groups.setdefault((pin.choice, pin.name.count(".")), []).append(pin.name)
+        for (choice, dots), names in groups.items():
+            for pattern in (known.modules(dots) if is_module else known).patterns(names):
+                yield f"  {_word(pattern)}: {choice}"
 
 
 def _listed(head: str, patterns: Sequence[str]) -> Iterator[str]:

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from autopar.annotate.plan_text import PinnedOp, PinnedValue, plan_text
+from autopar.annotate.plan_text import PinnedActivations, PinnedOp, PinnedValue, plan_text
 from autopar.completion import Complete
 from autopar.completion.call import CallTable
 from autopar.completion.decisions import decisive_ops
 from autopar.completion.solve import SHARES_STORAGE
 from autopar.completion.space import Space
 from autopar.explanation.subject import Explainable, Subject
+from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.errors import InvalidInputError, Loc
 from autopar.ir.layout import Origin
 from autopar.ir.program import Function, Op, Program, Value
@@ -55,6 +56,7 @@ def plan_of(what: Explainable) -> str:
         main.values,
         subject.options.memory_bytes,
         apart=any(port.part is not None for port in completed.signature.inputs),
+        activations=tuple(_activations(main)),
     )
 
 
@@ -144,6 +146,18 @@ def _other_values(main: Function, again: Function) -> Iterator[str]:
         differs = value.dist is not None and other.dist is not None and value.dist != other.dist
         if differs and name not in updated and (name not in made or name in main.outputs):
             yield name
+
+
+def _activations(main: Function) -> Iterator[PinnedActivations]:
+    """Yields what the user wants of activations; regions that the model's code marks it says."""
+    known: set[PinnedActivations] = set()
+    for op in main.ops:
+        choice, region = choice_of(op) if op.phase == "forward" else ("", "")
+        if choice and not region.startswith(NUMBERED):
+            found = PinnedActivations(region or op.results[0], choice, bool(region))
+            if found not in known:
+                known.add(found)
+                yield found
 
 
 def _pinned_value(value: Value) -> PinnedValue:

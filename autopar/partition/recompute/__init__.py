@@ -1,5 +1,7 @@
 """Recompute: activations that don't fit are computed again when the backward pass needs them.
 
+Or they wait in the host's memory, where a cluster has a link to that and the transfers cost less.
+
 Activation checkpointing (Chen et al., "Training deep nets with sublinear memory cost", 2016) as a
 rewrite of a rank's program, op by op. It works on the partitioned program, where local sizes and
 every collective are known: an op whose operands would have to be communicated again is as dear as
@@ -8,15 +10,18 @@ that. Copies are ops like others, in the backward phase, with `recompute` in the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from autopar.cost import Cluster, evaluate
+from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
-from autopar.ir.units import human_bytes
+from autopar.ir.transfers import OFFLOAD
+from autopar.ir.units import human_bytes, human_seconds
+from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.repeat import PLAN
@@ -51,23 +56,34 @@ class Recomputed:
         program: The program.
         added_seconds: What this adds to a step, in serialized seconds.
         peak_bytes: The most bytes that a rank holds at once; 0 if nobody asked.
+        transfer_seconds: What of the added seconds are transfers to the host's memory and back.
+        host_bytes: The most bytes that wait in the host's memory.
     """
 
     program: Program
     added_seconds: float
     peak_bytes: int
+    transfer_seconds: float = 0.0
+    host_bytes: int = 0
 
     @property
     def remarks(self) -> tuple[ReportEntry, ...]:
         """What the user should know."""
-        count = sum(PLAN in dict(op.plan) for op in self.program.main.ops)
-        if not count:
-            return ()
-        detail = (
-            f"computed again for the backward pass, in {self.added_seconds * 1e3:.4g} ms, so that a"
-            f" device holds at most {human_bytes(self.peak_bytes)}"
-        )
-        return (ReportEntry("recompute", f"{count} ops", detail),)
+        return tuple(self._remarks())
+
+    def _remarks(self) -> Iterator[ReportEntry]:
+        ops = self.program.main.ops
+        held = f"so that a device holds at most {human_bytes(self.peak_bytes)}"
+        if count := sum(PLAN in dict(op.plan) for op in ops):
+            seconds = human_seconds(self.added_seconds - self.transfer_seconds)
+            detail = f"computed again for the backward pass, in {seconds}, {held}"
+            yield ReportEntry("recompute", f"{count} ops", detail)
+        if count := sum(op.kind == OFFLOAD for op in ops):
+            detail = (
+                f"{human_bytes(self.host_bytes)} in the host's memory until the backward pass;"
+                f" transfers take {human_seconds(self.transfer_seconds)}, {held}"
+            )
+            yield ReportEntry("offload", f"{count} tensors", detail)
 
 
 @dataclass(frozen=True)
@@ -123,8 +139,14 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> R
         if point is choice.unconstrained and not is_asked(program.main.ops):
             return Recomputed(program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
-        found = program.with_main(write_copies(tape, steps))
-        before, after = (evaluate(each, cluster).serialized_seconds for each in (program, found))
-        return Recomputed(found, after - before, point.peak_bytes)
+        found = beside(program.with_main(write_copies(tape, steps)), cluster)
+        before, after = evaluate(program, cluster), evaluate(found, cluster)
+        return Recomputed(
+            found,
+            after.serialized_seconds - before.serialized_seconds,
+            point.peak_bytes,
+            after.transfer_seconds,
+            memory_timeline(found).host_bytes,
+        )
     assert memory_bytes is not None
     raise DoesNotFit(choice.smallest.peak_bytes, memory_bytes)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from autopar.cost import memory_timeline
 from autopar.partition.recompute.copies import write_copies
-from autopar.partition.recompute.plan import Planner
+from autopar.partition.recompute.plan import Plan, Planner
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import NOTHING, Way
@@ -23,6 +23,9 @@ LEVELS = 4096
 
 ABOVE = 1.02
 """Levels above a limit are looked at up to this part of it: plans may hold less than they may."""
+
+SAME = 1 - 1e-9
+"""Seconds that differ by no more than this are sums of the same in another order."""
 
 DOUBT = 1.01
 """By how much more than a limit a plan may seem to hold until it is measured."""
@@ -60,12 +63,21 @@ class Choice:
         """Returns the fastest known plan that holds no more than a limit, None if none does."""
         if self.unconstrained.peak_bytes <= limit:
             return self.unconstrained
-        found = (point for point in self._below(limit) if point.peak_bytes <= limit)
+        best: Point | None = None
+        for plan in self._below(limit):
+            # Plans of lower levels are slower, but some take longer than they seem to.
+            if best is not None and plan.seconds >= best.added_seconds * SAME:
+                return best
+            point = self._measured(plan.way)
+            faster = best is None or point.added_seconds < best.added_seconds
+            if point.peak_bytes <= limit and faster:
+                best = point
         # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
-        smallest = self.smallest if self.smallest.peak_bytes <= limit else None
-        return next(found, smallest)
+        if best is None and self.smallest.peak_bytes <= limit:
+            return self.smallest
+        return best
 
-    def _below(self, limit: int) -> Iterator[Point]:
+    def _below(self, limit: int) -> Iterator[Plan]:
         """Yields the plans of the levels up to about a limit, from the highest one on."""
         most = self.unconstrained.peak_bytes
         for level in range(min(LEVELS, int(limit * ABOVE) * LEVELS // most), 0, -1):
@@ -73,7 +85,7 @@ class Choice:
             if plan is None:
                 return
             if plan.peak_bytes <= limit * DOUBT:
-                yield self._measured(plan.way)
+                yield plan
 
     @cached_property
     def smallest(self) -> Point:

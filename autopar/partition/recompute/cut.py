@@ -10,7 +10,7 @@ Severance, "Mathematical techniques for efficient record segmentation in large s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,8 +56,15 @@ class Mix(NamedTuple):
     offloaded: frozenset[int] = frozenset()
 
 
-def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
-    """Returns the problem that forward ops in order pose. What later ones read is saved."""
+def problem_of(tape: Tape, ops: Sequence[int], batch: int, backward: Sequence[int] = ()) -> Problem:
+    """Returns the problem that forward ops in order pose. What later ones read is saved.
+
+    Args:
+        tape: The tape.
+        ops: The forward ops.
+        batch: Their microbatch.
+        backward: The backward ops during which values that have left may come back.
+    """
     inside = {at: number for number, at in enumerate(ops)}
     numbers: dict[int, int] = {}
     for at in ops:
@@ -91,7 +98,7 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
         and any(tape.late[at] and tape.batches[at] == batch for at in tape.readers[value])
     ]
     return Problem(
-        tuple(None if tape.again[at] is None else tape.seconds[at] for at in ops),
+        tuple(None if tape.again[at] is None else tape.again_seconds[at] for at in ops),
         tuple(
             tuple(numbers[v] for v in tape.again_reads[at] if v in numbers and v not in saved)
             for at in ops
@@ -100,13 +107,16 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int) -> Problem:
         tuple(map(cost, numbers)),
         tuple(needed),
         tuple(map(base, numbers)),
-        tuple(_transfer(tape, value, inside) for value in numbers) if tape.offered else (),
+        tuple(_transfers(tape, numbers, {*ops, *backward})) if tape.offered else (),
     )
 
 
-def _transfer(tape: Tape, value: int, inside: Mapping[int, int]) -> float | None:
-    leaving = tape.offered.get(value)
-    return leaving.seconds if leaving is not None and leaving.behind in inside else None
+def _transfers(tape: Tape, values: Iterable[int], inside: Set[int]) -> Iterator[float | None]:
+    """Yields the seconds of bringing each value to the host and back; None if it can't here."""
+    for value in values:
+        leaving = tape.offered.get(value)
+        fits = leaving is not None and {leaving.behind, leaving.before} <= inside
+        yield leaving.seconds if leaving is not None and fits else None
 
 
 def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
@@ -157,7 +167,7 @@ def _figures(problem: Problem, way: Mix, scale: float) -> tuple[int, float]:
     return sum(memory.values()), cost
 
 
-def _read(problem: Problem, repeated: Collection[int]) -> set[int]:
+def _read(problem: Problem, repeated: Iterable[int]) -> set[int]:
     """Returns the values that the backward pass or repeated ops read."""
     return {*problem.needed, *(value for op in repeated for value in problem.reads[op])}
 

@@ -50,10 +50,12 @@ class Plan:
     Attributes:
         way: The forward ops and values.
         peak_bytes: The most bytes that are held at once, as the sum over segments has it.
+        seconds: What this adds to a step, as the sum over segments has it.
     """
 
     way: Way
     peak_bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,7 @@ class Planner:
 
     def plan(self, limit: int) -> Plan | None:
         """Returns the fastest plan within a limit, None if none is known."""
-        found = NOTHING
-        peak = 0
+        found, peak, seconds = NOTHING, 0, 0.0
         for chain in self.chains:
             segments = chain.fastest(limit)
             if segments is None:
@@ -143,7 +144,8 @@ class Planner:
                 found = Way(*map(frozenset.union, found, segment.profile.way))
                 peak = max(peak, saved + segment.profile.needed)
                 saved += segment.profile.saved
-        return Plan(found, peak)
+                seconds += segment.profile.seconds
+        return Plan(found, peak, seconds)
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
         profiler = Profiler(self.tape, batch)
@@ -164,7 +166,7 @@ class Planner:
 
         Those that save least are tried with copies of cheap ops made anew, too.
         """
-        problem = problem_of(self.tape, span.forward, span.batch)
+        problem = problem_of(self.tape, span.forward, span.batch, span.backward)
         if problem not in self._ways:
             found = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
             cheap = {place for place, at in enumerate(span.forward) if self.tape.cheap[at]}

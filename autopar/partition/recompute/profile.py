@@ -148,11 +148,12 @@ class Span:
             )
             sizes = tuple((tape.nbytes[piece], tape.stays[piece]) for piece in taken)
             twin = (at, self.batch) in tape.twins
-            found.append((reads, lie, sizes, tape.besides[at], tape.seconds[at], twin))
-        found += [counted(tape.reads[at]) for at in self.backward]
-        found += self._key_of_transfers()
-        found += [counted([v for v, _ in self.read_elsewhere(at)]) for at in (0, self.end)]
-        return tuple(found)
+            wished = at in tape.wished.repeated
+            costs = tape.besides[at], tape.again_seconds[at]
+            found.append((reads, lie, sizes, costs, twin, wished))
+        late = tuple(counted(tape.reads[at]) for at in self.backward)
+        rest = tuple(counted([v for v, _ in self.read_elsewhere(at)]) for at in (0, self.end))
+        return tuple(found), late, rest, tuple(self._key_of_transfers())
 
     def _key_of_transfers(self) -> list[Hashable]:
         tape = self.tape
@@ -164,7 +165,7 @@ class Span:
                 ends = (self.places.get(at, -1) for at in (leaving.behind, leaving.before))
                 found.append((*ends, leaving.seconds, tape.value_bytes[value]))
             else:
-                found.append(None)
+                found.append(value in tape.wished.offloaded)
         for at in self.places if entering else ():
             read = (*tape.reads[at], -1, *tape.again_reads[at])
             found.append(tuple(entering.get(value, -1) for value in read))
@@ -187,8 +188,13 @@ class Profiler:
             if tape.early[step.op] and tape.batches[step.op] == batch
             else step
             for step in replay(tape, NOTHING, range(len(tape.ops)))
+            if step.copy < 0 or step.batch != batch
         ]
-        moving = np.array(moving_bytes(tape, others), dtype=np.int64)
+        live = moving_bytes(tape, others)
+        ran = [
+            (step.op, nbytes) for step, nbytes in zip(others, live, strict=True) if step.copy < 0
+        ]
+        moving = np.array([nbytes for _, nbytes in sorted(ran)], dtype=np.int64)
         self.during = np.array(tape.during, dtype=np.int64) + moving
         self.before = np.array(tape.before[:-1], dtype=np.int64) + moving
         self._known: dict[tuple[Hashable, Way], _Moving] = {}

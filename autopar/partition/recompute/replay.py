@@ -45,7 +45,7 @@ class Step:
         """Returns what this adds to a step if it is a copy or a transfer, else 0."""
         if self.moves >= 0:
             return tape.leaving[self.moves].seconds / 2
-        return tape.seconds[self.op] if self.copy >= 0 else 0.0
+        return tape.again_seconds[self.op] if self.copy >= 0 else 0.0
 
 
 def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -34,8 +34,9 @@ class Tape:
         reads: The values that each op reads, each once.
         makes: The values that each op makes.
         again: The op that repeats each op, None where none may.
-        again_reads: The values that it reads.
-        again_makes: The values whose copies it makes.
+        again_seconds: Of these.
+        again_reads: The values that they read.
+        again_makes: The values whose copies they make.
         early: Whether each op is of a forward pass, and before the backward pass of its microbatch.
         late: Whether each op is of a backward pass.
         batches: The microbatch of each op.
@@ -52,6 +53,7 @@ class Tape:
     reads: Sequence[tuple[int, ...]]
     makes: Sequence[tuple[int, ...]]
     again: Sequence[Op | None]
+    again_seconds: Sequence[float]
     again_reads: Sequence[tuple[int, ...]]
     again_makes: Sequence[tuple[int, ...]]
     early: Sequence[bool]
@@ -247,6 +249,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         reads=[counted(op.operands) for op in main.ops],
         makes=[counted(op.results) for op in main.ops],
         again=again,
+        again_seconds=_again_seconds(program, cluster, again, [cost.seconds for cost in costs]),
         again_reads=[() if op is None else counted(op.operands) for op in again],
         again_makes=[() if op is None else counted(op.results) for op in again],
         early=early,
@@ -257,6 +260,20 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         places=[memory.buffers_of[name] for name in numbers],
         cluster=cluster,
     )
+
+
+def _again_seconds(
+    program: Program, cluster: Cluster, again: Sequence[Op | None], seconds: Sequence[float]
+) -> list[float]:
+    """Returns what copies take: as long as what they repeat, unless they are other ops."""
+    main, found = program.main, list(seconds)
+    others = {
+        at: op for at, op in enumerate(again) if op is not None and op.kind != main.ops[at].kind
+    }
+    alone = program.with_main(replace(main, ops=tuple(others.values())))
+    for at, cost in zip(others, evaluate(alone, cluster).costs, strict=True):
+        found[at] = cost.seconds
+    return found
 
 
 def _names(main: Function) -> list[str]:
