@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autopar.runtime.nested import tensors_in
 from autopar.runtime.random_bits import stream
 
 Kernel = Callable[..., Any]
@@ -51,8 +52,8 @@ def foreign(kernel: Kernel, schema: Any, functional: bool = False) -> Kernel:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         given = {name: _dense(value, name in written) for name, value in given.items()}
         found = kernel(**given)
-        contents = [tensor for name in written for tensor in _tensors(given.get(name))]
-        results = (*_tensors(found), *(contents if functional else ()))
+        contents = [tensor for name in written for tensor in tensors_in(given.get(name))]
+        results = (*tensors_in(found), *(contents if functional else ()))
         return results[0] if len(results) == 1 else results
 
     return run
@@ -69,11 +70,3 @@ def _dense(value: Any, copied: bool) -> Any:
         dense = torch.contiguous_format
         return value.clone(memory_format=dense) if copied else value.contiguous()
     return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)

@@ -10,7 +10,7 @@ a sum is written over is nobody's until it has ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, fx
@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Op
 from autopar.runtime.describe import describe_op
+from autopar.runtime.nested import tensors_in
 from autopar.runtime.started import ENDS, STARTS, start_sum
 
 
@@ -55,7 +56,7 @@ class Flights:
         """
         replaced = [flight for flight in self._flights.values() if flight.replaced]
         if replaced or node.target in STARTS:
-            given = [each for read in node.all_input_nodes for each in _tensors(values[read])]
+            given = [each for read in node.all_input_nodes for each in tensors_in(values[read])]
             for flight in replaced:
                 if any(_share(flight.sent, tensor) for tensor in given):
                     raise _race(node.meta["op"], "takes", "a sum is being written over", flight)
@@ -103,15 +104,6 @@ def _race(op: Op, does: str, what: str, flight: _Flight) -> RuntimeFailure:
     return RuntimeFailure(
         f"a race: {describe_op(op)} {does} memory that {what}: {other} isn't over"
     )
-
-
-def _tensors(value: object) -> Iterator[Tensor]:
-    """Yields the tensor that a node computed, or several."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _share(one: Tensor, other: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from autopar.ir.program import Program
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weights import WeightFile
 from tests.frontend import foreign_ops
 
 OPS = foreign_ops.OPS
@@ -54,26 +54,19 @@ def captured(function: Callable[[Model, Tensor], object]) -> Program:
     return lower(program.graph, Lowering(inputs, outputs))
 
 
-@pytest.fixture(scope="module")
-def no_weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeightFile]:
-    path = tmp_path_factory.mktemp("weights") / "none.safetensors"
-    write_weights(path, {})
-    with WeightFile(path) as weights:
-        yield weights
-
-
 def compiled(program: Program, mesh: str) -> Compiled:
     shards = [f"{port.name}={MESHES[mesh]}" for port in program.signature.inputs if port.shape]
     return compile_program(program, CompileOptions.from_text(mesh=mesh, shards=shards))
 
 
-def check(program: Program, expected: list[Tensor], weights: WeightFile) -> None:
+def check(program: Program, expected: list[Tensor]) -> None:
     """Compares the serial program, and the ranks of several meshes, with what torch computes."""
     ports = [port.name for port in program.signature.inputs if port.shape]
     inputs = {name: X if name == "x" else torch.ones(5, 6) for name in ports}
     results = [run_serial(program, {}, inputs)]
     results += [
-        VirtualMesh(compiled(program, mesh).deployment, weights).run(inputs) for mesh in MESHES
+        VirtualMesh(compiled(program, mesh).deployment, WeightFile(None)).run(inputs)
+        for mesh in MESHES
     ]
     for found in results:
         for at, tensor in enumerate(expected):
@@ -119,15 +112,10 @@ FUNCTIONS = [pure, written, written_input, written_slice, written_and_returned, 
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_ops_are_right_on_every_mesh(
-    function: Callable[[Model, Tensor], object], no_weights: WeightFile
-) -> None:
+def test_ops_are_right_on_every_mesh(function: Callable[[Model, Tensor], object]) -> None:
     expected = function(Model(function), X)
-    check(
-        captured(function),
-        list(expected) if isinstance(expected, tuple) else [expected],
-        no_weights,
-    )  # type: ignore[list-item]
+    results = list(expected) if isinstance(expected, tuple) else [expected]
+    check(captured(function), results)  # type: ignore[arg-type]
 
 
 def updated_state(model: Model, x: Tensor) -> Tensor:
@@ -136,7 +124,7 @@ def updated_state(model: Model, x: Tensor) -> Tensor:
     return x + model.count
 
 
-def test_updates_are_stored_as_what_they_update(no_weights: WeightFile) -> None:
+def test_updates_are_stored_as_what_they_update() -> None:
     program = captured(updated_state)
     x, count = X.clone(), torch.ones(5, 6)
     assert len(program.main.aliases) == 2
@@ -147,7 +135,7 @@ def test_updates_are_stored_as_what_they_update(no_weights: WeightFile) -> None:
         for port, (_, source) in zip(results, program.main.aliases, strict=False):
             assert port.box == boxes[source]
     expected = [count * 3, x * 2, x * 2 + count * 3]
-    check(program, expected, no_weights)
+    check(program, expected)
 
 
 def test_only_the_input_is_pinned_and_its_update_follows() -> None:
@@ -160,13 +148,13 @@ def test_only_the_input_is_pinned_and_its_update_follows() -> None:
     assert all(len({sub.length for sub in dim} - {5, 6}) for dim in inputs["count"].box)
 
 
-def test_ranks_agree_on_what_an_op_draws(no_weights: WeightFile) -> None:
+def test_ranks_agree_on_what_an_op_draws() -> None:
     program = captured(lambda model, x: OPS.noise(x) * 2)
     expected = run_serial(program, {}, {"x": X, "seed": 4})["out0"]
     assert not torch.equal(run_serial(program, {}, {"x": X, "seed": 5})["out0"], expected)
     state = torch.random.get_rng_state()
     for mesh in MESHES:
-        ranks = VirtualMesh(compiled(program, mesh).deployment, no_weights)
+        ranks = VirtualMesh(compiled(program, mesh).deployment, WeightFile(None))
         assert torch.equal(ranks.run({"x": X, "seed": 4})["out0"], expected)
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -212,9 +200,9 @@ def traced(function: Callable[[Tensor], Tensor]) -> Program:
     return lower(graph, Lowering({placeholder: GraphInput("x", "input")}, [output]))
 
 
-def test_ops_that_return_a_view_of_an_operand(no_weights: WeightFile) -> None:
+def test_ops_that_return_a_view_of_an_operand() -> None:
     program = traced(lambda x: OPS.without_first(x + 1) * 2 + OPS.without_first(x))
-    check(program, [(X[1:] + 1) * 2 + X[1:]], no_weights)
+    check(program, [(X[1:] + 1) * 2 + X[1:]])
 
 
 def test_writes_through_a_view_are_refused() -> None:

@@ -17,7 +17,7 @@ from autopar.ir.text import parse_program, print_program
 from autopar.pipeline import CompileOptions, compile_program, write
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weights import WeightFile
 from tests.frontend.test_fx import listing, lowered
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program
@@ -58,14 +58,6 @@ def drawing(program: Program) -> list[str]:
     return [op.kind for op in program.main.ops if "seed" in op.operands]
 
 
-@pytest.fixture(scope="module")
-def no_weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeightFile]:
-    path = tmp_path_factory.mktemp("weights") / "none.safetensors"
-    write_weights(path, {})
-    with WeightFile(path) as weights:
-        yield weights
-
-
 def splits(rank: int) -> Iterator[tuple[str, str]]:
     """Yields meshes, and every split of a tensor of this rank over them."""
     for mesh, axes in (("2", ["d0"]), ("3", ["d0"]), ("2x2", ["d0", "d1"]), ("2x3", ["d0", "d1"])):
@@ -97,22 +89,20 @@ def test_each_op_is_replaced_and_depends_on_the_seed(everything: Program) -> Non
 
 
 @pytest.mark.parametrize(("mesh", "layout"), random.Random(0).sample(list(splits(2)), 6))
-def test_every_mesh_draws_the_same(
-    mesh: str, layout: str, everything: Program, no_weights: WeightFile
-) -> None:
+def test_every_mesh_draws_the_same(mesh: str, layout: str, everything: Program) -> None:
     compiled = compile_program(everything, options(mesh, layout))
-    found = VirtualMesh(compiled.deployment, no_weights).run({"x0": X, "seed": 5})
+    found = VirtualMesh(compiled.deployment, WeightFile(None)).run({"x0": X, "seed": 5})
     for (name, tensor), mine in zip(outputs_of(everything, 5).items(), found.values(), strict=True):
         torch.testing.assert_close(mine, tensor, rtol=1e-6, atol=0, msg=f"{name}")
 
 
-def test_masks_are_those_of_one_device_for_every_split(no_weights: WeightFile) -> None:
+def test_masks_are_those_of_one_device_for_every_split() -> None:
     program = lowered(lambda x: (F.dropout(x, 0.4, True),), X)
     expected = run_serial(program, {}, {"x0": X, "seed": 1})["out0"]
     assert 0 < int((expected == 0).sum()) < 35
     for mesh, layout in [("1", "[-1,-1]"), *splits(2)]:
         compiled = compile_program(program, options(mesh, layout))
-        found = VirtualMesh(compiled.deployment, no_weights).run({"x0": X, "seed": 1})
+        found = VirtualMesh(compiled.deployment, WeightFile(None)).run({"x0": X, "seed": 1})
         assert torch.equal(found["out0"], expected), f"{mesh} {layout}"
     assert "all_gather" not in str(compile_program(program, options("2x2", "[d0,d1]")).partitioned)
 

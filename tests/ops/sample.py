@@ -14,6 +14,7 @@ from autopar.ir.ops import RULES, rule_of
 from autopar.ir.program import Arg, DType, Op, Ref, Value, refs
 from autopar.ir.rule import OpCall, Rule, TensorType
 from autopar.runtime.kernels import IR_DTYPES, kernel, to_torch
+from autopar.runtime.nested import tensors_in
 
 
 def f(*shape: int, low: float = -2.0, high: float = 2.0, dtype: Any = torch.float64) -> Tensor:
@@ -49,7 +50,7 @@ class Sample:
     @cached_property
     def tensors(self) -> list[Tensor]:
         """The operands, in order."""
-        return [tensor for value in self.args.values() for tensor in _tensors(value)]
+        return [tensor for value in self.args.values() for tensor in tensors_in(value)]
 
     @cached_property
     def ir_args(self) -> dict[str, Arg]:
@@ -123,14 +124,6 @@ def compute(kind: str, args: Mapping[str, Arg], tensors: list[Tensor]) -> list[T
     remaining = iter(tensors)
     found = kernel(kind)(**{name: _to_torch(arg, remaining) for name, arg in args.items()})
     return list(found) if isinstance(found, (tuple, list)) else [found]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _to_ir(value: Any, count: Iterator[int]) -> Arg:
