@@ -101,7 +101,7 @@ class Job:
             return
         mine = hashlib.sha256(b"".join(map(program_to_bytes, deployment.programs))).hexdigest()
         found: list[str] = [""] * self.size
-        dist.all_gather_object(found, mine)
+        dist.all_gather_object(found, mine, group=self.talk)
         others = [rank for rank, digest in enumerate(found) if digest != found[0]]
         if others:
             raise RuntimeFailure(
@@ -127,6 +127,8 @@ def connect(given: MeshLike, device: torch.device) -> Job:
             f"the job has {size} processes but {mesh} has {mesh.size}; start the script with"
             f" torchrun --nproc-per-node {mesh.size}, or give a mesh of {size}"
         )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
