@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autopar.completion.call import Choice
-from autopar.completion.flow import INFINITE, FlowGraph
 from autopar.completion.graph import Graph, Node
 from autopar.completion.space import Form
 from autopar.ir.layout import MONOIDS
+from autopar.ir.minimum_cut import INFINITE, FlowGraph
 from autopar.ir.program import Pending
 
 SECONDS_UNIT = 1e-12

@@ -9,31 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.partition.recompute.cut import Mix, Problem, ways
-from autopar.partition.recompute.flow import SINK, SOURCE, Network
-
-COUNT = 6
-
-
-@st.composite
-def networks(draw: st.DrawFn) -> list[tuple[int, int, float]]:
-    pairs = st.tuples(st.integers(0, COUNT - 1), st.integers(0, COUNT - 1), st.integers(1, 9))
-    return [(a, b, float(c)) for a, b, c in draw(st.lists(pairs, max_size=14)) if a != b]
-
-
-def capacity(edges: list[tuple[int, int, float]], sides: tuple[bool, ...]) -> float:
-    return sum(size for tail, head, size in edges if not sides[tail] and sides[head])
-
-
-@given(networks())
-def test_no_cut_is_smaller(edges: list[tuple[int, int, float]]) -> None:
-    network = Network(COUNT)
-    for edge in edges:
-        network.add(*edge)
-    sides = tuple(network.cut())
-    assert not sides[SOURCE]
-    assert sides[SINK]
-    others = product((False, True), repeat=COUNT - 2)
-    assert capacity(edges, sides) == min(capacity(edges, (False, True, *o)) for o in others)
 
 
 @st.composite

@@ -7,6 +7,7 @@ reduction, which the bodies write; the fused op can then only be split along the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
@@ -19,7 +20,7 @@ from autopar.ir.ops.normalization import (
     write_moments,
     write_sum,
 )
-from autopar.ir.ops.table import Table, factors, operand_dims, pending, same
+from autopar.ir.ops.table import Again, Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType
 from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -244,3 +245,10 @@ RULES: Table = {
         batch_norm_backward,
     ),
 }
+
+AGAIN: Mapping[str, Again] = {
+    "aten._native_batch_norm_legit_functional.default": Again(
+        "aten._native_batch_norm_legit.no_stats", ("running_mean", "running_var"), 3
+    ),
+}
+"""What computes output and statistics of a batch again: running statistics are renewed once."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autopar.ir.local_arg import Offset, Sizes
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.pointwise import pointwise
-from autopar.ir.ops.table import RuleFunction, Table, factors, row, same, whole
+from autopar.ir.ops.table import Again, RuleFunction, Table, factors, row, same, whole
 from autopar.ir.program import Arg, DType
 from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -128,3 +130,16 @@ RULES: Table = {
         whole,
     ),
 }
+
+AGAIN: Mapping[str, Again | None] = dict.fromkeys(
+    (
+        "aten.empty.memory_format",
+        "aten.empty.names",
+        "aten.empty_like.default",
+        "aten.empty_permuted.default",
+        "aten.empty_strided.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default",
+    )
+)
+"""What is in the memory that these return can't be had again."""

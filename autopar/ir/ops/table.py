@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autopar.ir.rule import (
@@ -18,6 +19,22 @@ from autopar.ir.rule import (
 
 RuleFunction = Callable[[OpCall], Rule | None]
 Table = Mapping[str, RuleFunction]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The op that computes the first results of another one without renewing what that renews.
+
+    Attributes:
+        kind: Its kind.
+        without: The arguments that it doesn't take.
+        results: How many results it has.
+    """
+
+    kind: str
+    without: tuple[str, ...]
+    results: int
+
 
 IDEMPOTENT = frozenset(("max", "min", "any", "all"))
 """Monoids that leave a value unchanged when it is combined with itself."""

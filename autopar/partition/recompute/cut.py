@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autopar.partition.recompute.flow import SINK, SOURCE, Network
+from autopar.ir.minimum_cut import FlowGraph
 from autopar.partition.recompute.tape import Tape
 
 HUGE = 1e12
 """More than any sum of normalized costs."""
+
+NOTHING = 1e-15
+"""Normalized costs below are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -174,22 +177,21 @@ def _read(problem: Problem, repeated: Iterable[int]) -> set[int]:
 
 def _best(problem: Problem, scale: float, price: float) -> Mix:
     """Returns the way that is best if a byte costs this much, and of such ways the shortest."""
-    first_value = 2 + len(problem.seconds)
-    network = Network(first_value + len(problem.made))
+    graph = FlowGraph(tolerance=NOTHING)
+    ops = [graph.node() for _ in problem.seconds]
+    values = [graph.node() for _ in problem.made]
     for op, seconds in enumerate(problem.seconds):
-        cost = HUGE if seconds is None else seconds / scale + 1e-9
-        network.add(SOURCE, 2 + op, cost)
+        graph.edge(graph.source, ops[op], HUGE if seconds is None else seconds / scale + 1e-9)
         for value in problem.reads[op]:
-            network.add(first_value + value, 2 + op, HUGE)
+            graph.edge(values[value], ops[op], HUGE)
     for value, op in enumerate(problem.made):
         leaves = _is_offloaded(problem, value, scale, price)
         transfer = (problem.transfer(value) or 0.0) / scale
-        cost = transfer if leaves else price * problem.nbytes[value]
-        network.add(2 + op, first_value + value, cost)
+        graph.edge(ops[op], values[value], transfer if leaves else price * problem.nbytes[value])
     for value in problem.needed:
-        network.add(first_value + value, SINK, HUGE)
-    sides = network.cut()
-    found = {op for op in range(len(problem.seconds)) if sides[2 + op]}
+        graph.edge(values[value], graph.sink, HUGE)
+    sides = graph.sink_side()
+    found = {op for op, node in enumerate(ops) if node in sides}
     offloaded = frozenset(
         value
         for value in _read(problem, found)

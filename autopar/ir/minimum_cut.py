@@ -1,4 +1,9 @@
-"""Minimum cut of a small directed graph."""
+"""Minimum cut of a directed graph: which pending sums to keep, which values to save.
+
+Dinitz, "Algorithm for solution of a problem of maximum flow in networks with power estimation"
+(1970): all shortest paths are filled before longer ones are looked for. So the whole graph is
+visited once per length of a path, however many paths there are.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,18 @@ INFINITE = 1 << 62
 
 
 class FlowGraph:
-    """A directed graph with integer capacities, so that equal cuts are found to be equal."""
+    """A directed graph with capacities.
 
-    def __init__(self) -> None:
+    Args:
+        tolerance: Capacities up to this are rounding errors. Those of integers need none, and cuts
+            that are equal are found to be equal.
+    """
+
+    def __init__(self, tolerance: float = 0) -> None:
+        self.tolerance = tolerance
         self._heads: list[list[int]] = []
         self._to: list[int] = []
-        self._capacity: list[int] = []
+        self._capacity: list[float] = []
         self.source = self.node()
         self.sink = self.node()
 
@@ -22,7 +33,7 @@ class FlowGraph:
         self._heads.append([])
         return len(self._heads) - 1
 
-    def edge(self, tail: int, head: int, capacity: int) -> None:
+    def edge(self, tail: int, head: int, capacity: float) -> None:
         """Adds an edge."""
         for end, to, amount in ((tail, head, capacity), (head, tail, 0)):
             self._heads[end].append(len(self._to))
@@ -30,15 +41,31 @@ class FlowGraph:
             self._capacity.append(amount)
 
     def source_side(self) -> frozenset[int]:
-        """Returns the nodes on the source's side of the minimum cut that is nearest to it.
+        """Returns the nodes on the source's side of the minimum cut that is nearest to it."""
+        return frozenset(self._filled())
 
-        Dinitz, *Algorithm for solution of a problem of maximum flow in networks with power
-        estimation* (1970): all shortest paths are filled before longer ones are looked for. So the
-        whole graph is visited once per length of a path, however many paths there are.
-        """
+    def sink_side(self) -> frozenset[int]:
+        """Returns the nodes on the sink's side of the minimum cut that is nearest to it."""
+        self._filled()
+        found = {self.sink}
+        queue = deque(found)
+        while queue:
+            for edge in self._heads[queue.popleft()]:
+                # Of the pair of edges, the other one leads here.
+                tail = self._to[edge]
+                if tail not in found and self._is_open(edge ^ 1):
+                    found.add(tail)
+                    queue.append(tail)
+        return frozenset(found)
+
+    def _filled(self) -> dict[int, int]:
+        """Sends as much as can be sent, and returns the nodes that can still be reached."""
         while self.sink in (distances := self._distances()):
             self._fill(distances)
-        return frozenset(distances)
+        return distances
+
+    def _is_open(self, edge: int) -> bool:
+        return self._capacity[edge] > self.tolerance
 
     def _distances(self) -> dict[int, int]:
         """Returns the nodes that can be reached, with the number of edges to each."""
@@ -48,7 +75,7 @@ class FlowGraph:
             tail = queue.popleft()
             for edge in self._heads[tail]:
                 head = self._to[edge]
-                if self._capacity[edge] > 0 and head not in found:
+                if self._is_open(edge) and head not in found:
                     found[head] = found[tail] + 1
                     queue.append(head)
         return found
@@ -77,7 +104,7 @@ class FlowGraph:
         edges = self._heads[at]
         while tried[at] < len(edges):
             edge = edges[tried[at]]
-            if self._capacity[edge] > 0 and distances.get(self._to[edge]) == distances[at] + 1:
+            if self._is_open(edge) and distances.get(self._to[edge]) == distances[at] + 1:
                 return edge
             tried[at] += 1
         return None
@@ -88,5 +115,5 @@ class FlowGraph:
         for edge in path:
             self._capacity[edge] -= amount
             self._capacity[edge ^ 1] += amount
-        full = next(at for at, edge in enumerate(path) if not self._capacity[edge])
+        full = next(at for at, edge in enumerate(path) if not self._is_open(edge))
         return path[:full]

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.completion.flow import FlowGraph
+from autopar.ir.minimum_cut import FlowGraph
 
 NODES = 5
 EDGES = st.lists(
@@ -15,9 +15,11 @@ EDGES = st.lists(
 )
 
 
-@given(EDGES)
-def test_the_cut_is_the_smallest_and_nearest(edges: list[tuple[int, int, int]]) -> None:
-    graph = FlowGraph()
+@given(EDGES, st.sampled_from([0, 1e-9]))
+def test_the_cuts_are_the_smallest_and_nearest(
+    edges: list[tuple[int, int, int]], tolerance: float
+) -> None:
+    graph = FlowGraph(tolerance)
     nodes = [graph.source, graph.sink, *(graph.node() for _ in range(NODES))]
     for tail, head, capacity in edges:
         graph.edge(nodes[tail], nodes[head], capacity)
@@ -32,4 +34,6 @@ def test_the_cut_is_the_smallest_and_nearest(edges: list[tuple[int, int, int]]) 
     least = min(weight(side) for side in sides)
     found = graph.source_side()
     assert weight(found) == least
-    assert found == frozenset.intersection(*(side for side in sides if weight(side) == least))
+    smallest = [side for side in sides if weight(side) == least]
+    assert found == frozenset.intersection(*smallest)
+    assert graph.sink_side() == frozenset(nodes) - frozenset.union(*smallest)
