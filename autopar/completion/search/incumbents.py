@@ -21,16 +21,17 @@ PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "
 """What an axis may do; `sequence` stands for tensor and sequence."""
 
 USUAL = 4
-"""The presets that are completed in any case, to be named beside the plan."""
+"""The first presets, of which the best is to be named beside the plan."""
 
 MOST_PRESETS = 36
 """Presets that are completed at most."""
 
-MOST_OPS = 3_000
-"""Ops that presets complete in sum, of programs that aren't so large that the usual ones do."""
+FEW_OPS, MOST_OPS = 4_000, 4_000
+"""Ops that presets complete in sum: if no preset can be much faster than the plan, and if one may;
+then the first of them are completed however large the program is."""
 
 PROVEN = 0.005
-"""Up to this gap presets could gain no more that would be worth their time."""
+"""Up to this gap no preset can be much faster."""
 
 
 def strategies(mesh: ProcessMesh) -> Iterator[str]:
@@ -84,5 +85,5 @@ def best_preset(
 def _affordable(ops: int, gap: float) -> int:
     """Returns how many presets are worth their time."""
     if gap <= PROVEN:
-        return USUAL
+        return min(USUAL, FEW_OPS // max(1, ops))
     return min(MOST_PRESETS, max(USUAL, MOST_OPS // max(1, ops)))
