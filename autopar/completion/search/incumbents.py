@@ -20,15 +20,15 @@ from autopar.ir.mesh import ProcessMesh
 PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "expert")
 """What an axis may do; `sequence` stands for tensor and sequence."""
 
-USUAL = 4
-"""The first presets, of which the best is to be named beside the plan."""
+USUAL, LEAST = 6, 9
+"""The first presets: of which the best is to be named beside the plan, and those that are completed
+however large the program is, if one of them may be faster."""
 
 MOST_PRESETS = 36
 """Presets that are completed at most."""
 
-FEW_OPS, MOST_OPS = 4_000, 4_000
-"""Ops that presets complete in sum: if no preset can be much faster than the plan, and if one may;
-then the first of them are completed however large the program is."""
+MOST_OPS = 4_000
+"""Ops that presets complete in sum."""
 
 PROVEN = 0.005
 """Up to this gap no preset can be much faster."""
@@ -84,6 +84,5 @@ def best_preset(
 
 def _affordable(ops: int, gap: float) -> int:
     """Returns how many presets are worth their time."""
-    if gap <= PROVEN:
-        return min(USUAL, FEW_OPS // max(1, ops))
-    return min(MOST_PRESETS, max(USUAL, MOST_OPS // max(1, ops)))
+    affordable = MOST_OPS // max(1, ops)
+    return min(USUAL, affordable) if gap <= PROVEN else min(MOST_PRESETS, max(LEAST, affordable))
