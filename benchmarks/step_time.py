@@ -21,15 +21,18 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from step_contenders import BY_OTHERS, Batch, Size, Step, ours, write_builds
+from step_contenders import BY_OTHERS, Size, Step, ours, write_builds
 
 from autopar.runtime.processes import Processes
+
+T = TypeVar("T")
 
 WORLD = 2
 TOLERANCE = 1e-4
@@ -67,7 +70,9 @@ def contenders(
         yield steps
 
 
-def measured(steps: Mapping[str, Step], batches: Sequence[Batch], warmup: int) -> Times:
+def measured(
+    steps: Mapping[str, Callable[[T], torch.Tensor]], batches: Sequence[T], warmup: int
+) -> Times:
     """Runs a round per batch, and returns the times of all but the first ones."""
     names = list(steps)
     times: Times = {name: [] for name in names}
@@ -81,7 +86,7 @@ def measured(steps: Mapping[str, Step], batches: Sequence[Batch], warmup: int) -
             seconds = time.perf_counter() - start
             spent = torch.tensor([seconds, time.process_time() - cpu])
             losses[number, names.index(name)] = loss
-            everyone = [torch.empty(2) for _ in range(WORLD)]
+            everyone = [torch.empty(2) for _ in range(dist.get_world_size())]
             dist.all_gather(everyone, spent)
             if number >= warmup:
                 wall, total = zip(*(each.tolist() for each in everyone), strict=True)
@@ -93,7 +98,7 @@ def measured(steps: Mapping[str, Step], batches: Sequence[Batch], warmup: int) -
 def check_losses(names: Sequence[str], losses: torch.Tensor) -> None:
     """Ends the benchmark if contenders trained differently. Without their order of summation."""
     dist.all_reduce(losses)
-    losses /= WORLD
+    losses /= dist.get_world_size()
     reference = losses[:, :1]
     worst = ((losses - reference).abs() / reference).max(0).values
     for name, error in zip(names, worst.tolist(), strict=True):

@@ -206,9 +206,10 @@ def test_a_weight_that_was_taken_apart(tmp_path: Path) -> None:
 def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
     """What is computed again follows from it; a limit that is given goes before."""
     plan = tmp_path / "plan.yaml"
-    unlimited = compiled(64, mesh="dp=2,tp=2")
+    options = {"mesh": "dp=2,tp=2", "strategy": "data:dp,tensor:tp"}
+    unlimited = compiled(64, **options)
     most = memory_timeline(unlimited.compiled.partitioned).peak_bytes
-    first = compiled(64, mesh="dp=2,tp=2", memory=most * 9 // 10)
+    first = compiled(64, **options, memory=most * 9 // 10)
     assert any(op.plan for op in first.compiled.partitioned.main.ops)
     autopar.save_plan(first, plan)
     assert f"memory: {most * 9 // 10}B  # " in plan.read_text()

@@ -25,12 +25,12 @@ from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.units import counted, human_bytes
-from autopar.partition.recompute import DoesNotFit, recompute
+from autopar.partition.recompute import DoesNotFit, Recomputer
 
-PRICES = (1 / 16, 1 / 4, 1, 4, 16)
+PRICES = (1 / 16, 1 / 4, 1, 4)
 """Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
 
-PRESET_OPS = 4_000
+PRESET_OPS = 2_000
 """Ops that presets complete in sum, however much memory there is."""
 
 MOST_PRESETS = 16
@@ -94,6 +94,7 @@ class Within:
         self.program = program
         self.lower = lower
         self.cluster = cluster
+        self._recomputers: dict[int, Recomputer] = {}
         self._at_price = complete.at_prices(program)
         self._strategies = list(islice(strategies(program.mesh), MOST_PRESETS))
         self._always = PRESET_OPS // max(1, len(program.main.ops))
@@ -205,4 +206,6 @@ class Within:
         """
         if plan.peak_bytes <= memory_bytes:
             return 0.0
-        return recompute(plan.lowered, self.cluster, memory_bytes).added_seconds
+        if id(plan) not in self._recomputers:
+            self._recomputers[id(plan)] = Recomputer(plan.lowered, self.cluster)
+        return self._recomputers[id(plan)].within(memory_bytes).added_seconds

@@ -85,6 +85,7 @@ class Search:
 
     Attributes:
         graph: With the user's pins.
+        known: Labels of earlier runs: what was good at one price is a start at another.
         watch: Says when the best plan so far is to be returned, and is told how far the search is.
     """
 
@@ -94,6 +95,7 @@ class Search:
     held: Held = field(init=False)
     price: Price = field(init=False)
     transfers: Transfers = field(init=False)
+    known: list[list[int]] = field(init=False, default_factory=list)
     best: Found | None = field(init=False, default=None)
     bound: float = field(init=False, default=0.0)
 
@@ -112,6 +114,7 @@ class Search:
                 minimized, and of the bound.
         """
         self.byte_seconds, self.best, self.bound = byte_seconds, None, 0.0
+        tried: list[list[int]] = []
         for number in range(1, MAX_ROUNDS + 1):
             self._tell(number)
             model = build_model(
@@ -120,8 +123,10 @@ class Search:
             labels = self._solve(model)
             learned = self._learn(model, labels)
             self._keep(model, labels)
+            tried.append(labels)
             if not learned or self._is_close() or self.watch.is_late:
                 break
+        self.known += tried
         assert self.best is not None
         return Found(self.best.solution, self.best.seconds, self.bound)
 
@@ -156,8 +161,12 @@ class Search:
                     break
         self.bound = max(self.bound, bound)
         if least - bound > CLOSE * least:
-            core = improve(reduced.core, [best[variable] for variable in reduced.kept])
-            best = reduced.labels(core)
+            starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
+            found = [
+                reduced.labels(improve(reduced.core, [start[at] for at in reduced.kept]))
+                for start in starts
+            ]
+            best = min(found, key=whole.seconds)
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:

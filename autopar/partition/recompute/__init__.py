@@ -28,7 +28,7 @@ from autopar.partition.recompute.repeat import PLAN
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
 
-__all__ = ["DoesNotFit", "Recompute", "Recomputed", "recompute"]
+__all__ = ["DoesNotFit", "Recompute", "Recomputed", "Recomputer", "recompute"]
 
 
 class DoesNotFit(InvalidInputError):
@@ -132,15 +132,40 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> R
     Raises:
         DoesNotFit: If it needs more than the limit whatever is computed again.
     """
-    tape = tape_of(program, cluster)
-    choice = Choice(tape)
-    point = choice.unconstrained if memory_bytes is None else choice.fastest(memory_bytes)
-    if point is not None:
-        if point is choice.unconstrained and not is_asked(program.main.ops):
-            return Recomputed(program, 0.0, point.peak_bytes)
+    return Recomputer(program, cluster).within(memory_bytes)
+
+
+class Recomputer:
+    """Makes one program fit into several limits of memory.
+
+    Args:
+        program: A partitioned program.
+        cluster: Predicts seconds.
+    """
+
+    def __init__(self, program: Program, cluster: Cluster) -> None:
+        self.program = program
+        self.cluster = cluster
+        self._choice = Choice(tape_of(program, cluster))
+
+    @property
+    def least_bytes(self) -> int:
+        """The least that the program can be made to hold."""
+        return self._choice.smallest.peak_bytes
+
+    def within(self, memory_bytes: int | None) -> Recomputed:
+        """Returns the fastest known program within a limit; see `recompute`."""
+        tape = self._choice.tape
+        unlimited = self._choice.unconstrained
+        point = unlimited if memory_bytes is None else self._choice.fastest(memory_bytes)
+        if point is None:
+            assert memory_bytes is not None
+            raise DoesNotFit(self.least_bytes, memory_bytes)
+        if point is unlimited and not is_asked(self.program.main.ops):
+            return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
-        found = beside(program.with_main(write_copies(tape, steps)), cluster)
-        before, after = evaluate(program, cluster), evaluate(found, cluster)
+        found = beside(self.program.with_main(write_copies(tape, steps)), self.cluster)
+        before, after = (evaluate(each, self.cluster) for each in (self.program, found))
         return Recomputed(
             found,
             after.serialized_seconds - before.serialized_seconds,
@@ -148,5 +173,3 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> R
             after.transfer_seconds,
             memory_timeline(found).host_bytes,
         )
-    assert memory_bytes is not None
-    raise DoesNotFit(choice.smallest.peak_bytes, memory_bytes)

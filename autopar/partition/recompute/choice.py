@@ -92,7 +92,7 @@ class Choice:
         """The plan of the lowest level for which there is one."""
         most = self.unconstrained.peak_bytes
         low, high = 0, LEVELS
-        found = self.unconstrained
+        way = NOTHING
         while high - low > 1:
             middle = (low + high) // 2
             plan = self._planner.plan(most * middle // LEVELS)
@@ -100,8 +100,8 @@ class Choice:
                 low = middle
             else:
                 high = middle
-                found = self._measured(plan.way)
-        return found
+                way = plan.way
+        return self._measured(way)
 
     def _measured(self, way: Way) -> Point:
         if way not in self._points:

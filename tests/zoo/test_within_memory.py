@@ -1,0 +1,55 @@
+"""Models from elsewhere, searched within less memory than they want, train as on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autopar
+from autopar.cost import memory_timeline
+from autopar.modules import CompiledModule
+from autopar.partition.recompute import DoesNotFit
+from tests.zoo.models import ZOO, Example
+from tests.zoo.training import compare, example_optimizer, train_eagerly, train_on_mesh
+
+PART = 0.7
+"""Of the bytes that the fastest plan holds."""
+
+FAST = ("gpt2", "resnet")
+
+
+def compiled(example: Example, memory: int | None = None) -> CompiledModule:
+    """Searches a training step on 2x2."""
+    return autopar.compile(
+        example.model,
+        example.batch(0),
+        mesh="2x2",
+        loss=example.loss,
+        optimizer=example_optimizer(example.model),
+        clip_grad_norm=1.0,
+        strategy="auto",
+        memory=memory,
+    )
+
+
+def peak_bytes(found: CompiledModule) -> int:
+    """Returns the most that a rank holds."""
+    return memory_timeline(found.compiled.partitioned).peak_bytes
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in ZOO]
+)
+def test_models_train_within_less_memory(name: str, tmp_path: Path) -> None:
+    example = ZOO[name]()
+    limit = int(PART * peak_bytes(compiled(example)))
+    try:
+        found = compiled(example, limit)
+    except DoesNotFit as miss:
+        # Where weights are most of what is held; what is said to be enough has to be.
+        limit = miss.least_bytes
+        found = compiled(example, limit)
+    assert peak_bytes(found) <= limit
+    found.save(tmp_path / "build")
+    compare(train_on_mesh(tmp_path / "build", example), train_eagerly(example))
