@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.autograd.function import BackwardCFunction
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -70,6 +71,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.numbers: list[int | None] = []
         self._names: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._by_storage: dict[int, str] = {}
+        self._storages: list[StorageWeakRef] = []
         self._calls: list[_Called] = []
         self._forward: dict[int, Op] = {}
         self._paths: dict[int, str] = {}
@@ -264,11 +266,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values[name] = Value(name, IR_DTYPES[tensor.dtype], tuple(tensor.shape), role)
         self._names[tensor] = name
         self._by_storage[_storage(tensor)] = name
+        # As long as it is known, nothing else is where a storage was.
+        storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self._storages.append(storage)
 
     def _unique(self, name: str) -> str:
-        count = self._taken.get(name, 0)
-        self._taken[name] = count + 1
-        return f"{name}_{count}" if count else name
+        found = name
+        while found in self._taken:
+            found = f"{name}_{self._taken[name]}"
+            self._taken[name] += 1
+        self._taken[found] = 1
+        return found
 
 
 def is_small(tensor: Tensor) -> bool:
