@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 
 from autopar.cli import main
 from autopar.cli.console import DEFECT, Commands, status
+from autopar.cli.progress import described, progress
+from autopar.completion.search.watch import Progress
 from autopar.ir.errors import InvalidInputError
 from autopar.reports.summary import human_bytes
 from tests.cli.command import autopar, command, refusal
@@ -133,3 +135,23 @@ def test_help_has_examples() -> None:
         done = autopar(*words)
         assert done.exit_code == 0
         assert "\n  Examples:\n    autopar " in done.stdout
+
+
+def test_how_far_a_search_is() -> None:
+    assert described(Progress("searching, round 1")) == "searching, round 1"
+    far = described(Progress("preset 2 of 6", 0.0025, 0.002))
+    assert far == "preset 2 of 6: 2.5 ms predicted, at least 2 ms"
+
+
+def test_progress_is_for_terminals(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autopar.cli.progress.PATIENCE_SECONDS", 0.0)
+    with progress("working") as tell:
+        tell(Progress("searching, round 1"))
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress("working") as tell:
+        tell(Progress("searching, round 1"))
+    shown = capfd.readouterr()
+    assert (shown.out, "working ..." in shown.err) == ("", True)

@@ -77,6 +77,16 @@ def test_compile_ends_with_the_summary(here: Path) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (0, SUMMARY, "")
 
 
+def test_a_searched_plan_is_named(here: Path) -> None:
+    words = ["--mesh", "2x4", "--dim", "batch=8", "--time-limit", "60"]
+    done = autopar("compile", "model.onnx", *words)
+    lines = done.stdout.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("plan     d0: "))
+    assert "predicted" in lines[at + 1]
+    assert any("the best preset tried, " in line for line in lines[at:])
+    assert "search (" not in done.stdout
+
+
 def test_summary_as_json(here: Path) -> None:
     found = shown_json("build")
     assert found.keys() == {field.name for field in fields(Summary)}
