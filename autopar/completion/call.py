@@ -266,15 +266,25 @@ class Call:
     def least_seconds(self, choice: Choice) -> float:
         """Returns seconds that a choice takes at least, without completing a body.
 
-        The ops of a body, each split over all processes that split it; and what splits what the op
-        itself can't takes a reduction of the rest, unless that is left pending.
+        Of a body the ops, each split over all processes that split it.
+        """
+        if not choice.dist.body:
+            return choice.seconds
+        fixed, divided = self._inner_seconds(choice.dist.body)
+        axes = tuple(axis for _, dim in choice.dist.factors for axis in dim_axes(dim))
+        return fixed + divided / self.space.mesh.axes_size(axes)
+
+    def likely_seconds(self, choice: Choice) -> float:
+        """Returns about the seconds of a choice, without completing a body.
+
+        What splits what the op itself can't mostly takes a reduction of the rest, unless that is
+        left pending.
         """
         dist, mesh = choice.dist, self.space.mesh
+        least = self.least_seconds(choice)
         if not dist.body:
-            return choice.seconds
-        fixed, divided = self._inner_seconds(dist.body)
+            return least
         axes = tuple(axis for _, dim in dist.factors for axis in dim_axes(dim))
-        least = fixed + divided / mesh.axes_size(axes)
         own = frozenset(self.rule.splittable)
         beyond = [dim for factor, dim in dist.factors if factor not in own]
         reduced = {axis for dim in beyond for axis in dim_axes(dim)}
@@ -295,7 +305,7 @@ class Call:
 
             ops, values = body_ops(self, body)
             whole = sum(self.calls.of(op, values).whole.seconds for op in ops)
-            starts = len(ops) * self.space.cluster.launch_seconds
+            starts = sum(op.kind not in FREE for op in ops) * self.space.cluster.launch_seconds
             known = self._inner[body] = starts, whole - starts
         return known
 

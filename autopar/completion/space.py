@@ -27,7 +27,7 @@ class Form:
         only: The form with a single axis left, by axis.
     """
 
-    __slots__ = ("complete", "layout", "least_seconds", "only", "seconds", "splits")
+    __slots__ = ("complete", "layout", "least_seconds", "only", "parts", "seconds", "splits")
 
     layout: Layout
     splits: Splits
@@ -35,6 +35,7 @@ class Form:
     least_seconds: dict[tuple[Form, int], float]
     only: dict[str, Form]
     complete: Form | None
+    parts: int | None
 
     def __init__(self, layout: Layout, splits: Splits) -> None:
         self.layout = layout
@@ -43,6 +44,7 @@ class Form:
         self.least_seconds = {}
         self.only = {}
         self.complete = None
+        self.parts = None
 
 
 class Space:
@@ -115,8 +117,13 @@ class Space:
 
     def is_gathered(self, form: Form, first: Form) -> bool:
         """Whether a form has larger pieces than the one in which a value is at first."""
-        size = self.mesh.axes_size
-        return size(form.layout.sharded_axes) < size(first.layout.sharded_axes)
+        return self.parts(form) < self.parts(first)
+
+    def parts(self, form: Form) -> int:
+        """Returns into how many different pieces a form splits a tensor."""
+        if form.parts is None:
+            form.parts = self.mesh.axes_size(form.layout.sharded_axes)
+        return form.parts
 
     def seconds(self, source: Form, target: Form, itemsize: int) -> float:
         """Returns the predicted seconds of a reshard."""

@@ -10,7 +10,7 @@ come and go, and only where the remaining block boundaries coincide.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -262,14 +262,20 @@ class SlotTable:
 
     def _is_refined(self, at: int, coarse: int, fine: int) -> bool:
         kept = {slot for slot in self._dim_slots(at, self._dims[fine]) if len(slot.axes) == 1}
-        regions = {slot.region for slot in kept}
+        regions = {(slot.place, slot.region) for slot in kept}
         return all(
             slot in kept
             # A region may be cut further, but digits that aren't in the goal don't vanish in one.
-            or (slot.region and any(slot.region == r[: len(slot.region)] for r in regions))
+            or (slot.region and self._is_cut_further(slot, regions))
             for slot in self._dim_slots(at, self._dims[coarse])
             if len(slot.axes) == 1
         )
+
+    @staticmethod
+    def _is_cut_further(slot: Slot, regions: Iterable[tuple[Place, tuple[str, ...]]]) -> bool:
+        """Whether one of some regions is that of a slot, with as many axes or more."""
+        count = len(slot.region)
+        return any(p == slot.place and axes[:count] == slot.region for p, axes in regions)
 
     def fill(self, numbers: Numbers, slot: Slot) -> Numbers | None:
         """Returns the layout with the slot's axes put there, or None if they don't fit."""

@@ -41,7 +41,7 @@ def test_a_searched_step_is_that_of_one_device(mesh: str) -> None:
     assert len(split) > len(done.serial.main.ops) / 2
     check(captured, done, 1e-5)
     (entry,) = [entry for entry in done.report if entry.category == "search"]
-    assert "bound of the search's model" in entry.detail
+    assert "slower than the fastest" in entry.detail or "no plan is faster" in entry.detail
 
 
 def check_best(seed: int) -> None:

@@ -1,7 +1,7 @@
 """Auto: the strategy that searches, and falls back to the best preset where that is faster.
 
-The bound that it reports is one of the search's model: every value is kept in one form and brought
-to one form per phase, and reshards that no plan used are estimated.
+How much slower than the fastest its plan is at most is proven for all plans in which every op is
+computed in one of the ways that search considers, however values lie in between.
 """
 
 from __future__ import annotations
@@ -59,12 +59,10 @@ def decide(
             solution, seconds = other, taken
             against = f"this is preset {strategy}, which search did not beat"
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
-    bound = min(found.bound_seconds, seconds)
-    gap = 1 - bound / seconds if seconds else 0.0
     remark = _remark(
         named(solution),
         f"{human_seconds(seconds, 4)} predicted, one op after another",
-        f"bound of the search's model {human_seconds(bound, 4)} ({_gap(gap)})",
+        _distance(seconds, found.bound_seconds),
         against,
         f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else "",
     )
@@ -75,5 +73,8 @@ def _remark(*parts: str) -> ReportEntry:
     return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
 
 
-def _gap(gap: float) -> str:
-    return "reached" if gap <= CLOSE else f"gap {gap:.2%}"
+def _distance(seconds: float, bound: float) -> str:
+    """Returns how far a plan may be from the fastest."""
+    if seconds <= bound * (1 + CLOSE):
+        return "no plan is faster"
+    return f"at most {seconds / bound - 1:.2%} slower than the fastest" if bound else "no bound yet"

@@ -8,6 +8,7 @@ candidate like any other, and costs what it costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +32,10 @@ ROUNDING = 1e-9
 """Relative difference of seconds that doesn't count."""
 
 
+_Interface = tuple[tuple[Form, ...], tuple[Form, ...]]
+"""What an op needs, and what it leaves."""
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """The ways to compute ops that are alike.
@@ -39,34 +44,39 @@ class Candidates:
         choices: The ways.
         consumed: Per operand, the form of each way.
         produced: The same per result.
-        seconds: What each takes, as far as it is known; of a body at least.
+        seconds: What each takes, as far as it is known; of a body about.
+        least_seconds: What each takes at least.
     """
 
     choices: tuple[Choice, ...]
     consumed: tuple[tuple[Form, ...], ...]
     produced: tuple[tuple[Form, ...], ...]
     seconds: list[float]
+    least_seconds: tuple[float, ...]
 
     @classmethod
     def of(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
         """Returns candidates without those that need and leave what a faster one does."""
-        best: dict[tuple[tuple[Form, ...], tuple[Form, ...]], tuple[Choice, float]] = {}
+        best: dict[_Interface, tuple[Choice, float]] = {}
+        least: dict[_Interface, float] = {}
         for choice in choices:
             key = (choice.consumed, choice.produced)
-            seconds = call.least_seconds(choice)
+            seconds = call.likely_seconds(choice)
+            least[key] = min(call.least_seconds(choice), least.get(key, math.inf))
             known = best.get(key)
             if known is None or seconds < known[1]:
                 best[key] = choice, seconds
         kept = tuple(choice for choice, _ in best.values())
         consumed = tuple(zip(*(choice.consumed for choice in kept), strict=True))
         produced = tuple(zip(*(choice.produced for choice in kept), strict=True))
-        return cls(kept, consumed, produced, [seconds for _, seconds in best.values()])
+        seconds = [likely for _, likely in best.values()]
+        return cls(kept, consumed, produced, seconds, tuple(least.values()))
 
     def learn(self, label: int) -> bool:
-        """Prices a way exactly; returns whether that is more than what was known."""
+        """Prices a way exactly; returns whether that isn't what was expected."""
         seconds = self.choices[label].seconds
-        changed = seconds > self.seconds[label] * (1 + ROUNDING)
-        self.seconds[label] = max(seconds, self.seconds[label])
+        changed = abs(seconds - self.seconds[label]) > ROUNDING * seconds
+        self.seconds[label] = seconds
         return changed
 
 

@@ -57,13 +57,16 @@ class Dual:
 
     Args:
         network: The network; it isn't changed.
+        messages: Those of a network of the same variables and edges at other costs, to begin with.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, messages: Array | None = None) -> None:
         self.network = network
         self.bound = -np.inf
         self._groups = _grouped(network)
-        self._messages = np.zeros(sum(_directed_sizes(network)))
+        size = sum(_directed_sizes(network))
+        fits = messages is not None and len(messages) == size
+        self.messages = messages if messages is not None and fits else np.zeros(size)
 
     def ascend(self) -> float:
         """Sends all messages once in both directions; returns the bound, which never falls."""
@@ -82,13 +85,13 @@ class Dual:
             total = np.repeat(group.vector[None, :], len(group.variables), axis=0)
             for slot in group.slots:
                 given = slot.matrix[:, labels[slot.others]].T
-                total += np.where(slot.before[:, None], given, self._messages[slot.into])
+                total += np.where(slot.before[:, None], given, self.messages[slot.into])
             labels[group.variables] = total.argmin(axis=1)
         return [int(label) for label in labels]
 
     def _send(self, group: _Group, *, forward: bool) -> float:
         """Sends a group's messages ahead; returns what is thereby known to be spent."""
-        messages = self._messages
+        messages = self.messages
         received = [messages[slot.into] for slot in group.slots]
         total = np.repeat(group.vector[None, :], len(group.variables), axis=0)
         for message in received:

@@ -1,9 +1,9 @@
 """Search: the plan with the least predicted seconds, among all ways to compute every op.
 
 What the user pinned stays; everything else is free. A model of the graph is solved by elimination
-and message passing, which also prove how fast a plan can be at most. Reshards are planned only
-where a solution has them: where one turns out to take longer than its bound, the model learns
-that, and is solved again.
+and message passing. Reshards are planned only where a solution has them: where one doesn't take
+what was expected, the model learns that, and is solved again. How fast a plan can be at most is
+proven afterwards, on a network that charges no plan more than it takes (`proof`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from autopar.completion.search.eliminate import eliminate
 from autopar.completion.search.held import Held
 from autopar.completion.search.improve import improve
 from autopar.completion.search.model import Model, build_model
-from autopar.completion.search.transfer import Transfers
+from autopar.completion.search.network import Array, Network
+from autopar.completion.search.proof import Proof
+from autopar.completion.search.transfer import LeastTransfers, Transfers
 from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
 from autopar.completion.space import Form
@@ -29,6 +31,12 @@ from autopar.ir.layout import Origin
 
 MAX_ROUNDS = 12
 """How often the model may learn of reshards; by then most plans are settled."""
+
+MAX_PROOFS = 64
+"""How often what reshards take at least is replaced by what they take."""
+
+ASCENTS = 3
+"""How often messages are sent in between."""
 
 MAX_ASCENTS = 200
 """How often messages are sent in a round, if the bound still rises."""
@@ -40,8 +48,8 @@ CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
 
 
-ENOUGH = 1e-4
-"""The same for large programs, which take longer to search."""
+ENOUGH, PROVEN = 1e-3, 1e-2
+"""The same for large programs, which take longer to search, and to prove."""
 
 FEW_OPS = 500
 """Up to so many ops a program isn't large."""
@@ -54,7 +62,7 @@ class Found:
     Attributes:
         solution: The best plan.
         seconds: Its predicted seconds, with the price of the bytes that it keeps, if any.
-        bound_seconds: Seconds that every plan takes at least.
+        bound_seconds: Seconds that every plan takes at least; 0 if that isn't known.
     """
 
     solution: Solution
@@ -95,14 +103,18 @@ class Search:
     held: Held = field(init=False)
     price: Price = field(init=False)
     transfers: Transfers = field(init=False)
+    least: LeastTransfers = field(init=False)
     known: list[list[int]] = field(init=False, default_factory=list)
     best: Found | None = field(init=False, default=None)
+    expected: float = field(init=False, default=0.0)
+    """About the seconds of the fastest plan, by the model."""
     bound: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
         self.held = Held(self.graph)
         self.transfers = Transfers(self.graph.space)
+        self.least = LeastTransfers(self.graph.space)
         table = CandidateTable(self.graph)
         self.candidates = [table.of(node) for node in self.graph.nodes]
 
@@ -111,39 +123,69 @@ class Search:
 
         Args:
             byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
-                minimized, and of the bound.
+                minimized. With one, no bound is proven.
         """
-        self.byte_seconds, self.best, self.bound = byte_seconds, None, 0.0
+        self.byte_seconds, self.best = byte_seconds, None
+        self.expected = self.bound = 0.0
         tried: list[list[int]] = []
         for number in range(1, MAX_ROUNDS + 1):
-            self._tell(number)
+            self._tell(f"searching, round {number}")
             model = build_model(
                 self.graph, self.candidates, self.transfers, self.held, self.byte_seconds
             )
-            labels = self._solve(model)
+            labels = self._solve(model.network)
             learned = self._learn(model, labels)
             self._keep(model, labels)
             tried.append(labels)
-            if not learned or self._is_close() or self.watch.is_late:
+            if not learned or self._is_close(self.expected, ENOUGH) or self.watch.is_late:
                 break
         self.known += tried
+        if not byte_seconds:
+            self._prove()
         assert self.best is not None
         return Found(self.best.solution, self.best.seconds, self.bound)
 
-    def _is_close(self) -> bool:
-        """Whether the best plan is so close to the bound that a better one isn't worth the time."""
-        small = len(self.graph.nodes) <= FEW_OPS
+    def _prove(self) -> None:
+        """Raises the bound of every plan towards the best one.
+
+        What labels stand for is planned, whereupon they cost more, until the bound is close.
+        """
+        proof = Proof(self.graph, self.candidates, self.least)
+        messages: Array | None = None
+        before = -1.0
+        for number in range(1, MAX_PROOFS + 1):
+            self._tell(f"proving, round {number}")
+            reduced = eliminate(proof.network())
+            dual = Dual(reduced.core, messages)
+            for _ in range(ASCENTS):
+                self.bound = max(self.bound, dual.ascend() + reduced.seconds)
+            messages = dual.messages
+            labels = reduced.labels(dual.labels())
+            if self._is_small:
+                self._keep(proof, labels)
+            learned = self.least.learn(proof.transfers_of(labels))
+            stuck = not learned and self.bound - before <= CLOSE * self.bound
+            before = self.bound
+            if stuck or self._is_close(self.bound, PROVEN) or self.watch.is_late:
+                break
+
+    @property
+    def _is_small(self) -> bool:
+        return len(self.graph.nodes) <= FEW_OPS
+
+    def _is_close(self, bound: float, enough: float) -> bool:
+        """Whether the best plan is so close to a bound that a better one isn't worth the time."""
         seconds = self.best.seconds if self.best is not None else math.inf
-        return seconds - self.bound <= (CLOSE if small else ENOUGH) * seconds
+        return seconds - bound <= (CLOSE if self._is_small else enough) * seconds
 
-    def _tell(self, number: int) -> None:
+    def _tell(self, what: str) -> None:
         seconds = None if self.best is None else self.best.seconds
-        self.watch.tell(Progress(f"searching, round {number}", seconds, self.bound))
+        self.watch.tell(Progress(what, seconds, self.bound))
 
-    def _solve(self, model: Model) -> list[int]:
-        """Returns the best labels found of a model, and raises the bound."""
-        whole = model.network.copy()
-        reduced = eliminate(model.network)
+    def _solve(self, network: Network) -> list[int]:
+        """Returns the best labels found of a model, and raises what is expected."""
+        whole = network.copy()
+        reduced = eliminate(network)
         dual = Dual(reduced.core)
         best: list[int] = []
         least = before = math.inf
@@ -159,7 +201,7 @@ class Search:
                 before = bound
                 if self.watch.is_late:
                     break
-        self.bound = max(self.bound, bound)
+        self.expected = max(self.expected, bound)
         if least - bound > CLOSE * least:
             starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
             found = [
@@ -175,7 +217,7 @@ class Search:
         changed = [candidates.learn(label) for candidates, label in bodies]
         return self.transfers.learn(model.transfers_of(labels)) or any(changed)
 
-    def _keep(self, model: Model, labels: Sequence[int]) -> None:
+    def _keep(self, model: Model | Proof, labels: Sequence[int]) -> None:
         """Prices the plan that labels stand for, and keeps it if it is the best so far."""
         choices = model.choices(labels)
         forms = model.forms(labels)

@@ -94,6 +94,18 @@ class Transfers:
 
     def lasting(self, source: Ends, target: Ends) -> Array:
         """Returns what forbids to keep a form beyond one phase that was gathered for it."""
-        gathered = self.space.is_gathered
-        table = np.array([[gathered(kept, made) for kept in target.forms] for made in source.forms])
-        return np.where(table, IMPOSSIBLE, 0.0)[np.ix_(source.index, target.index)]
+        made, kept = (self._parts(ends)[ends.index] for ends in (source, target))
+        return np.where(kept[None, :] < made[:, None], IMPOSSIBLE, 0.0)
+
+    def _parts(self, ends: Ends) -> NDArray[np.int64]:
+        """Returns into how many pieces each form splits a tensor."""
+        return np.array([self.space.parts(form) for form in ends.forms], dtype=np.int64)
+
+
+class LeastTransfers(Transfers):
+    """Tables of what reshards take at least, until they are planned."""
+
+    def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
+        least = self.space.least_seconds
+        rows = [[least(made, needed, itemsize) for needed in target.forms] for made in source.forms]
+        return np.array(rows)

@@ -1,0 +1,217 @@
+"""Proof: a network that costs no plan more than it takes, so that its bound is one of every plan.
+
+What a plan takes isn't a sum over pairs of ops: whoever reads a value shares its forms. So of a
+value that many read, two readers at a time are priced, and the mean of such pairs is taken. For two
+of them it is known what the fewest seconds are: both get what they need by way of one form, which
+is one of theirs, the first or the reduced one, and which must last if they are in different phases.
+Whatever others need can only be more.
+
+Tables hold what a reshard takes at least, until it was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations, cycle, islice, pairwise, product
+
+import numpy as np
+
+from autopar.completion.call import Choice
+from autopar.completion.graph import Graph
+from autopar.completion.search.candidates import Candidates
+from autopar.completion.search.model import End, Lifetime
+from autopar.completion.search.network import Array, Network
+from autopar.completion.search.transfer import Ends, Transfers
+from autopar.completion.space import Form
+
+MAX_PAIRS = 6
+"""Of how many pairs of a value's readers the mean is taken at most."""
+
+_Cost = tuple[Hashable, Callable[[], Array]]
+"""What tells an array of costs from others, and what makes it."""
+
+Reader = tuple[Lifetime, int, Ends]
+"""Who reads a value: when, its variable, and the form that it needs with each of its labels."""
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A reshard from a variable's form to another's."""
+
+    source: int
+    before: Ends
+    target: int
+    after: Ends
+    itemsize: int
+
+
+class Proof:
+    """The network of a graph.
+
+    Args:
+        graph: With the user's pins.
+        candidates: Per op, whose variable has the op's number.
+        transfers: Tables of the least seconds of reshards.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        candidates: Sequence[Candidates],
+        transfers: Transfers,
+    ) -> None:
+        self.graph = graph
+        self.candidates = candidates
+        self.transfers = transfers
+        self.moves: list[_Move] = []
+        self.stored: dict[int, End] = {}
+        self._vectors: list[_Cost] = []
+        self._edges: list[tuple[int, int, _Cost]] = []
+        self._renewed = dict(graph.aliases)
+        self._vectors += ((("op", found), partial(_least_seconds, found)) for found in candidates)
+        for value in range(len(graph.values)):
+            self._add_value(value)
+
+    def network(self) -> Network:
+        """Returns the network with what is known by now."""
+        network = Network()
+        for cost in self._vectors:
+            network.variable(network.costs.of(*cost))
+        for one, other, cost in self._edges:
+            network.connect(one, other, network.costs.of(*cost))
+        return network
+
+    def choices(self, labels: Sequence[int]) -> list[Choice]:
+        """Returns the choice of every op."""
+        return [c.choices[labels[at]] for at, c in enumerate(self.candidates)]
+
+    def forms(self, labels: Sequence[int]) -> list[Form]:
+        """Returns the form in which every value is stored."""
+        choices = self.choices(labels)
+        return [self._form(labels, choices, value) for value in range(len(self.graph.values))]
+
+    def transfers_of(self, labels: Sequence[int]) -> Iterator[tuple[Ends, Form, Ends, Form, int]]:
+        """Yields the reshards that labels stand for: (from, form, to, form, bytes per element)."""
+        for move in self.moves:
+            made = move.before.of_label[labels[move.source]]
+            needed = move.after.of_label[labels[move.target]]
+            if made is not needed:
+                yield move.before, made, move.after, needed, move.itemsize
+
+    def _form(self, labels: Sequence[int], choices: Sequence[Choice], value: int) -> Form:
+        owner = self._renewed.get(value, value)
+        if owner in self.stored:
+            variable, ends = self.stored[owner]
+            return ends.of_label[labels[variable]]
+        pin, producer = self.graph.pins[value], self.graph.producer[value]
+        if pin is not None:
+            return pin
+        if producer is None:
+            return self.graph.replicated(value)
+        return choices[producer[0].index].produced[producer[1]]
+
+    def _add_value(self, value: int) -> None:
+        """Adds what it costs at least to bring a value to its readers."""
+        readers = list(self._readers(value))
+        producer = self.graph.producer[value]
+        if producer is not None:
+            node, at = producer
+            source = node.index, self.transfers.ends(self.candidates[node.index].produced[at])
+            if value in self.graph.outputs:
+                lifetime = node.op.phase, node.op.microbatch
+                readers.append((lifetime, *self._stored(self._renewed.get(value, value))))
+        elif readers:
+            source = self._stored(value)
+        readers = list(dict.fromkeys(readers))
+        if len(readers) == 1:
+            self._move(source, readers[0][1:], value, 1.0)
+        if len(readers) > 1:
+            self._add_pairs(value, source, readers)
+
+    def _add_pairs(self, value: int, source: End, readers: Sequence[Reader]) -> None:
+        """Adds for pairs of readers the form by way of which both get a value.
+
+        What was gathered for one phase doesn't serve another, unless a third reader took something
+        from it there that lasts.
+        """
+        made = source[1].forms
+        wanted = (form for _, _, ends in readers for form in ends.forms)
+        forms = (*made, *map(self.graph.space.complete, made), *wanted)
+        lasting = len({lifetime for lifetime, _, _ in readers}) == len(readers)
+        pairs = _pairs(readers)
+        for pair in pairs:
+            middle = self._variable(forms)
+            self._move(source, middle, value, 1 / len(pairs), lasting)
+            for reader in pair:
+                self._move(middle, reader[1:], value, 1 / len(pairs))
+
+    def _readers(self, value: int) -> Iterator[Reader]:
+        for node, at in self.graph.uses[value]:
+            ends = self.transfers.ends(self.candidates[node.index].consumed[at])
+            yield (node.op.phase, node.op.microbatch), node.index, ends
+
+    def _stored(self, value: int) -> End:
+        """Returns the variable of the form in which an input or output is stored."""
+        if value not in self.stored:
+            self.stored[value] = self._variable(self._stored_forms(value))
+        return self.stored[value]
+
+    def _stored_forms(self, value: int) -> Sequence[Form]:
+        graph = self.graph
+        pin = graph.pins[value]
+        if pin is not None:
+            return [pin]
+        around = [value, *(out for out, into in graph.aliases if into == value)]
+        found = [
+            form for each in around for _, _, ends in self._readers(each) for form in ends.forms
+        ]
+        for producer in (graph.producer[each] for each in around):
+            if producer is not None:
+                found += self.candidates[producer[0].index].produced[producer[1]]
+        return [*map(graph.space.complete, found), graph.replicated(value)]
+
+    def _variable(self, forms: Sequence[Form]) -> End:
+        """Adds a variable that is one of some forms."""
+        ends = self.transfers.ends(tuple(dict.fromkeys(forms)))
+        count = len(ends.forms)
+        self._vectors.append((("free", count), partial(np.zeros, count)))
+        return len(self._vectors) - 1, ends
+
+    def _move(
+        self, source: End, target: End, value: int, part: float, lasting: bool = False
+    ) -> None:
+        """Adds a part of the seconds of the reshard from one variable's form to another's."""
+        transfers, before, after = self.transfers, source[1], target[1]
+        itemsize = self.graph.itemsizes[value]
+
+        def make() -> Array:
+            seconds = part * transfers.seconds(before, after, itemsize)
+            return seconds + transfers.lasting(before, after) if lasting else seconds
+
+        key = ("move", before, after, itemsize, part, lasting)
+        self._edges.append((source[0], target[0], (key, make)))
+        self.moves.append(_Move(*source, *target, itemsize))
+
+
+def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
+    """Returns the pairs of a value's readers of which the mean is taken.
+
+    Of different phases if there are such, for what was gathered in one isn't there in another.
+    """
+    phases: dict[Lifetime, list[Reader]] = {}
+    for reader in readers:
+        phases.setdefault(reader[0], []).append(reader)
+    first, second, *_ = (*phases.values(), readers[1:])
+    if len(phases) > 1:
+        found = product(first, second)
+        few = zip(cycle(first), second) if len(first) < len(second) else zip(first, cycle(second))
+    else:
+        found, few = combinations(first, 2), pairwise(first)
+    pairs = list(islice(found, MAX_PAIRS + 1))
+    return pairs if len(pairs) <= MAX_PAIRS else list(islice(few, MAX_PAIRS))
+
+
+def _least_seconds(candidates: Candidates) -> Array:
+    return np.array(candidates.least_seconds)
