@@ -69,8 +69,8 @@ class Candidates:
         kept = tuple(choice for choice, _ in best.values())
         consumed = tuple(zip(*(choice.consumed for choice in kept), strict=True))
         produced = tuple(zip(*(choice.produced for choice in kept), strict=True))
-        seconds = [likely for _, likely in best.values()]
-        return cls(kept, consumed, produced, seconds, tuple(least.values()))
+        likely = [seconds for _, seconds in best.values()]
+        return cls(kept, consumed, produced, likely, tuple(least.values()))
 
     def learn(self, label: int) -> bool:
         """Prices a way exactly; returns whether that isn't what was expected."""

@@ -30,7 +30,7 @@ MOST_PRESETS = 36
 MOST_OPS = 4_000
 """Ops that presets complete in sum."""
 
-PROVEN = 0.005
+PROVEN = 0.01
 """Up to this gap no preset can be much faster."""
 
 

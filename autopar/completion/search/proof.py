@@ -204,11 +204,11 @@ def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
     for reader in readers:
         phases.setdefault(reader[0], []).append(reader)
     first, second, *_ = (*phases.values(), readers[1:])
+    found: Iterator[tuple[Reader, Reader]] = combinations(first, 2)
+    few: Iterator[tuple[Reader, Reader]] = pairwise(first)
     if len(phases) > 1:
         found = product(first, second)
-        few = zip(cycle(first), second) if len(first) < len(second) else zip(first, cycle(second))
-    else:
-        found, few = combinations(first, 2), pairwise(first)
+        few = zip(cycle(first), second, strict=False)
     pairs = list(islice(found, MAX_PAIRS + 1))
     return pairs if len(pairs) <= MAX_PAIRS else list(islice(few, MAX_PAIRS))
 
