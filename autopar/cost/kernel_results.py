@@ -50,7 +50,7 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
     if kind in RESHAPES:
         return _reshape(operands[0], results[0])
     view = VIEWS.get(kind)
-    if view is not None:
+    if view is not None and operands:
         return Effect(
             tuple(view(given, operands[0], shape, at) for at, shape in enumerate(results))
         )

@@ -226,6 +226,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 value = kwargs[argument.name]
             else:
                 continue
+            if func is torch.ops.aten.lift_fresh.default and value not in self._names:
+                continue  # It has just been made of a number.
             if isinstance(value, Tensor) or value != argument.default_value:
                 yield argument.name, self._argument(value)
 
