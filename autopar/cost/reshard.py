@@ -7,7 +7,7 @@ and local steps that cost nothing. Of all sequences of moves the fastest is take
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autopar.cost.collectives import CommunicationModel
@@ -135,6 +135,15 @@ class ReshardPlanner:
         if source.mesh != target.mesh:
             return self.plan(source, target, itemsize).seconds
         return self._search(target, itemsize).least(source)
+
+    def least_seconds_to(
+        self, sources: Sequence[Layout], target: Layout, itemsize: int
+    ) -> list[float]:
+        """Returns `least_seconds` from several layouts on the target's mesh, faster."""
+        if 0 in target.shape:
+            return [0.0] * len(sources)
+        search = self._search(target, itemsize)
+        return [0.0 if source is target else search.least(source) for source in sources]
 
     def _search(self, target: Layout, itemsize: int) -> PathSearch:
         search = self._searches.get((target, itemsize))

@@ -106,6 +106,12 @@ class LeastTransfers(Transfers):
     """Tables of what reshards take at least, until they are planned."""
 
     def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
-        least = self.space.least_seconds
-        rows = [[least(made, needed, itemsize) for needed in target.forms] for made in source.forms]
-        return np.array(rows)
+        rows = [form.layout for form in source.forms]
+        least = self.space.planner.least_seconds_to
+        table = np.array([least(rows, form.layout, itemsize) for form in target.forms]).T.copy()
+        for row, made in enumerate(source.forms):
+            for column, needed in enumerate(target.forms):
+                planned = made.seconds.get((needed, itemsize))
+                if planned is not None:
+                    table[row, column] = planned
+        return table
