@@ -20,8 +20,16 @@ from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.manifest import ReportEntry
 from autopar.mapping import Placement
-from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit, write
+from autopar.pipeline import (
+    Compiled,
+    CompileOptions,
+    compile_program,
+    inherit,
+    with_fastest_mesh,
+    write,
+)
 from autopar.reports.summary import render_summary, summarize_programs
 
 
@@ -58,7 +66,8 @@ def compile(
     model: nn.Module,
     example_inputs: Any,
     *,
-    mesh: MeshLike,
+    mesh: MeshLike | None = None,
+    devices: int | None = None,
     loss: Callable[..., Tensor] | None = None,
     training_step: Callable[[nn.Module, Any], Tensor] | None = None,
     optimizer: Optimizer | None = None,
@@ -93,6 +102,7 @@ def compile(
         example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name;
             with `loss`, a pair of that and the target.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
+        devices: In the place of a mesh: how many processes; the fastest shape is searched.
         loss: `loss(model(inputs), target)`.
         training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
             With neither, the model returns the loss, or something that has it as `.loss`.
@@ -140,10 +150,11 @@ def compile(
         scaler=scaler,
         fetch=tuple(fetch),
     )
-    known = as_mesh(mesh)
+    known = None if mesh is None else as_mesh(mesh)
     captured = capture(model, example_inputs, recipe, known)
     options = CompileOptions.of(
         mesh=known,
+        devices=devices,
         strategy=strategy,
         shard=shard,
         cluster=cluster,
@@ -153,7 +164,11 @@ def compile(
         plan=plan,
         activations=activations,
     )
-    compiled = compile_program(captured.program, options)
+    report: tuple[ReportEntry, ...] = ()
+    if known is None:
+        options, tried = with_fastest_mesh(captured.program, options)
+        known, report = options.mesh, (tried,)
+    compiled = compile_program(captured.program, options, report=report)
     if more_batches and optimizer is None:
         raise InvalidInputError("more_batches= is for training steps; compile each batch by itself")
     variants = []

@@ -4,7 +4,12 @@
     python benchmarks/search.py gpt2 mlp   some
 
 CPU seconds from the captured program to the completed one, on the H100 profile; the most memory
-that the process had, capture included; and what the report says of the plan.
+that the process had, capture included; and what the report says of the plan. The bars, in CPU
+seconds: gpt2 3, llama 8, mlp 5, and on four axes mlp-4 6, gpt2-4 10 and gpt2-8 30; 1 GB each.
+
+    python benchmarks/search.py --devices 64    gpt2 on meshes of all shapes
+
+prints in the same way what searching the shape of a mesh takes, on hosts of 8.
 """
 
 from __future__ import annotations
@@ -21,8 +26,11 @@ ROWS = {
     "llama": "32x8",
     "mlp": "8x8x4",
     "mlp-4": "4x4x4x4",
+    "gpt2-4": "4x4x4x4",
+    "gpt2-8": "8x8x2x2",
 }
 CLUSTER = "h100"
+HOSTS_OF_8 = "h100x{hosts}"
 
 
 def model(name: str) -> tuple[Any, Any, Any]:
@@ -37,23 +45,42 @@ def model(name: str) -> tuple[Any, Any, Any]:
             blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))] * 2
             x = torch.zeros(1024, 1024)
             return nn.Sequential(*blocks).train(), (x, x), functional.mse_loss
-        if name == "gpt2":
+        if name.startswith("gpt2"):
             return gpt2(), tokens(256, 1024), None
         return llama(LLAMA_8B), tokens(256, 4096), None
 
 
-def measure(name: str) -> None:
-    """Prints a row of the table."""
+def captured(name: str) -> Any:
+    """Returns the serial program of a training step."""
     import torch
 
-    from autopar.annotate import apply_mesh, parse_mesh
-    from autopar.completion import Complete
-    from autopar.cost import Cluster
     from autopar.frontend.torch import Recipe, capture
 
     module, batch, loss = model(name)
     recipe = Recipe(loss=loss, optimizer=torch.optim.AdamW(module.parameters()))
-    program = apply_mesh(capture(module, batch, recipe).program, parse_mesh(ROWS[name]))
+    return capture(module, batch, recipe).program
+
+
+def measure_shapes(name: str, devices: int) -> None:
+    """Prints what searching the shape of a mesh takes, and the shapes."""
+    from autopar.completion import Complete
+    from autopar.cost import Cluster
+    from autopar.planning.mesh_shape import fastest_shapes, remark
+
+    program = captured(name)
+    cluster = Cluster.load(HOSTS_OF_8.format(hosts=-(-devices // 8)))
+    start = time.process_time()
+    found = remark(fastest_shapes(program, devices, Complete(cluster, "auto")))
+    print(f"{name}, {devices} devices: {time.process_time() - start:.1f} CPU s, {found.detail}")
+
+
+def measure(name: str) -> None:
+    """Prints a row of the table."""
+    from autopar.annotate import apply_mesh, parse_mesh
+    from autopar.completion import Complete
+    from autopar.cost import Cluster
+
+    program = apply_mesh(captured(name), parse_mesh(ROWS[name]))
     cluster = Cluster.load(CLUSTER)
     start = time.process_time()
     (remark,) = Complete(cluster, "auto").decide(program).remarks
@@ -70,10 +97,14 @@ def main() -> int:
     """Measures each program in a process of its own, for its memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", default=[*ROWS])
+    parser.add_argument("--devices", type=int, help="search the shape of a mesh")
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         measure(options.names[0])
+        return 0
+    if options.devices:
+        measure_shapes("gpt2", options.devices)
         return 0
     print("| program | mesh | ops | search, CPU s | memory, GB | plan |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)

@@ -137,12 +137,11 @@ def compile_command(
         imported = given.load(model)
     text = f"compiling for {options.mesh.size} processes"
     with progress(text, hidden=bool(print_after)) as tell:
-        watch, program = Watch(time_limit, tell), imported.program
+        watch, program, report = Watch(time_limit, tell), imported.program, imported.report
         if mesh is None:
-            options = pipeline.with_fastest_mesh(program, options, watch)
-        compiled = pipeline.compile_program(
-            program, options, observer, imported.report, watch=watch
-        )
+            options, tried = pipeline.with_fastest_mesh(program, options, watch)
+            report = (*report, tried)
+        compiled = pipeline.compile_program(program, options, observer, report, watch=watch)
     with status(f"writing {output}"):
         pipeline.write(compiled, imported.weights, output)
     if not quiet:

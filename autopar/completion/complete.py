@@ -114,6 +114,17 @@ class Complete:
 
         return completed
 
+    def search_of(self, program: Program) -> Search:
+        """Returns the search of a program that has its mesh, without presets.
+
+        Raises:
+            AnnotationError: If the program has no mesh, or its ops run on slices of it.
+        """
+        if program.mesh is None or find_places(program.main).are_slices:
+            raise AnnotationError("only a program on a single mesh is searched")
+        calls = CallTable(Space(program.mesh, self.cluster, self.planner))
+        return self._search(share_moves(renew_views(program.main)), calls)
+
     def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""
         main = share_moves(renew_views(program.main))

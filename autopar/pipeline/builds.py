@@ -13,7 +13,7 @@ from autopar.cost import Cluster
 from autopar.ir.program import Program
 from autopar.mapping import Placement
 from autopar.pipeline.options import CompileOptions
-from autopar.pipeline.passes import Compiled, compile_program
+from autopar.pipeline.passes import Compiled, compile_program, with_fastest_mesh
 from autopar.planning.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def compile_onnx(
     model: str | Path,
     build: str | Path,
     *,
-    mesh: MeshLike,
+    mesh: MeshLike | None = None,
+    devices: int | None = None,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     strategy: str | None = "",
@@ -84,6 +85,7 @@ def compile_onnx(
         model: The file.
         build: The folder to write; an older build there is replaced.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
+        devices: In the place of a mesh: how many processes; the fastest shape is searched.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs.
         strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
@@ -103,6 +105,7 @@ def compile_onnx(
     imported = import_onnx(model, dims=dims, input_shapes=input_shapes)
     options = CompileOptions.of(
         mesh=mesh,
+        devices=devices,
         strategy=strategy,
         shard=shard,
         cluster=cluster,
@@ -111,6 +114,10 @@ def compile_onnx(
         seconds_limit=seconds_limit,
         plan=plan,
     )
-    compiled = compile_program(imported.program, options, report=imported.report)
+    report = imported.report
+    if devices is not None:
+        options, tried = with_fastest_mesh(imported.program, options)
+        report = (*report, tried)
+    compiled = compile_program(imported.program, options, report=report)
     write(compiled, imported.weights, Path(build))
     return compiled

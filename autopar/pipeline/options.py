@@ -20,7 +20,7 @@ from autopar.annotate import (
 from autopar.annotate.mapping_text import Entry
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
-from autopar.ir.errors import AnnotationError
+from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.units import parse_limit
 from autopar.mapping import Placement, parse_placement
@@ -66,7 +66,8 @@ class CompileOptions:
     def of(
         cls,
         *,
-        mesh: MeshLike,
+        mesh: MeshLike | None = None,
+        devices: int | None = None,
         strategy: str | None = "",
         shard: Mapping[str, Sequence[Entry]] | None = None,
         cluster: str | Cluster = "cpu",
@@ -83,7 +84,7 @@ class CompileOptions:
         """
         pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in (shard or {}).items())
         options = cls(
-            mesh=as_mesh(mesh),
+            mesh=as_mesh(given_mesh(mesh, devices, strategy, shard)),
             cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
             strategy=None if strategy == NO_PRESETS else strategy,
             pins=pins,
@@ -163,3 +164,27 @@ class CompileOptions:
             apart=self.apart or loaded.apart,
             activations=(*loaded.activations, *self.activations),
         )
+
+
+def given_mesh(
+    mesh: MeshLike | None,
+    devices: int | None,
+    strategy: str | None,
+    shard: Mapping[str, Sequence[Entry]] | None,
+) -> MeshLike:
+    """Returns the mesh, or one axis of so many devices to begin the search of a shape with.
+
+    Raises:
+        InvalidInputError: If there is neither or both, or something names axes of a mesh that is
+            still searched.
+    """
+    if (mesh is None) == (devices is None):
+        raise InvalidInputError("give mesh=, or devices= to search the shape of a mesh")
+    if mesh is not None:
+        return mesh
+    assert devices is not None
+    if devices < 1:
+        raise InvalidInputError(f"devices={devices}: a mesh needs at least one")
+    if strategy not in ("", AUTO) or shard:
+        raise InvalidInputError("strategy= and shard= name axes of a mesh; give it by mesh=")
+    return str(devices)

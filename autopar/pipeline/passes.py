@@ -20,9 +20,11 @@ from autopar.annotate import (
 )
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.apart import taken_apart
+from autopar.completion.complete import Completed
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.search.watch import Watch
 from autopar.cost import CommunicationModel, ReshardPlanner
+from autopar.cost.evaluation import evaluate
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.manifest import ReportEntry
@@ -32,7 +34,7 @@ from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.pipeline.options import CompileOptions
-from autopar.planning.mesh_shape import fastest_shapes
+from autopar.planning.mesh_shape import fastest_shapes, remark
 from autopar.planning.within_memory import Within
 
 Observer = Callable[[str, Program], None]
@@ -117,16 +119,7 @@ def compile_program(
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     watch = watch or Watch(options.seconds_limit)
     complete = Complete(options.cluster, options.strategy, planner, watch)
-    if options.strategy == AUTO and options.memory_bytes is not None:
-        within = Within(
-            complete,
-            program,
-            lambda completed: lower(completed, options, planner, store=store)[1],
-            options.cluster,
-        )
-        decided = within.completed(options.memory_bytes)
-    else:
-        decided = complete.decide(program)
+    decided = _decided(complete, program, options, planner, store)
     completed = decided.program
     seen(complete.name, completed)
     program, partitioned = lower(completed, options, planner, seen, store)
@@ -137,6 +130,25 @@ def compile_program(
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
     entries = (*report, *decided.remarks, *fitted.remarks, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
+
+
+def _decided(
+    complete: Complete,
+    program: Program,
+    options: CompileOptions,
+    planner: ReshardPlanner,
+    store: Callable[[Program], Program] | None = None,
+) -> Completed:
+    """Returns the completed program; where memory is limited and search is free, one that fits."""
+    if options.strategy != AUTO or options.memory_bytes is None:
+        return complete.decide(program)
+    within = Within(
+        complete,
+        program,
+        lambda completed: lower(completed, options, planner, store=store)[1],
+        options.cluster,
+    )
+    return within.completed(options.memory_bytes)
 
 
 def _unseen(name: str, program: Program) -> None:
@@ -185,18 +197,31 @@ def predicted(completed: Program, options: CompileOptions, planner: ReshardPlann
 
 def with_fastest_mesh(
     program: Program, options: CompileOptions, watch: Watch | None = None
-) -> CompileOptions:
-    """Returns the options with the mesh shape, of as many processes, of the fastest plan.
+) -> tuple[CompileOptions, ReportEntry]:
+    """Returns the options with the mesh of the fastest plan, and a remark on all that were tried.
 
     Args:
         program: The serial program.
         options: With any mesh of as many processes.
         watch: Limits and follows the search; without it, the options' limit holds.
+
+    Raises:
+        InvalidInputError: If no plan fits into memory on any mesh.
     """
     watch = watch or Watch(options.seconds_limit)
     complete = Complete(options.cluster, AUTO, watch=watch)
-    shapes = fastest_shapes(program, options.mesh.size, complete)
-    return replace(options, mesh=shapes[0].mesh, strategy=AUTO)
+
+    def within_memory(complete: Complete, on_mesh: Program) -> float:
+        assert on_mesh.mesh is not None
+        chosen = replace(options, mesh=on_mesh.mesh, strategy=AUTO)
+        planner = ReshardPlanner(CommunicationModel(options.cluster, on_mesh.mesh))
+        decided = _decided(replace(complete, planner=planner), on_mesh, chosen, planner)
+        ran = predicted(decided.program, chosen, planner)
+        return evaluate(ran, options.cluster).serialized_seconds
+
+    decide = None if options.memory_bytes is None else within_memory
+    shapes = fastest_shapes(program, options.mesh.size, complete, decide)
+    return replace(options, mesh=shapes[0].mesh, strategy=AUTO), remark(shapes)
 
 
 def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:

@@ -109,6 +109,7 @@ class Search:
     expected: float = field(init=False, default=0.0)
     """About the seconds of the fastest plan, by the model."""
     bound: float = field(init=False, default=0.0)
+    _above: float = field(init=False, default=math.inf)
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
@@ -118,14 +119,15 @@ class Search:
         table = CandidateTable(self.graph)
         self.candidates = [table.of(node) for node in self.graph.nodes]
 
-    def run(self, byte_seconds: float = 0.0) -> Found:
+    def run(self, byte_seconds: float = 0.0, above: float = math.inf) -> Found:
         """Returns the best plan, with a bound.
 
         Args:
             byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
                 minimized. With one, no bound is proven.
+            above: The search ends once it is about to find nothing below that many seconds.
         """
-        self.byte_seconds, self.best = byte_seconds, None
+        self.byte_seconds, self.best, self._above = byte_seconds, None, above
         self.expected = self.bound = 0.0
         tried: list[list[int]] = []
         for number in range(1, MAX_ROUNDS + 1):
@@ -137,7 +139,7 @@ class Search:
             learned = self._learn(model, labels)
             self._keep(model, labels)
             tried.append(labels)
-            if not learned or self._is_close(self.expected, ENOUGH) or self.watch.is_late:
+            if not learned or self._is_close(self.expected, ENOUGH) or self._ends(self.expected):
                 break
         self.known += tried
         if not byte_seconds:
@@ -166,8 +168,12 @@ class Search:
             learned = self.least.learn(proof.transfers_of(labels))
             stuck = not learned and self.bound - before <= CLOSE * self.bound
             before = self.bound
-            if stuck or self._is_close(self.bound, PROVEN) or self.watch.is_late:
+            if stuck or self._is_close(self.bound, PROVEN) or self._ends(self.bound):
                 break
+
+    def _ends(self, bound: float) -> bool:
+        """Whether time is up, or a bound is above what matters."""
+        return self.watch.is_late or bound > self._above
 
     @property
     def _is_small(self) -> bool:
@@ -199,7 +205,7 @@ class Search:
                 if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
                     break
                 before = bound
-                if self.watch.is_late:
+                if self._ends(bound):
                     break
         self.expected = max(self.expected, bound)
         if least - bound > CLOSE * least:

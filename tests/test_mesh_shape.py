@@ -1,0 +1,99 @@
+"""The shape of a mesh is searched: as good as trying all, and said in the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.annotate import apply_mesh
+from autopar.completion import Complete
+from autopar.cost import Cluster
+from autopar.cost.memory import memory_timeline
+from autopar.frontend.torch import Recipe, capture
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import Program
+from autopar.pipeline import CompileOptions, compile_program, with_fastest_mesh
+from autopar.planning.mesh_shape import fastest_shapes, mesh_shapes
+from tests.completion.networks import mlp
+
+COMPLETE = Complete(Cluster.load("h100x8"), "auto")
+
+
+def small() -> Program:
+    """Returns a training step that communicates however it is split."""
+    with torch.device("meta"):
+        blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))] * 2
+        model, x = nn.Sequential(*blocks), torch.zeros(1024, 1024)
+    optimizer = torch.optim.AdamW(model.parameters())
+    recipe = Recipe(loss=nn.functional.mse_loss, optimizer=optimizer)
+    return capture(model, (x, x), recipe).program
+
+
+@pytest.mark.parametrize("devices", [1, 6, 7, pytest.param(12, marks=pytest.mark.slow)])
+def test_no_shape_is_faster(devices: int) -> None:
+    program = small()
+    best = min(COMPLETE.decide(apply_mesh(program, mesh)).seconds for mesh in mesh_shapes(devices))
+    shapes = fastest_shapes(program, devices, COMPLETE)
+    assert shapes[0].seconds == pytest.approx(best, rel=1e-9)
+    assert shapes == fastest_shapes(program, devices, COMPLETE)
+
+
+def test_shapes_have_up_to_three_axes() -> None:
+    assert [mesh.shape for mesh in mesh_shapes(12)] == [
+        *((12,), (2, 6), (3, 4), (4, 3), (6, 2)),
+        *((2, 2, 3), (2, 3, 2), (3, 2, 2)),
+    ]
+    assert [mesh.shape for mesh in mesh_shapes(7)] == [(7,)]
+    assert [mesh.shape for mesh in mesh_shapes(1)] == [(1,)]
+    with pytest.raises(InvalidInputError, match="needs at least one"):
+        list(mesh_shapes(0))
+
+
+def test_a_shape_is_dropped_that_its_bound_forbids() -> None:
+    shapes = fastest_shapes(small(), 12, COMPLETE)
+    dropped = [shape for shape in shapes if shape.is_dropped]
+    assert dropped
+    assert all(shape.bound_seconds > shapes[0].seconds for shape in dropped)
+
+
+def test_the_report_names_the_shapes() -> None:
+    program = mlp(batch=1024)
+    options = CompileOptions.of(devices=4, cluster="h100")
+    chosen, tried = with_fastest_mesh(program, options)
+    assert chosen.mesh.size == 4
+    assert "2x2" in tried.detail
+    compiled = compile_program(program, chosen, report=[tried])
+    assert tried in compiled.report
+
+
+def test_memory_decides_the_shape_too() -> None:
+    program = mlp(batch=64)
+    within = CompileOptions.of(devices=4, cluster="h100", memory="24MiB")
+    chosen, _ = with_fastest_mesh(program, within)
+    assert memory_timeline(compile_program(program, chosen).partitioned).peak_bytes <= 24 << 20
+    with pytest.raises(InvalidInputError, match="raise the limit"):
+        with_fastest_mesh(program, CompileOptions.of(devices=2, memory=1000))
+
+
+def test_modules_are_compiled_for_devices() -> None:
+    model = torch.nn.Linear(64, 64)
+    compiled = autopar.compile(model, (torch.zeros(8, 64),), devices=6)
+    assert compiled.compiled.options.mesh.size == 6
+    assert any(entry.subject == "mesh shape" for entry in compiled.compiled.report)
+
+
+@pytest.mark.parametrize("options", [{}, {"mesh": "2", "devices": 2}])
+def test_either_a_mesh_or_devices(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="give mesh=, or devices="):
+        CompileOptions.of(**options)
+
+
+def test_devices_leave_axes_unnamed() -> None:
+    with pytest.raises(InvalidInputError, match="give it by mesh="):
+        CompileOptions.of(devices=4, strategy="data:0")
+    with pytest.raises(InvalidInputError, match="at least one"):
+        CompileOptions.of(devices=0)
