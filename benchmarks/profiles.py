@@ -1,8 +1,8 @@
 """Predicted flops and bytes of training steps beside measured ones, and beside PyTorch's own tools.
 
-    python -m benchmarks.profiles                     # all models, on this machine's CPU
-    python -m benchmarks.profiles --models gpt2 bert
-    python -m benchmarks.profiles --large             # Llama-70B too, which is only predicted
+    PYTHONPATH=. python benchmarks/profiles.py            # all models, on this machine's CPU
+    PYTHONPATH=. python benchmarks/profiles.py --models gpt2 bert
+    PYTHONPATH=. python benchmarks/profiles.py --large    # Llama-70B too, which is only predicted
 
 Of each model, a forward and backward pass in float32 from zero gradients:
 
