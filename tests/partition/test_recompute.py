@@ -53,7 +53,15 @@ def dropped() -> Example:
     return Example(Dropped().train(), lambda number: batch, F.mse_loss)
 
 
-MODELS = {**ZOO, "dropped": dropped}
+def large_batch() -> Example:
+    """The same, of which activations make up the peak however weights are split."""
+    example = dropped()
+    drawn = torch.Generator().manual_seed(3)
+    batch = (torch.randn(1024, 12, generator=drawn),), torch.randn(1024, 12, generator=drawn)
+    return Example(example.model, lambda number: batch, F.mse_loss)
+
+
+MODELS = {**ZOO, "dropped": dropped, "large batch": large_batch}
 MESHES = {
     "": (ProcessMesh((0,), ("a",)), ""),
     "ddp,tensor": (ProcessMesh([[0, 1], [2, 3]], ("a", "b")), "ddp:a,tensor:b"),
@@ -129,14 +137,16 @@ def copies(program: Program) -> list[Op]:
 CASES = [
     ("gpt2", "", 1),
     ("gpt2", "ddp,tensor", 1),
-    ("resnet", "fsdp", 1),
+    ("large batch", "fsdp", 1),
     ("dropped", "ddp,tensor", 2),
     ("resnet", "", 1),
     ("gpt2", "fsdp", 2),
+    ("resnet", "fsdp", 1),
     ("resnet", "ddp,tensor", 1),
     *((model, mesh, 1) for model in ("llama", "t5", "mixtral", "whisper") for mesh in MESHES),
 ]
 FAST = 4
+WEIGHTS_ALONE = {("gpt2", "fsdp"), ("resnet", "fsdp")}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +156,7 @@ FAST = 4
 def test_training_is_the_same_to_the_bit(model: str, mesh: str, accumulate: int) -> None:
     small = compiled(model, mesh, least(model, mesh, accumulate), accumulate)
     # Where gathered weights make up the peak, as in small batches of fsdp, nothing can be done.
-    most = choice(model, mesh, accumulate).unconstrained.peak_bytes
-    assert bool(copies(small.compiled.partitioned)) == (least(model, mesh, accumulate) < most)
+    assert bool(copies(small.compiled.partitioned)) != ((model, mesh) in WEIGHTS_ALONE)
     found = trained(small, model)
     expected = trained(compiled(model, mesh, accumulate=accumulate), model)
     assert found.losses == expected.losses
@@ -171,7 +180,8 @@ def test_more_memory_is_never_slower_nor_less_memory_larger(model: str, mesh: st
     points = chosen(model, mesh, 40)
     assert len(points) == 40
     assert all(point.peak_bytes <= limit for limit, point in points)
-    assert points[0][1].added_seconds > points[-1][1].added_seconds == 0
+    assert points[-1][1].added_seconds == 0
+    assert (points[0][1].added_seconds > 0) != ((model, mesh) in WEIGHTS_ALONE)
     for (_, less), (_, more) in pairwise(points):
         assert more.added_seconds <= less.added_seconds
         assert more.peak_bytes >= less.peak_bytes
@@ -180,7 +190,7 @@ def test_more_memory_is_never_slower_nor_less_memory_larger(model: str, mesh: st
 @pytest.mark.parametrize(
     ("model", "mesh"),
     [
-        ("gpt2", "fsdp"),
+        ("large batch", "fsdp"),
         ("resnet", "ddp,tensor"),
         *(
             pytest.param(model, mesh, marks=pytest.mark.slow)
@@ -189,11 +199,12 @@ def test_more_memory_is_never_slower_nor_less_memory_larger(model: str, mesh: st
         ),
     ],
 )
-def test_plans_hold_what_the_evaluator_says_of_their_programs(model: str, mesh: str) -> None:
+def test_plans_are_what_the_evaluators_say_of_their_programs(model: str, mesh: str) -> None:
     program = compiled(model, mesh).compiled.partitioned
     for limit, point in chosen(model, mesh, 6):
-        found = recompute(program, CLUSTER, limit).program
-        assert point.peak_bytes == memory_timeline(found).peak_bytes
+        found = recompute(program, CLUSTER, limit)
+        assert point.peak_bytes == memory_timeline(found.program).peak_bytes
+        assert found.added_seconds == pytest.approx(point.added_seconds, rel=1e-6, abs=1e-12)
 
 
 def test_copies_say_what_they_are() -> None:
