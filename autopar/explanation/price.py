@@ -19,6 +19,8 @@ class Price:
         communication_seconds: Of all collectives, one after another.
         communication_bytes: The larger of operand and result of each collective, summed up.
         peak_bytes: The most memory that is taken at a time.
+        transfer_seconds: Of all transfers to the host's memory and back, one after another.
+        host_bytes: The most that waits in the host's memory at a time.
     """
 
     seconds: float
@@ -26,6 +28,8 @@ class Price:
     communication_seconds: float
     communication_bytes: int
     peak_bytes: int
+    transfer_seconds: float = 0.0
+    host_bytes: int = 0
 
 
 def price(completed: Program, options: CompileOptions, planner: ReshardPlanner) -> Price:
@@ -41,10 +45,13 @@ def price(completed: Program, options: CompileOptions, planner: ReshardPlanner) 
     """
     ranks = predicted(completed, options, planner)
     found = evaluate(ranks, options.cluster, model=planner.model)
+    timeline = memory_timeline(ranks)
     return Price(
         found.serialized_seconds,
         found.overlapped_seconds,
         found.communication_seconds,
         found.communicated_bytes,
-        memory_timeline(ranks).peak_bytes,
+        timeline.peak_bytes,
+        found.transfer_seconds,
+        timeline.host_bytes,
     )

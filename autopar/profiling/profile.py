@@ -26,9 +26,9 @@ class Node:
         loc: The user's line or ONNX node.
         flops: Of products (see `autopar.cost.flops`).
         moved_bytes: Bytes that it reads and writes in the device's memory.
-        communicated_bytes: Bytes that a collective is about.
+        communicated_bytes: Bytes that a collective or a transfer to the host or back is about.
         compute_seconds: Seconds on the device.
-        communication_seconds: Seconds on the links.
+        communication_seconds: Seconds on the links, that to the host's memory among them.
         result_bytes: Memory that its results take, besides views.
         saved_bytes: Of these, what is kept for the backward pass.
         at_bytes: Memory that is taken while it runs, by whomever.
@@ -166,6 +166,8 @@ class Profile:
             "serialized_seconds": self.serialized_seconds,
             "overlapped_seconds": self.overlapped_seconds,
             "communication_seconds": self.evaluation.communication_seconds,
+            "transfer_seconds": self.evaluation.transfer_seconds,
+            "host_bytes": self.timeline.host_bytes,
             "stored_bytes": self.timeline.stored_bytes,
             "saved_bytes": self.saved_bytes,
             "peak_bytes": self.peak_bytes,

@@ -61,6 +61,9 @@ def _totals(profile: Profile) -> Iterator[str]:
             for kind, count in costs.unknown.items()
         )
         yield f"no rule  {counts}: priced by bytes, without flops"
+    if timeline.host_bytes:
+        seconds = human_seconds(costs.transfer_seconds)
+        yield f"host     {human_bytes(timeline.host_bytes)} offloaded; transfers take {seconds}"
     yield f"memory   {_curve(timeline.at_bytes)}"
 
 

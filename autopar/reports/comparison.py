@@ -165,6 +165,10 @@ def _totals(first: Price, second: Price) -> Iterator[tuple[str, str, str]]:
         human_bytes(second.communication_bytes),
     )
     yield "peak memory", human_bytes(first.peak_bytes), human_bytes(second.peak_bytes)
+    if first.host_bytes or second.host_bytes:
+        seconds = human_seconds(first.transfer_seconds), human_seconds(second.transfer_seconds)
+        yield "seconds of transfers to the host", *seconds
+        yield "host's memory", human_bytes(first.host_bytes), human_bytes(second.host_bytes)
 
 
 def _limits(first: int | None, second: int | None) -> Iterator[tuple[str, str, str]]:

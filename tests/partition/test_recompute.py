@@ -134,6 +134,11 @@ def copies(program: Program) -> list[Op]:
     return [op for op in program.main.ops if "recompute" in dict(op.plan)]
 
 
+def is_changed(program: Program) -> bool:
+    """Whether something is computed again, or offloaded."""
+    return any({"recompute", "offload"} & dict(op.plan).keys() for op in program.main.ops)
+
+
 CASES = [
     ("gpt2", "", 1),
     ("gpt2", "ddp,tensor", 1),
@@ -156,7 +161,7 @@ WEIGHTS_ALONE = {("gpt2", "fsdp"), ("resnet", "fsdp")}
 def test_training_is_the_same_to_the_bit(model: str, mesh: str, accumulate: int) -> None:
     small = compiled(model, mesh, least(model, mesh, accumulate), accumulate)
     # Where gathered weights make up the peak, as in small batches of fsdp, nothing can be done.
-    assert bool(copies(small.compiled.partitioned)) != ((model, mesh) in WEIGHTS_ALONE)
+    assert is_changed(small.compiled.partitioned) != ((model, mesh) in WEIGHTS_ALONE)
     found = trained(small, model)
     expected = trained(compiled(model, mesh, accumulate=accumulate), model)
     assert found.losses == expected.losses

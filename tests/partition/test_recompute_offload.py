@@ -33,6 +33,8 @@ from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape, tape_of
 from autopar.partition.recompute.way import Way
+from autopar.profiling import profile_compiled
+from tests.cost.test_measured_memory import executed
 
 NO_LINK = Cluster.load("cpu")
 FAST = replace(NO_LINK, host_link=HostLink("fast", 1e-6, 2e-11))
@@ -43,12 +45,12 @@ STEPS = 2
 class Layers(nn.Module):
     """Layers with dropout, each of which a user may wrap."""
 
-    def __init__(self, wrapped: str = "") -> None:
+    def __init__(self, wrapped: str = "", dropout: float = 0.2) -> None:
         super().__init__()
         self.wrapped = wrapped
         self.first = nn.Linear(16, 16)
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Dropout(0.2))
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Dropout(dropout))
             for _ in range(4)
         )
 
@@ -75,14 +77,19 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(512, 16, generator=drawn), torch.randn(512, 16, generator=drawn)
 
 
-def compiled(wrapped: str = "", mesh: str = "1", **options: Any) -> CompiledModule:
+def squares(found: Tensor, wanted: Tensor) -> Tensor:
+    """A loss that takes no more memory than it says, unlike torch's kernel for it."""
+    return ((found - wanted) ** 2).mean()
+
+
+def compiled(
+    wrapped: str = "", mesh: str = "1", dropout: float = 0.2, **options: Any
+) -> CompiledModule:
     torch.manual_seed(0)
-    model = Layers(wrapped).train()
+    model = Layers(wrapped, dropout).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     options = {"cluster": NO_LINK, **options}
-    return autopar.compile(
-        model, batch(), mesh=mesh, loss=F.mse_loss, optimizer=optimizer, **options
-    )
+    return autopar.compile(model, batch(), mesh=mesh, loss=squares, optimizer=optimizer, **options)
 
 
 def trained(found: CompiledModule) -> tuple[list[float], Mapping[str, Tensor]]:
@@ -210,6 +217,31 @@ def test_the_report_says_what_is_offloaded() -> None:
     count = transfers(found.compiled.partitioned).count("autopar.offload")
     assert entries["offload"].subject == f"{count} tensors"
     assert "in the host's memory" in entries["offload"].detail
+
+
+def test_profiles_and_comparisons_show_what_is_offloaded() -> None:
+    found = compiled(cluster=FAST, memory=peak(compiled()) // 2).compiled
+    (profile,) = profile_compiled(found.serial, found.deployment, FAST)
+    assert profile.timeline.host_bytes == memory_timeline(found.partitioned).host_bytes > 0
+    assert "offloaded; transfers take" in str(profile)
+    assert profile.as_dict()["host_bytes"] == profile.timeline.host_bytes
+    total = sum(node.seconds for node in profile.nodes)
+    assert total == pytest.approx(profile.serialized_seconds)
+    assert "host's memory" in str(autopar.diff(found, compiled(cluster=FAST)))
+
+
+@pytest.mark.parametrize("part", [0.4, 0.7])
+def test_memory_is_what_is_tracked_and_the_host_s_is_apart(part: float) -> None:
+    """On the CPU, the host's memory is tracked with the device's."""
+    found = compiled(dropout=0.0)
+    program = found.compiled.partitioned
+    limit = int(memory_timeline(program).peak_bytes * part)
+    program = recompute(program, FAST, limit).program
+    timeline = memory_timeline(program)
+    assert timeline.peak_bytes <= limit
+    assert timeline.host_bytes > 0
+    both = map(sum, zip(timeline.at_bytes, timeline.lifetimes.host_bytes(), strict=True))
+    assert executed(program, found.captured.weights).peak_bytes == max(both)
 
 
 @pytest.mark.parametrize("wrapped", ["reentrant", "not reentrant", "marked"])

@@ -56,7 +56,12 @@ def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
         way: What is computed again.
         ops: Positions of the ops, in order.
     """
-    return _Replay(tape, way).run(ops)
+    steps = _Replay(tape, way).run(ops)
+    if not any(tape.late[step.op] for step in steps if step.copy < 0):
+        return steps
+    # What nobody brings back, as where a view of it is read that is kept, needn't leave.
+    back = {step.moves for step in steps if step.makes}
+    return [step for step in steps if step.moves < 0 or step.moves in back]
 
 
 class _Replay:
