@@ -18,6 +18,7 @@ from autopar.completion.presets.zero import keep_states
 from autopar.completion.refine import GAIN
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
+from autopar.completion.search.incumbents import Incumbents
 from autopar.completion.search.watch import Watch
 from autopar.completion.share import share_moves
 from autopar.completion.slices import complete_slices
@@ -123,7 +124,7 @@ class Complete:
         if program.mesh is None or find_places(program.main).are_slices:
             raise AnnotationError("only a program on a single mesh is searched")
         calls = CallTable(Space(program.mesh, self.cluster, self.planner))
-        return self._search(share_moves(renew_views(program.main)), calls)
+        return self._search(share_moves(renew_views(program.main)), calls, with_presets=False)
 
     def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""
@@ -150,8 +151,8 @@ class Complete:
         done = program.with_main(main)
         if self.strategy != AUTO:
             return lambda _: (done, self._decided(main, calls))
-        search = self._search(main, calls)
-        return lambda byte_seconds: (done, self._searched(main, search, byte_seconds))
+        search = self._search(main, calls, with_presets=True)
+        return lambda byte_seconds: (done, decide(search, byte_seconds))
 
     def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Decided]:
         """Returns a program as it was completed, and what was decided about it."""
@@ -161,18 +162,18 @@ class Complete:
         """Returns what is decided about a function on one mesh; see `pin_strategy` on `unfit`."""
         if self.strategy != AUTO:
             return Decided(self._propagated(main, calls, self.strategy, unfit))
-        return self._searched(main, self._search(main, calls))
+        return decide(self._search(main, calls, with_presets=True))
 
-    def _search(self, main: Function, calls: CallTable) -> Search:
+    def _search(self, main: Function, calls: CallTable, *, with_presets: bool) -> Search:
         graph = self._graph(main, calls)
         pin_aliases(graph)
-        return Search(graph, self.watch)
 
-    def _searched(self, main: Function, search: Search, byte_seconds: float = 0.0) -> Decided:
         def preset(strategy: str) -> Solution:
-            return self._propagated(main, search.graph.calls, strategy)
+            return self._propagated(main, calls, strategy)
 
-        return decide(search, preset, byte_seconds)
+        ops = len(graph.nodes)
+        presets = Incumbents(calls.space.mesh, preset, ops, self.watch) if with_presets else None
+        return Search(graph, self.watch, presets)
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)

@@ -6,11 +6,9 @@ computed in one of the ways that search considers, however values lie in between
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from autopar.completion.search.fastest import CLOSE, Search
-from autopar.completion.search.incumbents import best_preset
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
@@ -31,18 +29,13 @@ class Decided:
     remarks: tuple[ReportEntry, ...] = ()
 
 
-def decide(
-    search: Search,
-    preset: Callable[[str], Solution],
-    byte_seconds: float = 0.0,
-) -> Decided:
+def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
     """Returns the fastest plan that search or a preset finds.
 
     Args:
         search: Of the program with the user's pins.
-        preset: Completes the same program by a preset.
-        byte_seconds: The price of a byte that a rank keeps for long. With one, presets aren't
-            tried: they are plans without.
+        byte_seconds: The price of a byte that a rank keeps for long. With one, presets are only
+            starts: they are plans without.
     """
     graph, found, watch = search.graph, search.run(byte_seconds), search.watch
     if not graph.space.axes:
@@ -50,14 +43,13 @@ def decide(
     if byte_seconds:
         return Decided(found.solution, (_remark(named(found.solution)),))
     solution, seconds = found.solution, found.seconds
-    best = best_preset(graph.space.mesh, preset, len(graph.nodes), found, watch)
     against = ""
+    best = next(iter(search.presets(found.gap)), None)
     if best is not None:
-        strategy, other, taken = best
-        against = f"the best preset tried, {strategy}, takes {human_seconds(taken, 4)}"
-        if taken < seconds:
-            solution, seconds = other, taken
-            against = f"this is preset {strategy}, which search did not beat"
+        against = f"the best preset tried, {best.strategy}, takes {human_seconds(best.seconds, 4)}"
+        if best.seconds < seconds:
+            solution, seconds = best.solution, best.seconds
+            against = f"this is preset {best.strategy}, which search did not beat"
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
     remark = _remark(
         named(solution),

@@ -2,8 +2,9 @@
 
 What the user pinned stays; everything else is free. A model of the graph is solved by elimination
 and message passing. Reshards are planned only where a solution has them: where one doesn't take
-what was expected, the model learns that, and is solved again. How fast a plan can be at most is
-proven afterwards, on a network that charges no plan more than it takes (`proof`).
+what was expected, the model learns that, and is solved again. Where that leaves a gap, the best
+presets are improved as well. How fast a plan can be at most is proven afterwards, on a network that
+charges no plan more than it takes (`proof`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from autopar.completion.graph import Graph
 from autopar.completion.price import Price
 from autopar.completion.search.candidates import CandidateTable
 from autopar.completion.search.dual import Dual
-from autopar.completion.search.eliminate import eliminate
+from autopar.completion.search.eliminate import Reduced, eliminate
 from autopar.completion.search.held import Held
 from autopar.completion.search.improve import improve
+from autopar.completion.search.incumbents import Incumbent, Incumbents
 from autopar.completion.search.model import Model, build_model
 from autopar.completion.search.network import Array, Network
 from autopar.completion.search.proof import Proof
+from autopar.completion.search.starts import labels_of
 from autopar.completion.search.transfer import LeastTransfers, Transfers
 from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
@@ -47,9 +50,11 @@ CHECKED = 10
 CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
 
+STARTS = 2
+"""How many presets are improved at a time."""
 
-ENOUGH, PROVEN = 1e-3, 1e-2
-"""The same for large programs, which take longer to search, and to prove."""
+ENOUGH, ROOM, PROVEN = 1e-3, 5e-3, 1e-2
+"""The same for large programs, which take longer to search, to start again, and to prove."""
 
 FEW_OPS = 500
 """Up to so many ops a program isn't large."""
@@ -93,18 +98,22 @@ class Search:
 
     Attributes:
         graph: With the user's pins.
-        known: Labels of earlier runs: what was good at one price is a start at another.
         watch: Says when the best plan so far is to be returned, and is told how far the search is.
+        incumbents: Presets, to start from the best of them too; None for a search without.
+        known: Labels of earlier runs and of starts: what was good at one price is a start at
+            another.
     """
 
     graph: Graph
     watch: Watch
+    incumbents: Incumbents | None = None
     byte_seconds: float = field(init=False, default=0.0)
     held: Held = field(init=False)
     price: Price = field(init=False)
     transfers: Transfers = field(init=False)
     least: LeastTransfers = field(init=False)
     known: list[list[int]] = field(init=False, default_factory=list)
+    _started: set[str] = field(init=False, default_factory=set)
     best: Found | None = field(init=False, default=None)
     expected: float = field(init=False, default=0.0)
     """About the seconds of the fastest plan, by the model."""
@@ -132,20 +141,66 @@ class Search:
         tried: list[list[int]] = []
         for number in range(1, MAX_ROUNDS + 1):
             self._tell(f"searching, round {number}")
-            model = build_model(
-                self.graph, self.candidates, self.transfers, self.held, self.byte_seconds
-            )
+            model = self._model()
             labels = self._solve(model.network)
             learned = self._learn(model, labels)
             self._keep(model, labels)
             tried.append(labels)
-            if not learned or self._is_close(self.expected, ENOUGH) or self._ends(self.expected):
+            if self._is_close(self.expected, ENOUGH) or self._ends(self.expected):
+                break
+            if (number == 1 and self._start(0.0)) or not learned:
                 break
         self.known += tried
         if not byte_seconds:
             self._prove()
+            found = self._found()
+            if found.gap > PROVEN:
+                self._start(found.gap)
+        return self._found()
+
+    def _found(self) -> Found:
         assert self.best is not None
         return Found(self.best.solution, self.best.seconds, self.bound)
+
+    def presets(self, gap: float) -> Sequence[Incumbent]:
+        """Returns the presets that are worth their time at a gap, the fastest first."""
+        if self.incumbents is None:
+            return ()
+        seconds = None if self.best is None else self.best.seconds
+        return self.incumbents.within(gap, Progress("", seconds, self.bound))
+
+    def _start(self, gap: float) -> bool:
+        """Improves the best presets; returns whether that leads to much faster plans.
+
+        Not where the model, as far as it is known, has none that are.
+        """
+        assert self.best is not None
+        before = self.best.seconds
+        if self._is_close(self.expected, ROOM):
+            return False
+        for preset in self.presets(gap)[:STARTS]:
+            if preset.strategy not in self._started:
+                self._started.add(preset.strategy)
+                self._improve(preset.solution.choices)
+        return self.best.seconds < before * (1 - PROVEN)
+
+    def _improve(self, choices: Sequence[Choice]) -> None:
+        """Looks for better plans than one whose choices are known, and keeps the best."""
+        model = self._model()
+        labels = labels_of(model, choices)
+        self._learn(model, labels)
+        for _ in range(MAX_ROUNDS):
+            model = self._model()
+            labels = _improved(eliminate(model.network), labels)
+            self._keep(model, labels)
+            if not self._learn(model, labels) or self.watch.is_late:
+                break
+        self.known.append(labels)
+
+    def _model(self) -> Model:
+        return build_model(
+            self.graph, self.candidates, self.transfers, self.held, self.byte_seconds
+        )
 
     def _prove(self) -> None:
         """Raises the bound of every plan towards the best one.
@@ -210,11 +265,7 @@ class Search:
         self.expected = max(self.expected, bound)
         if least - bound > CLOSE * least:
             starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
-            found = [
-                reduced.labels(improve(reduced.core, [start[at] for at in reduced.kept]))
-                for start in starts
-            ]
-            best = min(found, key=whole.seconds)
+            best = min((_improved(reduced, start) for start in starts), key=whole.seconds)
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:
@@ -233,6 +284,11 @@ class Search:
         if self.best is None or seconds < self.best.seconds:
             solution = _solution(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)
+
+
+def _improved(reduced: Reduced, labels: Sequence[int]) -> list[int]:
+    """Returns labels of the whole network that cost no more than these."""
+    return reduced.labels(improve(reduced.core, [labels[at] for at in reduced.kept]))
 
 
 def _solution(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:

@@ -37,12 +37,35 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
         if without_gain == FORESTS or not count:
             break
         first = (turn % FORESTS) * count // FORESTS
-        tried = _solved(network, best, _forest(network, first, backward=turn % 2 == 1))
+        tried = solve_forest(network, best, _forest(network, first, backward=turn % 2 == 1))
         found = network.seconds(tried)
         without_gain += 1
         if found < seconds * (1 - GAIN):
             best, seconds, without_gain = tried, found, 0
     return best
+
+
+def solve_forest(network: Network, labels: Sequence[int], free: Sequence[int]) -> list[int]:
+    """Returns the best labels if only those of some variables may change.
+
+    Args:
+        network: The network.
+        labels: Of its variables; of those that may change they don't matter.
+        free: The variables that may change, which form no cycle.
+    """
+    part = Network(network.costs)
+    number = {variable: at for at, variable in enumerate(free)}
+    for variable in free:
+        part.variable(_given(network, labels, variable, number))
+    for variable, at in number.items():
+        for other, matrix in network.edges[variable].items():
+            if variable < other and other in number:
+                part.connect(at, number[other], matrix)
+    solved = eliminate(part).labels([])
+    found = list(labels)
+    for variable, at in number.items():
+        found[variable] = solved[at]
+    return found
 
 
 def _forest(network: Network, first: int, *, backward: bool) -> list[int]:
@@ -65,23 +88,6 @@ def _forest(network: Network, first: int, *, backward: bool) -> list[int]:
             for tree in trees:
                 root[tree] = variable
     return sorted(taken)
-
-
-def _solved(network: Network, labels: Sequence[int], free: Sequence[int]) -> list[int]:
-    """Returns the best labels if only those of some variables, which form a forest, may change."""
-    part = Network(network.costs)
-    number = {variable: at for at, variable in enumerate(free)}
-    for variable in free:
-        part.variable(_given(network, labels, variable, number))
-    for variable, at in number.items():
-        for other, matrix in network.edges[variable].items():
-            if variable < other and other in number:
-                part.connect(at, number[other], matrix)
-    solved = eliminate(part).labels([])
-    found = list(labels)
-    for variable, at in number.items():
-        found[variable] = solved[at]
-    return found
 
 
 def _given(network: Network, labels: Sequence[int], variable: int, free: dict[int, int]) -> int:

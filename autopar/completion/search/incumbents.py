@@ -1,17 +1,17 @@
 """Incumbents: the presets that a searched plan has to beat.
 
 Combinations of presets are completed as if the user had named them, the usual ones first; on large
-programs only as many as are worth their time. So an answer is never worse than the best of them,
-and says so where it is none other.
+programs only as many as are worth their time. Search starts from the best of them too. So an answer
+is never worse than the best of them, and says so where it is none other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, product
 
 from autopar.completion.refine import GAIN
-from autopar.completion.search.fastest import Found
 from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
 from autopar.ir.errors import AnnotationError
@@ -53,33 +53,60 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
         yield ",".join(parts)
 
 
-def best_preset(
-    mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, found: Found, watch: Watch
-) -> tuple[str, Solution, float] | None:
-    """Returns the fastest preset with its seconds; None if none fits the program.
+@dataclass(frozen=True)
+class Incumbent:
+    """A preset's plan.
+
+    Attributes:
+        strategy: The preset.
+        solution: The plan.
+        seconds: Its predicted seconds.
+    """
+
+    strategy: str
+    solution: Solution
+    seconds: float
+
+
+class Incumbents:
+    """The presets of a program, each completed once.
 
     Args:
         mesh: The mesh.
         complete: Completes the program by a strategy.
         ops: How many it has.
-        found: What search found.
         watch: Says when to stop.
     """
-    best: tuple[str, Solution, float] | None = None
-    left = _affordable(ops, found.gap)
-    for number, strategy in enumerate(islice(strategies(mesh), left), start=1):
-        seconds = found.seconds if best is None else min(best[2], found.seconds)
-        watch.tell(Progress(f"preset {number} of {left}", seconds, found.bound_seconds))
-        if watch.is_late:
-            break
-        try:
-            solution = complete(strategy)
-        except AnnotationError:
-            continue
-        seconds = solution.seconds
-        if best is None or seconds < best[2] * (1 - GAIN):
-            best = (strategy, solution, seconds)
-    return best
+
+    def __init__(
+        self, mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, watch: Watch
+    ) -> None:
+        self._complete, self._ops, self._watch = complete, ops, watch
+        self._left = strategies(mesh)
+        self._tried = 0
+        self._found: list[Incumbent] = []
+
+    def within(self, gap: float, told: Progress) -> Sequence[Incumbent]:
+        """Returns the presets that are worth their time, the fastest first.
+
+        Args:
+            gap: How much faster than what is known a plan may be, as a part of its seconds.
+            told: How far the search is.
+        """
+        most = _affordable(self._ops, gap)
+        for strategy in islice(self._left, max(0, most - self._tried)):
+            self._tried += 1
+            self._watch.tell(replace(told, doing=f"preset {self._tried} of {most}"))
+            if self._watch.is_late:
+                break
+            try:
+                solution = self._complete(strategy)
+            except AnnotationError:
+                continue
+            self._found.append(Incumbent(strategy, solution, solution.seconds))
+        # Of those that take as long as one another, but for rounding, the first counts.
+        least = min((each.seconds for each in self._found), default=0.0)
+        return sorted(self._found, key=lambda each: max(each.seconds, least * (1 + GAIN)))
 
 
 def _affordable(ops: int, gap: float) -> int:
