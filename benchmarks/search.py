@@ -7,9 +7,11 @@ CPU seconds from the captured program to the completed one, on the H100 profile;
 that the process had, capture included; and what the report says of the plan. The bars, in CPU
 seconds: gpt2 3, llama 8, mlp 5, and on four axes mlp-4 6, gpt2-4 10 and gpt2-8 30; 1 GB each.
 
-    python benchmarks/search.py --devices 64    gpt2 on meshes of all shapes
+    python benchmarks/search.py --devices 64 gpt2             meshes of all shapes
+    python benchmarks/search.py --devices 12 --scratch mlp    and each by itself
 
-prints in the same way what searching the shape of a mesh takes, on hosts of 8.
+prints in the same way what searching the shape of a mesh takes, on hosts of 8, and how many times
+that is of what completing on the best shape takes, or on every shape, each from scratch.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ import resource
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autopar.ir.mesh import ProcessMesh
 
 ROWS = {
     "gpt2": "32x8",
@@ -61,17 +67,30 @@ def captured(name: str) -> Any:
     return capture(module, batch, recipe).program
 
 
-def measure_shapes(name: str, devices: int) -> None:
-    """Prints what searching the shape of a mesh takes, and the shapes."""
+def measure_shapes(name: str, devices: int, *, scratch: bool) -> None:
+    """Prints what searching the shape of a mesh takes, against searching from scratch."""
+    from autopar.annotate import apply_mesh
     from autopar.completion import Complete
     from autopar.cost import Cluster
-    from autopar.planning.mesh_shape import fastest_shapes, remark
+    from autopar.planning.mesh_shape import fastest_shapes, mesh_shapes, remark
 
     program = captured(name)
-    cluster = Cluster.load(HOSTS_OF_8.format(hosts=-(-devices // 8)))
+    complete = Complete(Cluster.load(HOSTS_OF_8.format(hosts=-(-devices // 8))), "auto")
+
+    def taken(meshes: Iterable[ProcessMesh]) -> float:
+        start = time.process_time()
+        for mesh in meshes:
+            complete.decide(apply_mesh(program, mesh))
+        return time.process_time() - start
+
     start = time.process_time()
-    found = remark(fastest_shapes(program, devices, Complete(cluster, "auto")))
-    print(f"{name}, {devices} devices: {time.process_time() - start:.1f} CPU s, {found.detail}")
+    shapes = fastest_shapes(program, devices, complete)
+    seconds = time.process_time() - start
+    against = f"{seconds / taken([shapes[0].mesh]):.1f} times the best shape alone"
+    if scratch:
+        against += f", {seconds / taken(mesh_shapes(devices)):.2f} times every shape from scratch"
+    detail = remark(shapes).detail
+    print(f"{name}, {devices} devices: {seconds:.1f} CPU s, {against}; {detail}", flush=True)
 
 
 def measure(name: str) -> None:
@@ -98,13 +117,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", default=[*ROWS])
     parser.add_argument("--devices", type=int, help="search the shape of a mesh")
+    parser.add_argument("--scratch", action="store_true", help="and every shape from scratch")
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         measure(options.names[0])
         return 0
     if options.devices:
-        measure_shapes("gpt2", options.devices)
+        for name in options.names:
+            measure_shapes(name, options.devices, scratch=options.scratch)
         return 0
     print("| program | mesh | ops | search, CPU s | memory, GB | plan |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)

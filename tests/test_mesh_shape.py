@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +13,14 @@ from torch import nn
 import autopar
 from autopar.annotate import apply_mesh
 from autopar.completion import Complete
+from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from autopar.cost.memory import memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, compile_program, with_fastest_mesh
-from autopar.planning.mesh_shape import fastest_shapes, mesh_shapes
+from autopar.planning.mesh_shape import fastest_shapes, mesh_shapes, remark
 from tests.completion.networks import mlp
 
 COMPLETE = Complete(Cluster.load("h100x8"), "auto")
@@ -58,6 +61,23 @@ def test_a_shape_is_dropped_that_its_bound_forbids() -> None:
     dropped = [shape for shape in shapes if shape.is_dropped]
     assert dropped
     assert all(shape.bound_seconds > shapes[0].seconds for shape in dropped)
+
+
+def test_every_shape_is_searched_once() -> None:
+    told: list[str] = []
+    watch = Watch(tell=lambda progress: told.append(progress.doing))
+    shapes = fastest_shapes(small(), 6, replace(COMPLETE, watch=watch))
+    assert told.count("searching, round 1") == len(shapes)
+    assert told.count("proving, round 1") == len(shapes)
+
+
+def test_no_shape_is_begun_when_time_is_up() -> None:
+    first, *others = fastest_shapes(small(), 6, replace(COMPLETE, watch=Watch(0)))
+    assert first.mesh.shape == (6,)
+    assert math.isfinite(first.seconds)
+    assert [shape.mesh.shape for shape in others] == [(2, 3), (3, 2)]
+    assert all(shape.is_late for shape in others)
+    assert remark([first, *others]).detail.endswith("; left at the time limit: 2x3, 3x2")
 
 
 def test_the_report_names_the_shapes() -> None:

@@ -58,6 +58,7 @@ class Complete:
             to search for what is fastest.
         planner: Knows reshards of earlier passes; None if there are none.
         watch: Limits and follows a search.
+        begun: What `searches_of` returned for the program, to go on with; none to search anew.
     """
 
     name: ClassVar[str] = "complete"
@@ -66,6 +67,7 @@ class Complete:
     strategy: str | None = None
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
     watch: Watch = field(default_factory=Watch, repr=False, compare=False)
+    begun: tuple[Search, ...] = field(default=(), repr=False, compare=False)
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -95,12 +97,14 @@ class Complete:
         """
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
-        space = Space(program.mesh, self.cluster, self.planner)
         if find_places(program.main).are_slices:
+            space = Space(program.mesh, self.cluster, self.planner)
             return lambda _: self._on_slices(program, space)
-        calls = CallTable(space)
-        apart = ways_apart(program) if space.axes else ()
-        first, *others = [self._decider(each, calls) for each in (program, *apart)]
+        calls = self._calls(program.mesh)
+        space = calls.space
+        first, *others = [
+            self._decider(each, calls, number) for number, each in enumerate(_ways(program, space))
+        ]
 
         def completed(byte_seconds: float) -> Completed:
             done, decided = first(byte_seconds)
@@ -115,16 +119,22 @@ class Complete:
 
         return completed
 
-    def search_of(self, program: Program) -> Search:
-        """Returns the search of a program that has its mesh, without presets.
+    def searches_of(self, program: Program) -> tuple[Search, ...]:
+        """Returns the searches of a program that has its mesh, also with its weights taken apart.
 
         Raises:
             AnnotationError: If the program has no mesh, or its ops run on slices of it.
         """
         if program.mesh is None or find_places(program.main).are_slices:
             raise AnnotationError("only a program on a single mesh is searched")
-        calls = CallTable(Space(program.mesh, self.cluster, self.planner))
-        return self._search(share_moves(renew_views(program.main)), calls, with_presets=False)
+        calls = self._calls(program.mesh)
+        ways = [share_moves(renew_views(way.main)) for way in _ways(program, calls.space)]
+        return tuple(self._search(main, calls) for main in ways)
+
+    def _calls(self, mesh: ProcessMesh) -> CallTable:
+        if self.begun:
+            return self.begun[0].graph.calls
+        return CallTable(Space(mesh, self.cluster, self.planner))
 
     def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""
@@ -144,14 +154,20 @@ class Complete:
         return Completed(_with_main(program, done, space.mesh), tuple(remarks))
 
     def _decider(
-        self, program: Program, calls: CallTable
+        self, program: Program, calls: CallTable, number: int = 0
     ) -> Callable[[float], tuple[Program, Decided]]:
-        """Returns a function from a price to a program as it is completed, and what is decided."""
+        """Returns a function from a price to a program as it is completed, and what is decided.
+
+        Args:
+            program: The program, or a way to take its weights apart.
+            calls: Of its mesh.
+            number: Of the search, if it was begun.
+        """
         main = share_moves(renew_views(program.main))
         done = program.with_main(main)
         if self.strategy != AUTO:
             return lambda _: (done, self._decided(main, calls))
-        search = self._search(main, calls, with_presets=True)
+        search = self.begun[number] if self.begun else self._search(main, calls)
         return lambda byte_seconds: (done, decide(search, byte_seconds))
 
     def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Decided]:
@@ -162,17 +178,16 @@ class Complete:
         """Returns what is decided about a function on one mesh; see `pin_strategy` on `unfit`."""
         if self.strategy != AUTO:
             return Decided(self._propagated(main, calls, self.strategy, unfit))
-        return decide(self._search(main, calls, with_presets=True))
+        return decide(self._search(main, calls))
 
-    def _search(self, main: Function, calls: CallTable, *, with_presets: bool) -> Search:
+    def _search(self, main: Function, calls: CallTable) -> Search:
         graph = self._graph(main, calls)
         pin_aliases(graph)
 
         def preset(strategy: str) -> Solution:
             return self._propagated(main, calls, strategy)
 
-        ops = len(graph.nodes)
-        presets = Incumbents(calls.space.mesh, preset, ops, self.watch) if with_presets else None
+        presets = Incumbents(calls.space.mesh, preset, len(graph.nodes), self.watch)
         return Search(graph, self.watch, presets)
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:
@@ -189,6 +204,11 @@ class Complete:
             pin_strategy(graph, strategy, unfit)
         keep_states(graph)
         return solve(graph)
+
+
+def _ways(program: Program, space: Space) -> tuple[Program, ...]:
+    """Returns the program, and the ways to take its fused weights apart."""
+    return (program, *(ways_apart(program) if space.axes else ()))
 
 
 def _check_fit(unfit: Sequence[tuple[ProcessMesh, Unfit]]) -> None:

@@ -214,8 +214,8 @@ def with_fastest_mesh(
     def within_memory(complete: Complete, on_mesh: Program) -> float:
         assert on_mesh.mesh is not None
         chosen = replace(options, mesh=on_mesh.mesh, strategy=AUTO)
-        planner = ReshardPlanner(CommunicationModel(options.cluster, on_mesh.mesh))
-        decided = _decided(replace(complete, planner=planner), on_mesh, chosen, planner)
+        planner = complete.begun[0].graph.space.planner
+        decided = _decided(complete, on_mesh, chosen, planner)
         ran = predicted(decided.program, chosen, planner)
         return evaluate(ran, options.cluster).serialized_seconds
 

@@ -4,20 +4,21 @@ Devices are arranged along one to three axes, the outer ones along the slower li
 would let a plan do a fourth thing with every op, on top of splitting the batch, the weights and the
 state; what two axes do alike, one does as well.
 
-Every shape is searched first, and no longer than until its bound says that it can't be the fastest.
-Only what is left is completed, which takes presets and memory into account, in the order of what
-search found; and a shape whose bound is above the fastest plan so far is dropped.
+Every shape is searched first, without a proof. Then, in the order of what was found, a bound of its
+plans is proven, and no further than until it is above the fastest plan so far: such a shape is
+dropped. Only what is left is completed, which goes on with the same search, and takes presets and
+memory into account.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.annotate import apply_mesh
 from autopar.completion import Complete
-from autopar.completion.search.fastest import Found
+from autopar.completion.search.fastest import Search
 from autopar.completion.search.watch import Progress
 from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.manifest import ReportEntry
@@ -42,19 +43,23 @@ class Shape:
     Attributes:
         mesh: The mesh.
         seconds: Predicted serialized seconds of its fastest known plan; infinite if none fits.
-        bound_seconds: What each of its plans takes at least.
+        bound_seconds: What each of its plans takes at least, as far as it was proven.
         is_dropped: Whether it was dropped because of its bound.
+        is_late: Whether it was left when time was up.
     """
 
     mesh: ProcessMesh
     seconds: float
-    bound_seconds: float
+    bound_seconds: float = 0.0
     is_dropped: bool = False
+    is_late: bool = False
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, self.mesh.shape))
         if self.is_dropped:
             return f"{sizes} at least {human_seconds(self.bound_seconds, 4)}"
+        if self.is_late:
+            return sizes
         if math.isinf(self.seconds):
             return f"{sizes} doesn't fit"
         return f"{sizes} {human_seconds(self.seconds, 4)}"
@@ -98,55 +103,71 @@ def fastest_shapes(
     Raises:
         InvalidInputError: If there are no devices, or no plan fits into memory on any shape.
     """
-    searched = _searched(program, devices, complete, stops=decide is None)
-    found: list[Shape] = []
+    tried: list[Shape] = []
     problem: InvalidInputError | None = None
     fastest = math.inf
-    for shape, gap in sorted(searched, key=lambda pair: (pair[0].seconds, pair[0].mesh.ndim)):
-        if shape.bound_seconds > fastest or (found and complete.watch.is_late):
-            found.append(replace(shape, is_dropped=True))
+    begun = _begun(program, devices, complete)
+    for mesh, searches in sorted(begun, key=lambda pair: (_found(pair[1]), pair[0].ndim)):
+        if not searches or (math.isfinite(fastest) and complete.watch.is_late):
+            tried.append(Shape(mesh, math.inf, is_late=True))
             continue
-        if decide is not None or gap > PROVEN:
-            on_mesh = apply_mesh(program, shape.mesh)
+        complete.watch.tell(Progress(f"comparing {mesh}", fastest))
+        shape = _proven(mesh, searches, fastest)
+        if not shape.is_dropped and (decide is not None or _gap(shape) > PROVEN):
+            planner = searches[0].graph.space.planner
+            going_on = replace(complete, planner=planner, begun=searches)
             try:
-                seconds = (decide or _plain)(replace(complete, planner=None), on_mesh)
+                seconds = (decide or _plain)(going_on, apply_mesh(program, mesh))
             except InvalidInputError as error:
                 problem, seconds = error, math.inf
             shape = replace(shape, seconds=seconds)
-        found.append(shape)
-        fastest = min(fastest, shape.seconds)
+        tried.append(shape)
+        if not shape.is_dropped:
+            fastest = min(fastest, shape.seconds)
     if math.isinf(fastest) and problem is not None:
         raise problem
-    return sorted(found, key=lambda each: (each.is_dropped, each.seconds, each.mesh.ndim))
+    return sorted(
+        tried, key=lambda each: (each.is_late, each.is_dropped, each.seconds, each.mesh.ndim)
+    )
 
 
-def _searched(
-    program: Program, devices: int, complete: Complete, *, stops: bool
-) -> list[tuple[Shape, float]]:
-    """Returns the shapes with what search finds, and the gap to its bound.
-
-    Args:
-        program: The serial program.
-        devices: How many there are.
-        complete: Searches on one mesh.
-        stops: Whether a search ends once its bound is above the fastest plan so far.
-    """
+def _begun(
+    program: Program, devices: int, complete: Complete
+) -> Iterator[tuple[ProcessMesh, tuple[Search, ...]]]:
+    """Yields the shapes with the searches of the program; without, those left when time is up."""
     fastest = math.inf
-    shapes: list[tuple[Shape, float]] = []
     for mesh in mesh_shapes(devices):
+        if math.isfinite(fastest) and complete.watch.is_late:
+            yield mesh, ()
+            continue
         complete.watch.tell(Progress(f"searching on {mesh}", fastest))
         # What is known of reshards is about one mesh.
         try:
-            search = replace(complete, planner=None).search_of(apply_mesh(program, mesh))
+            searches = replace(complete, planner=None).searches_of(apply_mesh(program, mesh))
         except AnnotationError:
-            if shapes:
+            if math.isfinite(fastest):
                 continue
             raise
-        found: Found = search.run(above=fastest if stops else math.inf)
-        fastest = min(fastest, found.seconds)
-        bound = min(found.bound_seconds, found.seconds)
-        shapes.append((Shape(mesh, found.seconds, bound), found.gap))
-    return shapes
+        fastest = min(fastest, _found(searches))
+        yield mesh, searches
+
+
+def _found(searches: Sequence[Search]) -> float:
+    """Returns the seconds of the best plan before anything is proven."""
+    return min((search.find().seconds for search in searches), default=math.inf)
+
+
+def _proven(mesh: ProcessMesh, searches: Sequence[Search], fastest: float) -> Shape:
+    """Returns a shape with what search finds; dropped if it is slower than the fastest so far."""
+    found = [search.run(above=fastest) for search in searches]
+    seconds = min(each.seconds for each in found)
+    bound = min(*(each.bound_seconds for each in found), seconds)
+    return Shape(mesh, seconds, bound, is_dropped=bound > fastest)
+
+
+def _gap(shape: Shape) -> float:
+    """Returns the part of a shape's seconds that its bound leaves open."""
+    return 1 - shape.bound_seconds / shape.seconds if shape.seconds else 0.0
 
 
 def _plain(complete: Complete, program: Program) -> float:
@@ -155,9 +176,12 @@ def _plain(complete: Complete, program: Program) -> float:
 
 def remark(shapes: list[Shape]) -> ReportEntry:
     """Returns what the report says of the shapes that were tried."""
-    tried = [str(shape) for shape in shapes if not shape.is_dropped]
+    tried = [str(shape) for shape in shapes if not shape.is_dropped and not shape.is_late]
     dropped = [str(shape) for shape in shapes if shape.is_dropped]
+    late = [str(shape) for shape in shapes if shape.is_late]
     text = f"of {len(shapes)} meshes of {shapes[0].mesh.size} processes: {', '.join(tried)}"
     if dropped:
         text += f"; dropped, by their bounds: {', '.join(dropped)}"
+    if late:
+        text += f"; left at the time limit: {', '.join(late)}"
     return ReportEntry("search", "mesh shape", text)

@@ -118,7 +118,8 @@ class Search:
     expected: float = field(init=False, default=0.0)
     """About the seconds of the fastest plan, by the model."""
     bound: float = field(init=False, default=0.0)
-    _above: float = field(init=False, default=math.inf)
+    _first: Found | None = field(init=False, default=None)
+    _proven: Found | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
@@ -129,14 +130,37 @@ class Search:
         self.candidates = [table.of(node) for node in self.graph.nodes]
 
     def run(self, byte_seconds: float = 0.0, above: float = math.inf) -> Found:
-        """Returns the best plan, with a bound.
+        """Returns the best plan, with a bound. Without a price it is searched only once.
 
         Args:
             byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
                 minimized. With one, no bound is proven.
-            above: The search ends once it is about to find nothing below that many seconds.
+            above: The proof ends once no plan can take less than that many seconds.
         """
-        self.byte_seconds, self.best, self._above = byte_seconds, None, above
+        if byte_seconds:
+            return self._search(byte_seconds)
+        if self._proven is None:
+            self.best = self.find()
+            self.byte_seconds = self.bound = 0.0
+            self._prove(above)
+            gap = self._found().gap
+            if gap > PROVEN and self.bound <= above:
+                self._start(gap)
+            self._proven = self._found()
+        return self._proven
+
+    def _found(self) -> Found:
+        assert self.best is not None
+        return Found(self.best.solution, self.best.seconds, self.bound)
+
+    def find(self) -> Found:
+        """Returns the best plan without a price before anything is proven; searched only once."""
+        if self._first is None:
+            self._first = self._search(0.0)
+        return self._first
+
+    def _search(self, byte_seconds: float) -> Found:
+        self.byte_seconds, self.best = byte_seconds, None
         self.expected = self.bound = 0.0
         tried: list[list[int]] = []
         for number in range(1, MAX_ROUNDS + 1):
@@ -146,21 +170,12 @@ class Search:
             learned = self._learn(model, labels)
             self._keep(model, labels)
             tried.append(labels)
-            if self._is_close(self.expected, ENOUGH) or self._ends(self.expected):
+            if self._is_close(self.expected, ENOUGH) or self.watch.is_late:
                 break
             if (number == 1 and self._start(0.0)) or not learned:
                 break
         self.known += tried
-        if not byte_seconds:
-            self._prove()
-            found = self._found()
-            if found.gap > PROVEN:
-                self._start(found.gap)
         return self._found()
-
-    def _found(self) -> Found:
-        assert self.best is not None
-        return Found(self.best.solution, self.best.seconds, self.bound)
 
     def presets(self, gap: float) -> Sequence[Incumbent]:
         """Returns the presets that are worth their time at a gap, the fastest first."""
@@ -202,8 +217,8 @@ class Search:
             self.graph, self.candidates, self.transfers, self.held, self.byte_seconds
         )
 
-    def _prove(self) -> None:
-        """Raises the bound of every plan towards the best one.
+    def _prove(self, above: float) -> None:
+        """Raises the bound of every plan towards the best one, or above what matters.
 
         What labels stand for is planned, whereupon they cost more, until the bound is close.
         """
@@ -216,6 +231,8 @@ class Search:
             dual = Dual(reduced.core, messages)
             for _ in range(ASCENTS):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
+            if self.bound > above or self.watch.is_late:
+                break
             messages = dual.messages
             labels = reduced.labels(dual.labels())
             if self._is_small:
@@ -223,12 +240,8 @@ class Search:
             learned = self.least.learn(proof.transfers_of(labels))
             stuck = not learned and self.bound - before <= CLOSE * self.bound
             before = self.bound
-            if stuck or self._is_close(self.bound, PROVEN) or self._ends(self.bound):
+            if stuck or self._is_close(self.bound, PROVEN):
                 break
-
-    def _ends(self, bound: float) -> bool:
-        """Whether time is up, or a bound is above what matters."""
-        return self.watch.is_late or bound > self._above
 
     @property
     def _is_small(self) -> bool:
@@ -260,7 +273,7 @@ class Search:
                 if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
                     break
                 before = bound
-                if self._ends(bound):
+                if self.watch.is_late:
                     break
         self.expected = max(self.expected, bound)
         if least - bound > CLOSE * least:
