@@ -1,8 +1,13 @@
 """The choice: the plan that a user's limit leads to.
 
 Plans are made for fixed levels of memory, whatever the limit is, and measured as wholes. A limit
-only chooses among them: the highest level whose plan fits. So more memory never makes a program
-slower, and less memory never makes it hold more.
+only chooses among them: the fastest that fits, and of equally fast ones the smallest. A larger
+limit has all of a smaller one's plans to choose from, so it is never slower; and if its choice held
+less, then it would fit into the smaller limit and be chosen there, too.
+
+Not all plans need to be made and measured for that. A plan counts only if measuring confirms what
+it seems to take up to a known factor, and if it doesn't fit into the next lower band of levels,
+which has plans of its own. Plans that can't be chosen are then known without a measurement.
 """
 
 from __future__ import annotations
@@ -21,14 +26,14 @@ from autopar.partition.recompute.way import NOTHING, Way
 LEVELS = 4096
 """Number of levels of memory, up to what a step takes if nothing is computed again."""
 
-ABOVE = 1.02
-"""Levels above a limit are looked at up to this part of it: plans may hold less than they may."""
+BAND = 32
+"""Number of levels of a band."""
 
 SAME = 1 - 1e-9
 """Seconds that differ by no more than this are sums of the same in another order."""
 
 DOUBT = 1.01
-"""By how much more than a limit a plan may seem to hold until it is measured."""
+"""Up to which factor a plan that counts may seem to hold more than it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,51 +62,69 @@ class Choice:
         self.tape = tape
         self.unconstrained = measure(tape, NOTHING)
         self._planner = Planner(tape)
+        self._made: dict[int, Plan | None] = {}
         self._points: dict[Way, Point] = {NOTHING: self.unconstrained}
 
     def fastest(self, limit: int) -> Point | None:
-        """Returns the fastest known plan that holds no more than a limit, None if none does."""
+        """Returns the fastest plan that holds no more than a limit, None if none does."""
         if self.unconstrained.peak_bytes <= limit:
             return self.unconstrained
-        best: Point | None = None
-        for plan in self._below(limit):
-            # Plans of lower levels are slower, but some take longer than they seem to.
-            if best is not None and plan.seconds >= best.added_seconds * SAME:
-                return best
-            point = self._measured(plan.way)
-            faster = best is None or point.added_seconds < best.added_seconds
-            if point.peak_bytes <= limit and faster:
-                best = point
         # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
-        if best is None and self.smallest.peak_bytes <= limit:
-            return self.smallest
+        best = self.smallest if self.smallest.peak_bytes <= limit else None
+        for plan in self._plans(limit * DOUBT):
+            if best is not None and plan.seconds * SAME > best.added_seconds:
+                return best
+            if plan.peak_bytes <= limit * DOUBT:
+                point = self._measured(plan.way)
+                fits = point.peak_bytes <= limit and _is_confirmed(plan, point)
+                if fits and (best is None or _rank(point) < _rank(best)):
+                    best = point
         return best
 
-    def _below(self, limit: int) -> Iterator[Plan]:
-        """Yields the plans of the levels up to about a limit, from the highest one on."""
-        most = self.unconstrained.peak_bytes
-        for level in range(min(LEVELS, int(limit * ABOVE) * LEVELS // most), 0, -1):
-            plan = self._planner.plan(most * level // LEVELS)
-            if plan is None:
-                return
-            if plan.peak_bytes <= limit * DOUBT:
-                yield plan
+    def _plans(self, most: float) -> Iterator[Plan]:
+        """Yields the plans that count, from the highest level on, which is the fastest.
+
+        Args:
+            most: Bands of which all plans hold at least this are left out.
+        """
+        for bottom in reversed(range(0, LEVELS, BAND)):
+            nbytes = self._bytes(bottom)
+            level = bottom + BAND if nbytes < most else bottom
+            while level > bottom:
+                plan = self._plan(level)
+                if plan is None:
+                    return
+                if plan.peak_bytes > nbytes:
+                    yield plan
+                # Down to what it holds, a plan is the fastest.
+                level = min(level - 1, self._level_below(plan.peak_bytes))
 
     @cached_property
     def smallest(self) -> Point:
         """The plan of the lowest level for which there is one."""
-        most = self.unconstrained.peak_bytes
         low, high = 0, LEVELS
         way = NOTHING
         while high - low > 1:
             middle = (low + high) // 2
-            plan = self._planner.plan(most * middle // LEVELS)
+            plan = self._plan(middle)
             if plan is None:
                 low = middle
             else:
                 high = middle
                 way = plan.way
         return self._measured(way)
+
+    def _bytes(self, level: int) -> int:
+        return self.unconstrained.peak_bytes * level // LEVELS
+
+    def _level_below(self, nbytes: int) -> int:
+        """Returns the highest level that is less than a number of bytes."""
+        return (nbytes * LEVELS - 1) // self.unconstrained.peak_bytes
+
+    def _plan(self, level: int) -> Plan | None:
+        if level not in self._made:
+            self._made[level] = self._planner.plan(self._bytes(level))
+        return self._made[level]
 
     def _measured(self, way: Way) -> Point:
         if way not in self._points:
@@ -115,3 +138,13 @@ def measure(tape: Tape, way: Way) -> Point:
     seconds = sum(step.seconds(tape) for step in steps)
     program = tape.program.with_main(write_copies(tape, steps))
     return Point(way, seconds, memory_timeline(program).peak_bytes)
+
+
+def _is_confirmed(plan: Plan, point: Point) -> bool:
+    """Whether a plan takes as long as it seems to, and holds what it seems to but for a little."""
+    slow = point.added_seconds >= plan.seconds * SAME
+    return slow and plan.peak_bytes <= point.peak_bytes * DOUBT
+
+
+def _rank(point: Point) -> tuple[float, int]:
+    return point.added_seconds, point.peak_bytes
