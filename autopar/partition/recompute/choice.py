@@ -3,7 +3,7 @@
 Plans are made for fixed levels of memory, whatever the limit is, and measured as wholes. A limit
 only chooses among them: the fastest that fits, and of equally fast ones the smallest. A larger
 limit has all of a smaller one's plans to choose from, so it is never slower; and if its choice held
-less, then it would fit into the smaller limit and be chosen there, too.
+less than the smaller one's, it would fit there, too, and be chosen as it is no slower and smaller.
 
 Not all plans need to be made and measured for that. A plan counts only if measuring confirms what
 it seems to take up to a known factor, and if it doesn't fit into the next lower band of levels,
