@@ -27,6 +27,7 @@ from autopar.completion.space import Space
 from autopar.completion.where import find_places
 from autopar.completion.write import write_replicated, write_solution
 from autopar.cost import Cluster, ReshardPlanner
+from autopar.ir.collector import paused_collector
 from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
@@ -87,6 +88,7 @@ class Complete:
         """
         return self.at_prices(program)(0.0)
 
+    @paused_collector()
     def at_prices(self, program: Program) -> Callable[[float], Completed]:
         """Returns what completes a program, given the price of a byte that a rank keeps for long.
 
@@ -99,13 +101,14 @@ class Complete:
             raise AnnotationError("the program has no mesh; annotate it with one first")
         if find_places(program.main).are_slices:
             space = Space(program.mesh, self.cluster, self.planner)
-            return lambda _: self._on_slices(program, space)
+            return paused_collector()(lambda _: self._on_slices(program, space))
         calls = self._calls(program.mesh)
         space = calls.space
         first, *others = [
             self._decider(each, calls, number) for number, each in enumerate(_ways(program, space))
         ]
 
+        @paused_collector()
         def completed(byte_seconds: float) -> Completed:
             done, decided = first(byte_seconds)
             for decide_other in others:

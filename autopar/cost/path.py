@@ -62,7 +62,7 @@ class PathSearch:
 
     def best(self, source: Layout) -> list[Step] | None:
         """Returns the fastest path from a layout; None if there is none."""
-        start = self._start(source)
+        start = self.start(source)
         steps = self._shortest(start, math.inf, wide=False)
         if steps is None:
             return self._shortest(start, math.inf, wide=True)
@@ -71,11 +71,12 @@ class PathSearch:
             return steps
         return self._shortest(start, limit, wide=True) or steps
 
-    def least(self, source: Layout) -> float:
-        """Returns seconds that a path from a layout takes at least."""
-        return self._bound(self._start(source)) * (1 - ROUNDING)
+    def least(self, start: State) -> float:
+        """Returns seconds that a path from a state takes at least."""
+        return self._bound(start) * (1 - ROUNDING) if start != self.target else 0.0
 
-    def _start(self, source: Layout) -> State:
+    def start(self, source: Layout) -> State:
+        """Returns the state where paths from a layout begin."""
         return self.table.numbered(source.dims), source.partial
 
     def _shortest(self, start: State, limit: float, *, wide: bool) -> list[Step] | None:

@@ -38,7 +38,7 @@ MAX_ROUNDS = 12
 MAX_PROOFS = 64
 """How often what reshards take at least is replaced by what they take."""
 
-ASCENTS = 3
+ASCENTS = 2
 """How often messages are sent in between."""
 
 MAX_ASCENTS = 200
@@ -233,15 +233,15 @@ class Search:
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
             if self.bound > above or self.watch.is_late:
                 break
-            messages = dual.messages
             labels = reduced.labels(dual.labels())
             if self._is_small:
                 self._keep(proof, labels)
-            learned = self.least.learn(proof.transfers_of(labels))
-            stuck = not learned and self.bound - before <= CLOSE * self.bound
-            before = self.bound
-            if stuck or self._is_close(self.bound, PROVEN):
+            if self._is_close(self.bound, PROVEN):
                 break
+            learned = self.least.learn(proof.transfers_of(labels))
+            if not learned and self.bound - before <= CLOSE * self.bound:
+                break
+            messages, before = dual.messages, self.bound
 
     @property
     def _is_small(self) -> bool:

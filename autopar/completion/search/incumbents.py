@@ -43,7 +43,9 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
     ordered = sorted(
         product(range(len(PER_AXIS)), repeat=len(axes)), key=lambda way: (sum(way), way)
     )
-    for way in ordered:
+    for number, way in enumerate(ordered):
+        if number == 1:
+            yield ",".join(f"replicate:{axis}" for axis in axes)
         parts = []
         for axis, preset in zip(axes, way, strict=True):
             name = PER_AXIS[preset]
@@ -112,4 +114,6 @@ class Incumbents:
 def _affordable(ops: int, gap: float) -> int:
     """Returns how many presets are worth their time."""
     affordable = MOST_OPS // max(1, ops)
-    return min(USUAL, affordable) if gap <= PROVEN else min(MOST_PRESETS, max(LEAST, affordable))
+    if gap <= PROVEN:
+        return min(USUAL, affordable // 2)
+    return min(MOST_PRESETS, max(LEAST, affordable))

@@ -19,12 +19,18 @@ IMPOSSIBLE = 1e6
 
 
 class Costs:
-    """Interned arrays: vectors of a variable's costs, matrices of an edge's."""
+    """Interned arrays: vectors of a variable's costs, matrices of an edge's.
+
+    Attributes:
+        arrays: By their numbers.
+        nbytes: Their bytes in memory.
+    """
 
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self._known: dict[Hashable, int] = {}
         self._argmins: dict[tuple[int, ...], int] = {}
+        self.nbytes = 0
 
     def of(self, key: Hashable, make: Callable[[], Array]) -> int:
         """Returns the number of the array with a key, which is made if it isn't there."""
@@ -32,6 +38,7 @@ class Costs:
         if number is None:
             number = self._known[key] = len(self.arrays)
             self.arrays.append(make())
+            self.nbytes += self.arrays[number].nbytes
         return number
 
     def add(self, one: int, other: int) -> int:

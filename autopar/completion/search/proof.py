@@ -22,15 +22,18 @@ from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.model import End, Lifetime
-from autopar.completion.search.network import Array, Network
+from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.transfer import Ends, Transfers
 from autopar.completion.space import Form
 
 MAX_PAIRS = 6
 """Of how many pairs of a value's readers the mean is taken at most."""
 
-_Cost = tuple[Hashable, Callable[[], Array]]
-"""What tells an array of costs from others, and what makes it."""
+_Cost = tuple[Callable[[], Hashable], Callable[[], Array]]
+"""What tells an array of costs from others, by what is known now, and what makes it."""
+
+MOST_BYTES = 2**28
+"""Of arrays that are kept because most of them are the same when more is known."""
 
 Reader = tuple[Lifetime, int, Ends]
 """Who reads a value: when, its variable, and the form that it needs with each of its labels."""
@@ -70,17 +73,21 @@ class Proof:
         self._vectors: list[_Cost] = []
         self._edges: list[tuple[int, int, _Cost]] = []
         self._renewed = dict(graph.aliases)
-        self._vectors += ((("op", found), partial(_least_seconds, found)) for found in candidates)
+        self._costs = Costs()
+        for found in candidates:
+            self._vectors.append((partial(_same, ("op", found)), partial(_least_seconds, found)))
         for value in range(len(graph.values)):
             self._add_value(value)
 
     def network(self) -> Network:
         """Returns the network with what is known by now."""
-        network = Network()
-        for cost in self._vectors:
-            network.variable(network.costs.of(*cost))
-        for one, other, cost in self._edges:
-            network.connect(one, other, network.costs.of(*cost))
+        if self._costs.nbytes > MOST_BYTES:
+            self._costs = Costs()
+        network = Network(self._costs)
+        for key, make in self._vectors:
+            network.variable(network.costs.of(key(), make))
+        for one, other, (key, make) in self._edges:
+            network.connect(one, other, network.costs.of(key(), make))
         return network
 
     def choices(self, labels: Sequence[int]) -> list[Choice]:
@@ -176,7 +183,7 @@ class Proof:
         """Adds a variable that is one of some forms."""
         ends = self.transfers.ends(tuple(dict.fromkeys(forms)))
         count = len(ends.forms)
-        self._vectors.append((("free", count), partial(np.zeros, count)))
+        self._vectors.append((partial(_same, ("free", count)), partial(np.zeros, count)))
         return len(self._vectors) - 1, ends
 
     def _move(
@@ -190,7 +197,10 @@ class Proof:
             seconds = part * transfers.seconds(before, after, itemsize)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
-        key = ("move", before, after, itemsize, part, lasting)
+        def key() -> Hashable:
+            lessons = transfers.lessons(before, after, itemsize)
+            return "move", before, after, itemsize, part, lasting, lessons
+
         self._edges.append((source[0], target[0], (key, make)))
         self.moves.append(_Move(*source, *target, itemsize))
 
@@ -211,6 +221,10 @@ def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
         few = zip(cycle(first), second, strict=False)
     pairs = list(islice(found, MAX_PAIRS + 1))
     return pairs if len(pairs) <= MAX_PAIRS else list(islice(few, MAX_PAIRS))
+
+
+def _same(key: Hashable) -> Hashable:
+    return key
 
 
 def _least_seconds(candidates: Candidates) -> Array:

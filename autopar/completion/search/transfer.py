@@ -51,6 +51,7 @@ class Transfers:
         self.bulk = BulkPlanner(space.planner.model)
         self._ends: dict[tuple[Form, ...], Ends] = {}
         self._tables: dict[tuple[Ends, Ends, int], Array] = {}
+        self._lessons: dict[tuple[Ends, Ends, int], int] = {}
 
     def ends(self, of_label: Sequence[Form]) -> Ends:
         """Returns the forms of labels; equal ones are the same object."""
@@ -89,8 +90,13 @@ class Transfers:
             seconds = self.space.seconds(made, needed, itemsize)
             if abs(seconds - table[at]) > ROUNDING * seconds:
                 changed = True
-            table[at] = seconds
+                table[at] = seconds
+                self._lessons[source, target, itemsize] = 1 + self.lessons(source, target, itemsize)
         return changed
+
+    def lessons(self, source: Ends, target: Ends, itemsize: int) -> int:
+        """Returns how often something was learned of a table."""
+        return self._lessons.get((source, target, itemsize), 0)
 
     def lasting(self, source: Ends, target: Ends) -> Array:
         """Returns what forbids to keep a form beyond one phase that was gathered for it."""
@@ -106,9 +112,8 @@ class LeastTransfers(Transfers):
     """Tables of what reshards take at least, until they are planned."""
 
     def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
-        rows = [form.layout for form in source.forms]
-        least = self.space.planner.least_seconds_to
-        table = np.array([least(rows, form.layout, itemsize) for form in target.forms]).T.copy()
+        rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
+        table = np.array(self.space.planner.least_seconds_between(rows, columns, itemsize))
         for row, made in enumerate(source.forms):
             for column, needed in enumerate(target.forms):
                 planned = made.seconds.get((needed, itemsize))
