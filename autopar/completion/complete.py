@@ -42,11 +42,13 @@ class Completed:
         program: The program.
         remarks: How it was decided, for the report.
         seconds: Predicted serialized seconds of a step; of slices of a mesh they aren't known.
+        rivals: Other plans that may be faster as they are run, with small sums joined.
     """
 
     program: Program
     remarks: tuple[ReportEntry, ...]
     seconds: float = math.nan
+    rivals: tuple[Completed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,8 @@ class Complete:
                 cheaper = found.solution.seconds < decided.solution.seconds * (1 - GAIN)
                 if cheaper and splits_parts(other, found.solution):
                     done, decided = other, found
-            main = write_solution(done.main, decided.solution)
-            written = _with_main(done, main, space.mesh)
-            return Completed(written, decided.remarks, decided.solution.seconds)
+            rivals = tuple(_written(done, rival) for rival in decided.rivals)
+            return replace(_written(done, decided), rivals=rivals)
 
         return completed
 
@@ -219,6 +220,13 @@ def _check_fit(unfit: Sequence[tuple[ProcessMesh, Unfit]]) -> None:
     for item, error in ((item, error) for _, each in unfit for item, error in each.items()):
         if all(item in each for mesh, each in unfit if item.axis in mesh.dim_names):
             raise error
+
+
+def _written(program: Program, decided: Decided) -> Completed:
+    main = write_solution(program.main, decided.solution)
+    assert program.mesh is not None
+    written = _with_main(program, main, program.mesh)
+    return Completed(written, decided.remarks, decided.solution.seconds)
 
 
 def _with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:

@@ -34,6 +34,7 @@ from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.pipeline.options import CompileOptions
+from autopar.planning.as_run import fastest_as_run
 from autopar.planning.mesh_shape import fastest_shapes, remark
 from autopar.planning.within_memory import Within
 
@@ -140,14 +141,13 @@ def _decided(
     store: Callable[[Program], Program] | None = None,
 ) -> Completed:
     """Returns the completed program; where memory is limited and search is free, one that fits."""
+
+    def lowered(completed: Program) -> Program:
+        return lower(completed, options, planner, store=store)[1]
+
     if options.strategy != AUTO or options.memory_bytes is None:
-        return complete.decide(program)
-    within = Within(
-        complete,
-        program,
-        lambda completed: lower(completed, options, planner, store=store)[1],
-        options.cluster,
-    )
+        return fastest_as_run(complete.decide(program), lowered, options.cluster)
+    within = Within(complete, program, lowered, options.cluster)
     return within.completed(options.memory_bytes)
 
 

@@ -26,6 +26,7 @@ from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.units import counted, human_bytes
 from autopar.partition.recompute import DoesNotFit, Recomputer
+from autopar.planning.as_run import fastest_as_run
 
 PRICES = (1 / 16, 1 / 4, 1, 4)
 """Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
@@ -139,7 +140,8 @@ class Within:
     @cached_property
     def base(self) -> Plan:
         """The plan that is the fastest if there is enough memory."""
-        return self._plan(self._at_price(0.0))
+        completed = fastest_as_run(self._at_price(0.0), self.lower, self.cluster)
+        return self._plan(completed)
 
     @cached_property
     def plans(self) -> list[Plan]:

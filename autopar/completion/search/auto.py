@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.completion.search.fastest import CLOSE, Search
+from autopar.completion.search.fastest import CLOSE, FEW_OPS, Search
+from autopar.completion.search.incumbents import Incumbent
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.units import human_seconds
+
+CLOSE_FEW, CLOSE_MANY = 2.0, 1.05
+"""Presets that take up to so many times a plan's seconds may be faster once small sums are joined:
+in programs of few ops, where most seconds are those of small messages, and of many."""
+
+MOST_RIVALS = 2
+"""Such presets that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +31,12 @@ class Decided:
     Attributes:
         solution: The plan.
         remarks: For the report.
+        rivals: Presets that may be faster as they are run, with small sums joined.
     """
 
     solution: Solution
     remarks: tuple[ReportEntry, ...] = ()
+    rivals: tuple[Decided, ...] = ()
 
 
 def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
@@ -44,7 +54,8 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
         return Decided(found.solution, (_remark(named(found.solution)),))
     solution, seconds = found.solution, found.seconds
     against = ""
-    best = next(iter(search.presets(found.gap)), None)
+    presets = search.presets(found.gap)
+    best = next(iter(presets), None)
     if best is not None:
         against = f"the best preset tried, {best.strategy}, takes {human_seconds(best.seconds, 4)}"
         if best.seconds < seconds:
@@ -58,7 +69,18 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
         against,
         f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else "",
     )
-    return Decided(solution, (remark,))
+    near = seconds * (CLOSE_FEW if len(graph.nodes) <= FEW_OPS else CLOSE_MANY)
+    rivals = [each for each in presets if each.solution is not solution and each.seconds <= near]
+    return Decided(solution, (remark,), tuple(map(_rival, rivals[:MOST_RIVALS])))
+
+
+def _rival(preset: Incumbent) -> Decided:
+    remark = _remark(
+        named(preset.solution),
+        f"{human_seconds(preset.seconds, 4)} predicted, one op after another",
+        f"this is preset {preset.strategy}, the fastest plan tried once small sums are joined",
+    )
+    return Decided(preset.solution, (remark,))
 
 
 def _remark(*parts: str) -> ReportEntry:
