@@ -99,7 +99,8 @@ def test_split_writes_add_to_what_was_there_once(no_weights: WeightFile) -> None
     """Messages along the edges of a graph, split, are added up at its nodes."""
     nodes, edges = f(5, 3), i(400, low=0, high=5)
     sample = s("index_add", nodes, 0, edges, f(400, 3))
-    options = CompileOptions.from_text(mesh="3", shards=["x0=[-1,-1]", "x1=[d0]", "x2=[d0,-1]"])
+    shards = ["x0=[-1,-1]", "x1=[d0]", "x2=[d0,-1]"]
+    options = CompileOptions.from_text(mesh="3", strategy="none", shards=shards)
     check_compiled(sample, options, no_weights)
     deployment = compile_program(program_of(sample), options).deployment
     kinds = [op.kind for op in deployment.programs[0].functions["main"].ops]

@@ -103,7 +103,7 @@ def test_models_without_a_sequence_refuse_to_split_it(preset: str) -> None:
 
 def test_wide_experts_are_computed_where_they_are() -> None:
     """Where experts are larger than what they compute, none is gathered."""
-    example = mixtral(num_hidden_layers=1, intermediate_size=512, num_local_experts=8)
+    example = mixtral(num_hidden_layers=1, intermediate_size=512, num_local_experts=16)
     found = autopar.compile(
         example.model,
         example.batch(0),
