@@ -25,6 +25,8 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
+from autopar.modules import CompiledModule
+from autopar.pipeline import Compiled
 from autopar.planning.recorded import Recorded
 from autopar.profiling.layers import layer_of
 from autopar.profiling.profile import Node, Profile
@@ -34,41 +36,61 @@ if TYPE_CHECKING:
 
 
 def profile(
-    target: nn.Module | Program,
+    target: nn.Module | Program | Compiled | CompiledModule | str | Path,
     inputs: Any = None,
     *,
     loss: Callable[..., Tensor] | None = None,
     backward: bool | None = None,
     keep_outputs: bool = True,
-    cluster: str | Cluster = "cpu",
+    cluster: str | Cluster | None = None,
     allocator: Allocator = EXACT,
 ) -> Profile:
     """Returns what a module costs under autograd, or a program when it is executed.
 
         >>> profile(model, (x, y), loss=nn.CrossEntropyLoss(), cluster="h100")  # doctest: +SKIP
+        >>> profile("build/")  # doctest: +SKIP
 
     Args:
         target: A module, which may be on the meta device; an `fx.GraphModule`, whose nodes are the
-            layers of the profile then; or a program.
+            layers of the profile then; a program; or what `compile` or `compile_onnx` returned,
+            or a build folder. Of these it is the class of ranks that takes longest;
+            `profile_compiled` and `profile_build` return all classes.
         inputs: Of a module: its only input, a tuple of them, or a dict by name; with `loss`, a pair
             of that and the target. Shapes and dtypes count, and values only of what the module's
             code looks at.
         loss: `loss(model(inputs), target)`.
         backward: Whether gradients are computed: by default those of a module in training mode.
         keep_outputs: Whether what a module returned is held during the backward pass.
-        cluster: The hardware: a profile's name, a YAML file, or a Cluster.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster. By default `cpu`; of
+            what is compiled, what it was compiled for.
         allocator: How bytes are rounded.
 
     Raises:
         AutoparError: If an argument can't be used as given.
     """
-    hardware = Cluster.load(cluster) if isinstance(cluster, str) else cluster
+    named = Cluster.load(cluster) if isinstance(cluster, str) else cluster
+    if isinstance(target, str | Path | Compiled | CompiledModule | Program) and not (
+        inputs is None and loss is None and backward is None
+    ):
+        raise InvalidInputError(
+            "a program knows its inputs, its loss and its backward pass; leave them out"
+        )
+    if isinstance(target, str | Path):
+        return _longest(profile_build(Path(target), named, allocator))
+    if isinstance(target, CompiledModule):
+        target = target.compiled
+    if isinstance(target, Compiled):
+        known = target.options.cluster if named is None else named
+        return _longest(profile_compiled(target.serial, target.deployment, known, allocator))
+    hardware = Cluster.load("cpu") if named is None else named
     if isinstance(target, Program):
-        if inputs is not None:
-            raise InvalidInputError("a program knows its inputs; leave them out")
         timeline = memory_timeline(target, allocator=allocator)
         return _profile(target.name, hardware, timeline, evaluate(target, hardware))
     return _of_module(target, inputs, loss, backward, keep_outputs, hardware, allocator)
+
+
+def _longest(profiles: Sequence[Profile]) -> Profile:
+    return max(profiles, key=lambda each: each.serialized_seconds)
 
 
 def _of_module(
@@ -82,6 +104,11 @@ def _of_module(
 ) -> Profile:
     from autopar.frontend.torch.eager import record
 
+    if inputs is None:
+        raise InvalidInputError(
+            f"{type(module).__name__} is a module: give inputs=, its only input, a tuple of them,"
+            " or a dict by name; with loss=, a pair of that and the target"
+        )
     trains = module.training if backward is None else backward
     found = record(module, inputs, loss=loss, backward=trains, keep_outputs=keep_outputs)
     timeline = memory_timeline(

@@ -146,3 +146,25 @@ class Wavering(nn.Module):
 def test_what_depends_on_values_has_no_profile() -> None:
     with pytest.raises(InvalidInputError, match="Wavering doesn't run on fake tensors"):
         autopar.profile(Wavering(), torch.randn(BATCH, WIDTH))
+
+
+def test_what_is_compiled_is_profiled(tmp_path: Path) -> None:
+    """The result of `compile` and its build are taken where `explain` and `diff` take them."""
+    x = torch.randn(BATCH, WIDTH)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters())
+    step = autopar.compile(model, (x, x), mesh="2", loss=mse_loss, optimizer=optimizer)
+    step.save(tmp_path / "build")
+    found = autopar.profile(step)
+    (known,) = profile_build(tmp_path / "build")
+    assert str(found) == str(autopar.profile(tmp_path / "build")) == str(known)
+    assert str(autopar.profile(str(tmp_path / "build"))) == str(autopar.profile(step.compiled))
+    assert autopar.profile(step, cluster="h100").serialized_seconds < found.serialized_seconds
+
+
+def test_what_a_profile_lacks_is_said() -> None:
+    with pytest.raises(InvalidInputError, match="Net is a module: give inputs="):
+        autopar.profile(Net())
+    program = autopar.compile(Net().eval(), torch.randn(BATCH, WIDTH), mesh="2").compiled
+    with pytest.raises(InvalidInputError, match="knows its inputs"):
+        autopar.profile(program, torch.randn(BATCH, WIDTH))
