@@ -134,3 +134,45 @@ def test_no_other_plan_is_made_where_the_fastest_fits() -> None:
     within = plans(perceptron(0))
     assert within.fastest(within.base.peak_bytes).plan is within.base
     assert "plans" not in vars(within)
+
+
+def said(step: CompiledModule) -> dict[str, list[str]]:
+    """Returns what a summary says of the plan and of memory."""
+    found = [each for each in step.compiled.report if each.category == "search"]
+    return {each.subject: each.detail.split("; ") for each in found}
+
+
+def milliseconds(text: str) -> float:
+    """Returns the time that a line of a summary begins with."""
+    number, unit, *_ = text.split()
+    return float(number) * {"ms": 1, "us": 1e-3}[unit]
+
+
+@pytest.mark.parametrize("part", [0.9, 0.6])
+def test_the_time_that_is_printed_is_that_of_the_step(part: float) -> None:
+    """With what is computed again; and a plan that is a preset says so, and its time too."""
+    example = perceptron(0)
+    within = plans(example)
+    optimizer = torch.optim.AdamW(example.model.parameters())
+
+    def step(memory: int | None, **wishes: dict[str, str]) -> CompiledModule:
+        arguments = {"mesh": "2x2", "loss": example.loss, "optimizer": optimizer}
+        batch = example.batch(0)
+        return autopar.compile(example.model, batch, memory=memory, **arguments, **wishes)
+
+    limit = int(part * within.base.peak_bytes)
+    limited = step(limit)
+    plan, seconds, *_ = said(limited)["auto"]
+    assert plan == ("preset data:d0,tensor:d1" if part < 0.9 else "d0: nothing, d1: nothing")
+    priced = autopar.profile(limited).serialized_seconds
+    assert milliseconds(seconds) == pytest.approx(priced * 1e3, rel=1e-3)
+    assert said(limited)["memory"][1].endswith("slower than the fastest without a limit")
+    # What doesn't bind is only said to fit.
+    roomy = said(step(2 * within.base.peak_bytes))
+    assert roomy["memory"] == ["the fastest plan fits within 6.2 MiB"]
+    assert milliseconds(roomy["auto"][1]) == pytest.approx(within.base.seconds * 1e3, rel=1e-3)
+    # So it is where the user says what becomes of activations.
+    wished = step(None, activations={"gelu*": "recompute"})
+    priced = autopar.profile(wished).serialized_seconds
+    assert priced > within.base.seconds
+    assert milliseconds(said(wished)["auto"][1]) == pytest.approx(priced * 1e3, rel=1e-3)

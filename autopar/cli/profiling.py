@@ -64,7 +64,7 @@ def profile_command(
     from autopar import pipeline
     from autopar.cost import Cluster
     from autopar.profiling import Profile, profile, profile_build, profile_compiled
-    from autopar.profiling.profile import write_json
+    from autopar.profiling.figures import write_json
     from autopar.profiling.show import render_profile
 
     found: tuple[Profile, ...]

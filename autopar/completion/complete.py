@@ -18,6 +18,7 @@ from autopar.completion.presets.zero import keep_states
 from autopar.completion.refine import GAIN
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
+from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import Incumbents
 from autopar.completion.search.watch import Watch
 from autopar.completion.share import share_moves
@@ -43,12 +44,23 @@ class Completed:
         remarks: How it was decided, for the report.
         seconds: Predicted serialized seconds of a step; of slices of a mesh they aren't known.
         rivals: Other plans that may be faster as they are run, with small sums joined.
+        forecast: What search predicts of it; None where nothing was searched.
     """
 
     program: Program
-    remarks: tuple[ReportEntry, ...]
+    remarks: tuple[ReportEntry, ...] = ()
     seconds: float = math.nan
     rivals: tuple[Completed, ...] = ()
+    forecast: Forecast | None = None
+
+    def reported(self, added_seconds: float) -> tuple[ReportEntry, ...]:
+        """Returns the remarks, with the forecast.
+
+        Args:
+            added_seconds: What recomputation and transfers to the host's memory add.
+        """
+        forecast = (self.forecast.remark(added_seconds),) if self.forecast else ()
+        return (*forecast, *self.remarks)
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,8 @@ class Complete:
             calls = CallTable(Space(mesh, self.cluster, space.planner))
             unfit.append((mesh, {}))
             decided = self._decided(function, calls, unfit[-1][1])
-            remarks.extend(decided.remarks)
+            if decided.forecast is not None:
+                remarks.append(decided.forecast.remark())
             return write_solution(function, decided.solution)
 
         done = complete_slices(main, find_places(main), space.mesh, completed)
@@ -226,7 +239,8 @@ def _written(program: Program, decided: Decided) -> Completed:
     main = write_solution(program.main, decided.solution)
     assert program.mesh is not None
     written = _with_main(program, main, program.mesh)
-    return Completed(written, decided.remarks, decided.solution.seconds)
+    seconds = decided.solution.seconds
+    return Completed(written, seconds=seconds, forecast=decided.forecast)
 
 
 def _with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:

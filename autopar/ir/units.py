@@ -73,6 +73,17 @@ def human_seconds(seconds: float, digits: int = 3) -> str:
     return f"{seconds / 1e-9:.{digits}g} ns" if seconds else "0 s"
 
 
+def human_slowdown(ratio: float) -> str:
+    """Returns how much longer one thing takes: `9.54% slower than`, `58 times as slow as`.
+
+    Args:
+        ratio: Its time in parts of the other's, at least 1.
+    """
+    if ratio < 2:
+        return f"{100 * (ratio - 1):.3g}% slower than"
+    return f"{ratio:.{1 if ratio < 10 else 0}f} times as slow as"
+
+
 def counted(count: int, noun: str) -> str:
     """Returns a number of things in words: `1 rank`, `8 ranks`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -129,7 +129,8 @@ def compile_program(
     partitioned = fitted.program
     seen(recompute.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
-    entries = (*report, *decided.remarks, *fitted.remarks, *explain(program, planner))
+    said = (*decided.reported(fitted.added_seconds), *fitted.remarks)
+    entries = (*report, *said, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
 

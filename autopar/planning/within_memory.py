@@ -19,12 +19,14 @@ from itertools import islice
 
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
+from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import strategies
 from autopar.cost import Cluster, evaluate, memory_timeline
+from autopar.ir.activations import is_asked
 from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
-from autopar.ir.units import counted, human_bytes
+from autopar.ir.units import counted, human_bytes, human_slowdown
 from autopar.partition.recompute import DoesNotFit, Recomputer
 from autopar.planning.as_run import fastest_as_run
 
@@ -47,12 +49,14 @@ class Plan:
         lowered: What a rank runs.
         seconds: Serialized.
         peak_bytes: The most that a rank holds at once.
+        strategy: The preset that it is; "" of a plan that was searched.
     """
 
     completed: Completed
     lowered: Program
     seconds: float
     peak_bytes: int
+    strategy: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,17 +114,25 @@ class Within:
             DoesNotFit: If no plan fits; it says by how much the smallest one misses.
         """
         best = self.fastest(memory_bytes)
-        more = best.seconds / self.base.seconds - 1 if self.base.seconds else 0.0
-        # Where the plan that is the fastest anyway fits, no other one is made.
-        tried = 1 if self.base.peak_bytes <= memory_bytes else len(self.plans)
-        detail = (
-            f"the fastest of {counted(tried, 'plan')} within {human_bytes(memory_bytes)}:"
-            f" {best.plan.seconds * 1e3:.4g} ms, and {best.added_seconds * 1e3:.4g} ms to make it"
-            f" fit; {more:.2%} more than without a limit"
-        )
-        remark = ReportEntry("search", "memory", detail)
-        found = best.plan.completed
-        return replace(found, remarks=(*found.remarks, remark))
+        limit = human_bytes(memory_bytes)
+        if self.base.peak_bytes <= memory_bytes:
+            return _with_remark(best.plan.completed, f"the fastest plan fits within {limit}")
+        detail = f"the fastest of {counted(len(self.plans), 'plan')} within {limit}"
+        if best.seconds > self.base.seconds > 0:
+            slower = human_slowdown(best.seconds / self.base.seconds)
+            detail += f"; {slower} the fastest without a limit"
+        return _with_remark(self._forecast(best.plan), detail)
+
+    def _forecast(self, plan: Plan) -> Completed:
+        """Returns the program of a plan, with what is predicted of it."""
+        base, found = self.base.completed.forecast, plan.completed
+        if base is None:
+            return found
+        name = found.forecast.plan if found.forecast else f"preset {plan.strategy}"
+        # Where the plan without a limit is proven the best, a comparison with it says all.
+        bound = None if base.is_proven(base.seconds) else base.bound_seconds
+        known = Forecast(name, plan.seconds, bound, is_limited=True)
+        return replace(found, forecast=known)
 
     def fastest(self, memory_bytes: int) -> Outcome:
         """Returns the fastest outcome within a limit.
@@ -129,7 +141,7 @@ class Within:
             DoesNotFit: If no plan fits.
         """
         if self.base.peak_bytes <= memory_bytes:
-            return Outcome(self.base, 0.0)
+            return Outcome(self.base, self._added_seconds(self.base, memory_bytes))
         misses: list[DoesNotFit] = []
         best = self._fastest(self.plans, memory_bytes, misses)
         best = best or self._fastest(self.further, memory_bytes, misses)
@@ -163,10 +175,10 @@ class Within:
         found = self._presets(self._strategies[self._always :])
         return sorted(found, key=lambda plan: plan.seconds)
 
-    def _plan(self, completed: Completed) -> Plan:
+    def _plan(self, completed: Completed, strategy: str = "") -> Plan:
         lowered = self.lower(completed.program)
         seconds = evaluate(lowered, self.cluster).serialized_seconds
-        return Plan(completed, lowered, seconds, memory_timeline(lowered).peak_bytes)
+        return Plan(completed, lowered, seconds, memory_timeline(lowered).peak_bytes, strategy)
 
     def _priced(self) -> Iterator[Plan]:
         """Yields the plans of prices; those that there is time for."""
@@ -179,7 +191,8 @@ class Within:
         """Yields the plans of presets, without those that don't suit the program."""
         for strategy in some:
             try:
-                yield self._plan(replace(self.complete, strategy=strategy).decide(self.program))
+                completed = replace(self.complete, strategy=strategy).decide(self.program)
+                yield self._plan(completed, strategy)
             except AnnotationError:
                 continue
 
@@ -206,8 +219,13 @@ class Within:
         Raises:
             DoesNotFit: If it can't be made to.
         """
-        if plan.peak_bytes <= memory_bytes:
+        if plan.peak_bytes <= memory_bytes and not is_asked(plan.lowered.main.ops):
             return 0.0
         if id(plan) not in self._recomputers:
             self._recomputers[id(plan)] = Recomputer(plan.lowered, self.cluster)
         return self._recomputers[id(plan)].within(memory_bytes).added_seconds
+
+
+def _with_remark(completed: Completed, detail: str) -> Completed:
+    remark = ReportEntry("search", "memory", detail)
+    return replace(completed, remarks=(*completed.remarks, remark))

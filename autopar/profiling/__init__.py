@@ -1,6 +1,6 @@
 """Profiles: what a program or module costs per op, per layer and over time, without running it.
 
-profile   the figures
+figures   of ops and layers, in sum and over time
 layers    which part of a model an op belongs to
 measure   from modules, programs and builds to profiles
 show      all of this as text
@@ -8,7 +8,7 @@ show      all of this as text
 
 from __future__ import annotations
 
+from autopar.profiling.figures import Layer, Node, Profile
 from autopar.profiling.measure import profile, profile_build, profile_compiled
-from autopar.profiling.profile import Layer, Node, Profile
 
 __all__ = ["Layer", "Node", "Profile", "profile", "profile_build", "profile_compiled"]

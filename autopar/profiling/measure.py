@@ -28,8 +28,8 @@ from autopar.ir.program import Program
 from autopar.modules import CompiledModule
 from autopar.pipeline import Compiled
 from autopar.planning.recorded import Recorded
+from autopar.profiling.figures import Node, Profile
 from autopar.profiling.layers import layer_of
-from autopar.profiling.profile import Node, Profile
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

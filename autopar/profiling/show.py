@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autopar.ir.errors import Loc
 from autopar.ir.units import human_bytes, human_flops, human_seconds
-from autopar.profiling.profile import Layer, Node, Profile
+from autopar.profiling.figures import Layer, Node, Profile
 
 TOP = 10
 """How many layers and ops are listed."""

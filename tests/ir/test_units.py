@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.ir.errors import InvalidInputError
-from autopar.ir.units import parse_bytes
+from autopar.ir.units import human_slowdown, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,18 @@ def test_sizes(text: str, nbytes: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="write a number and a unit, as 24GiB"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.00012, "0.012% slower than"),
+        (1.09541, "9.54% slower than"),
+        (1.99999, "100% slower than"),
+        (2.04, "2.0 times as slow as"),
+        (58.1053, "58 times as slow as"),
+        (120.4, "120 times as slow as"),
+    ],
+)
+def test_how_much_slower(ratio: float, text: str) -> None:
+    assert human_slowdown(ratio) == text

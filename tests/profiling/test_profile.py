@@ -14,8 +14,8 @@ import autopar
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Op
 from autopar.profiling import profile_build, profile_compiled
+from autopar.profiling.figures import write_json
 from autopar.profiling.layers import grouped, layer_of
-from autopar.profiling.profile import write_json
 
 WIDTH, HIDDEN, BATCH = 8, 32, 4
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.completion.search.fastest import CLOSE, FEW_OPS, Search
+from autopar.completion.search.fastest import FEW_OPS, Search
+from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import Incumbent
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
-from autopar.ir.manifest import ReportEntry
 from autopar.ir.units import human_seconds
 
 CLOSE_FEW, CLOSE_MANY = 2.0, 1.05
@@ -30,12 +30,12 @@ class Decided:
 
     Attributes:
         solution: The plan.
-        remarks: For the report.
+        forecast: What search predicts; None where nothing was searched.
         rivals: Presets that may be faster as they are run, with small sums joined.
     """
 
     solution: Solution
-    remarks: tuple[ReportEntry, ...] = ()
+    forecast: Forecast | None = None
     rivals: tuple[Decided, ...] = ()
 
 
@@ -51,7 +51,7 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
     if not graph.space.axes:
         return Decided(found.solution)
     if byte_seconds:
-        return Decided(found.solution, (_remark(named(found.solution)),))
+        return Decided(found.solution, Forecast(named(found.solution), found.solution.seconds))
     solution, seconds = found.solution, found.seconds
     against = ""
     presets = search.presets(found.gap)
@@ -62,33 +62,15 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
             solution, seconds = best.solution, best.seconds
             against = f"this is preset {best.strategy}, which search did not beat"
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
-    remark = _remark(
-        named(solution),
-        f"{human_seconds(seconds, 4)} predicted, one op after another",
-        _distance(seconds, found.bound_seconds),
-        against,
-        f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else "",
-    )
+    late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else ""
+    notes = tuple(filter(None, (against, late)))
+    forecast = Forecast(named(solution), seconds, found.bound_seconds, notes)
     near = seconds * (CLOSE_FEW if len(graph.nodes) <= FEW_OPS else CLOSE_MANY)
     rivals = [each for each in presets if each.solution is not solution and each.seconds <= near]
-    return Decided(solution, (remark,), tuple(map(_rival, rivals[:MOST_RIVALS])))
+    return Decided(solution, forecast, tuple(map(_rival, rivals[:MOST_RIVALS])))
 
 
 def _rival(preset: Incumbent) -> Decided:
-    remark = _remark(
-        named(preset.solution),
-        f"{human_seconds(preset.seconds, 4)} predicted, one op after another",
-        f"this is preset {preset.strategy}, the fastest plan tried once small sums are joined",
-    )
-    return Decided(preset.solution, (remark,))
-
-
-def _remark(*parts: str) -> ReportEntry:
-    return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
-
-
-def _distance(seconds: float, bound: float) -> str:
-    """Returns how far a plan may be from the fastest."""
-    if seconds <= bound * (1 + CLOSE):
-        return "no plan is faster"
-    return f"at most {seconds / bound - 1:.2%} slower than the fastest" if bound else "no bound yet"
+    note = f"this is preset {preset.strategy}, the fastest plan tried once small sums are joined"
+    forecast = Forecast(named(preset.solution), preset.seconds, notes=(note,))
+    return Decided(preset.solution, forecast)

@@ -1,0 +1,63 @@
+"""Forecast: what is said about a plan: its name, how long a step takes, how far that is from best.
+
+What is computed again or waits in the host's memory is decided later, so its seconds are added when
+the plan is reported: a user is told the time of the whole step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.completion.search.fastest import CLOSE
+from autopar.ir.manifest import ReportEntry
+from autopar.ir.units import human_seconds, human_slowdown
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is predicted of a plan.
+
+    Attributes:
+        plan: What it does along each mesh axis.
+        seconds: Serialized, before anything is done to save memory.
+        bound_seconds: No plan takes less, however much memory there is; 0 if none was found in
+            time, None if it says nothing of this plan.
+        notes: What else there is to say.
+        is_limited: Whether it was chosen for a limit of memory.
+    """
+
+    plan: str
+    seconds: float
+    bound_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+    is_limited: bool = False
+
+    def remark(self, added_seconds: float = 0.0) -> ReportEntry:
+        """Returns the entry of the report.
+
+        Args:
+            added_seconds: What recomputation and transfers to the host's memory add.
+        """
+        seconds = self.seconds + added_seconds
+        total = f"{human_seconds(seconds, 4)} predicted, one op after another"
+        if added_seconds > 0:
+            total += f", {human_seconds(added_seconds, 4)} of it to save memory"
+        best = "the fastest"
+        if self.is_limited or added_seconds > 0:
+            best += " with any memory"
+        parts = (self.plan, total, self._distance(seconds, best), *self.notes)
+        return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
+
+    def _distance(self, seconds: float, best: str) -> str:
+        """Returns how far the plan may be from the fastest."""
+        if self.bound_seconds is None:
+            return ""
+        if self.is_proven(seconds):
+            return "no plan is faster"
+        if not self.bound_seconds:
+            return "no bound yet"
+        return f"at most {human_slowdown(seconds / self.bound_seconds)} {best}"
+
+    def is_proven(self, seconds: float) -> bool:
+        """Whether no plan takes less than so many seconds."""
+        return seconds <= (self.bound_seconds or 0.0) * (1 + CLOSE)
