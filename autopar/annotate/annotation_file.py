@@ -79,7 +79,9 @@ def load_annotations(path: Path) -> Annotations:
 
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
+        raise InvalidInputError(f"{path} is not a YAML file of annotations: not text") from error
+    except (OSError, yaml.YAMLError) as error:
         raise InvalidInputError(f"can't read the annotations in {path}: {error}") from error
     return _File(path).read(root)
 

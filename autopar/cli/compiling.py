@@ -120,7 +120,8 @@ def compile_command(
 
     with usage():
         options = pipeline.CompileOptions.from_text(
-            mesh=_only_devices(devices, given) if mesh is None else mesh,
+            mesh=_mesh(mesh, devices, given),
+            is_searched=mesh is None,
             cluster=cluster,
             strategy=given.strategy,
             shards=given.shards,
@@ -148,12 +149,17 @@ def compile_command(
         show_summary(output)
 
 
-def _only_devices(devices: int | None, given: ModelOptions) -> str:
-    """Returns the mesh to begin with if only the number of processes is given.
+def _mesh(mesh: str | None, devices: int | None, given: ModelOptions) -> str:
+    """Returns the mesh, or the one to begin with if only the number of processes is given.
 
     Raises:
-        click.UsageError: If it isn't, or something else names the axes of a mesh.
+        click.UsageError: If neither or both are given, or something else names the axes of a mesh
+            that is still searched.
     """
+    if mesh is not None:
+        if devices is not None:
+            raise click.UsageError("--mesh says how many processes; leave out --devices")
+        return mesh
     if devices is None:
         raise click.UsageError("Missing option '--mesh', or --devices")
     if given.strategy not in ("", "auto") or given.shards:

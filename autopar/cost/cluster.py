@@ -232,6 +232,10 @@ class Cluster:
         if counted is not None and counted["name"] in known:
             counts = counted["counts"].removeprefix("x").split("x")
             return cls.load(counted["name"]).with_groups(*map(int, counts))
+        if Path(text).is_file():
+            raise InvalidInputError(
+                f"{text} is not a cluster file: those are YAML, and end with .yaml or .yml"
+            )
         raise InvalidInputError(
             f"no built-in cluster {text!r}{near_misses(text, known)}; there are"
             f" {', '.join(known)}, the same with a number of hosts as {known[0]}x4, and of racks"

@@ -93,7 +93,7 @@ class CompileOptions:
             activations=tuple(ActivationPin.of(*each) for each in (activations or {}).items()),
             seconds_limit=seconds_limit,
         )
-        return options._with(None if plan is None else Path(plan))
+        return options._with(None if plan is None else Path(plan), is_searched=mesh is None)
 
     @classmethod
     def from_text(
@@ -109,10 +109,12 @@ class CompileOptions:
         time_limit: float | None = None,
         verify: bool = True,
         activations: Sequence[str] = (),
+        is_searched: bool = False,
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
 
-        The strategy may also be `none`: only the pins.
+        The strategy may also be `none`: only the pins. A mesh whose shape is still searched says
+        how many processes there are.
 
         Raises:
             AnnotationError, InvalidInputError: If an option can't be understood.
@@ -133,20 +135,25 @@ class CompileOptions:
             verify=verify,
             activations=tuple(map(parse_activation, activations)),
         )
-        return options._with(annotations)
+        return options._with(annotations, is_searched)
 
-    def _with(self, file: Path | None) -> CompileOptions:
+    def _with(self, file: Path | None, is_searched: bool) -> CompileOptions:
         """Returns the options with a file's, if there is one, and a strategy if none was named."""
-        options = self if file is None else self._with_file(file)
+        options = self if file is None else self._with_file(file, is_searched)
         return replace(options, strategy=AUTO) if options.strategy == "" else options
 
-    def _with_file(self, path: Path) -> CompileOptions:
+    def _with_file(self, path: Path, is_searched: bool) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.
 
         Raises:
             AnnotationError, InvalidInputError: If it can't be read, or is for another mesh.
         """
         loaded = load_annotations(path)
+        if loaded.mesh is not None and is_searched:
+            raise AnnotationError(
+                f"{path} is for {loaded.mesh}, so the shape of the mesh isn't searched; give this"
+                " mesh in the place of a number of devices"
+            )
         if loaded.mesh is not None and loaded.mesh != self.mesh:
             raise AnnotationError(
                 f"{path} is for {loaded.mesh}, but --mesh says {self.mesh}; make them equal"

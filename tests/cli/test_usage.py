@@ -62,6 +62,7 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--annotations", "no.yaml"], "File 'no.yaml' does not exist"),
         (["--allow-external", "no"], "Directory 'no' does not exist"),
         (["--no-such-option"], "No such option"),
+        (["--devices", "8"], "--mesh says how many processes; leave out --devices"),
     ],
 )
 def test_compile(here: Path, options: list[str], message: str) -> None:
@@ -114,6 +115,23 @@ def test_annotation_files(here: Path, text: str, message: str) -> None:
     (here / "notes.yaml").write_text(text)
     words = ["--mesh", "2x4", "--annotations", "notes.yaml"]
     assert message in refusal(autopar("compile", "model.onnx", *words), 2)
+
+
+@pytest.mark.parametrize("mesh", ["dp=2,tp=2", "4"])
+def test_a_file_for_a_mesh_that_is_searched(here: Path, mesh: str) -> None:
+    (here / "notes.yaml").write_text(f"mesh: {mesh}\n")
+    words = ["--devices", "4", "--annotations", "notes.yaml"]
+    text = refusal(autopar("compile", "model.onnx", *words), 2)
+    assert "so the shape of the mesh isn't searched; give this mesh" in text
+    assert "--mesh says" not in text
+
+
+def test_files_of_another_kind(here: Path) -> None:
+    words = ["compile", "model.onnx", "--mesh", "2x4"]
+    text = refusal(autopar(*words, "--annotations", "model.onnx"), 2)
+    assert "model.onnx is not a YAML file of annotations" in text
+    text = refusal(autopar(*words, "--cluster", "model.onnx"), 2)
+    assert "model.onnx is not a cluster file" in text
 
 
 def test_a_cluster_file_with_mistakes(here: Path) -> None:
