@@ -53,7 +53,7 @@ class Forecast:
         if self.bound_seconds is None:
             return ""
         if self.is_proven(seconds):
-            return "no plan is faster"
+            return "" if self.is_limited else "no plan is faster"
         if not self.bound_seconds:
             return "no bound yet"
         return f"at most {human_slowdown(seconds / self.bound_seconds)} {best}"
