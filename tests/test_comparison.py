@@ -42,6 +42,13 @@ def test_layouts_collectives_and_seconds() -> None:
     assert "%0.weight" in text
 
 
+def test_different_models_are_said_to_be() -> None:
+    other = autopar.compile(nn.Linear(64, 64), torch.ones(32, 64), mesh="tp=4", strategy="data:tp")
+    text = str(autopar.diff(compiled("data:tp"), other))
+    assert text.startswith("these are different models: Sequential and Linear\n")
+    assert "different models" not in str(autopar.diff(other, other))
+
+
 def test_other_meshes_and_another_cluster() -> None:
     found = autopar.diff(
         compiled("data:dp,tensor:tp", "dp=2,tp=2"), compiled("tensor:tp"), cluster="h100"

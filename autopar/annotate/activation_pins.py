@@ -60,21 +60,28 @@ def parse_activation(text: str) -> ActivationPin:
 def apply_activations(program: Program, pins: Sequence[ActivationPin]) -> Program:
     """Returns a serial program whose forward ops say what becomes of what they make.
 
-    Where several pins match an op, the last one counts.
+    Where several pins match an op, the last one counts. Only what a backward pass reads is kept,
+    so a program without one has nothing that pins could be about.
 
     Args:
         program: The program. Values that are marked as offloaded are, too.
         pins: The pins.
 
     Raises:
-        AnnotationError: If a pattern matches nothing.
+        AnnotationError: If a pattern matches nothing, or the program has no backward pass.
     """
     main = program.main
     ops = list(main.ops)
+    if pins and not any(op.phase == "backward" for op in ops):
+        raise AnnotationError(
+            f"{pins[0].place}: {program.name} has no backward pass, so no activation is kept for"
+            " one; leave it out, or compile a training step"
+        )
     for pin in pins:
         matched = list(_matching(pin, ops))
         if not matched:
-            names = [name for op in ops if op.phase == "forward" for name in op.results]
+            made = [name for op in ops if op.phase == "forward" for name in op.results]
+            names = dict.fromkeys((*(module for name in made for module in _modules(name)), *made))
             raise AnnotationError(
                 f"{pin.place}: pattern {pin.pattern!r} matches no module or activation of the"
                 f" forward pass{near_misses(pin.pattern, names)}"
@@ -100,12 +107,16 @@ def _matching(pin: ActivationPin, ops: Sequence[Op]) -> Iterator[tuple[int, str]
 
 def _module(pattern: str, name: str) -> str:
     """Returns the outermost module of a value that a pattern matches, "" if it matches none."""
-    parts = name.replace("/", ".").split(".")
-    for count in range(1, len(parts)):
-        module = ".".join(parts[:count])
+    for module in _modules(name):
         if fnmatch.fnmatchcase(module, pattern):
             return name[: len(module)]
     return ""
+
+
+def _modules(name: str) -> list[str]:
+    """Returns the modules that a value is in, from the outside."""
+    parts = name.replace("/", ".").split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _with_marks(program: Program) -> Program:

@@ -46,6 +46,7 @@ class Comparison:
         prices: What each takes.
         limits_bytes: What a device may hold at once; None for any number.
         collectives: What a rank of each communicates.
+        models: What the models are called.
     """
 
     names: tuple[str, str]
@@ -56,6 +57,7 @@ class Comparison:
     prices: tuple[Price, Price]
     limits_bytes: tuple[int | None, int | None]
     collectives: tuple[tuple[CollectiveCount, ...], tuple[CollectiveCount, ...]]
+    models: tuple[str, str] = ("", "")
 
     def __str__(self) -> str:
         """Returns the comparison as text for a terminal."""
@@ -93,6 +95,7 @@ def diff(
         (_price(one), _price(two)),
         (one.options.memory_bytes, two.options.memory_bytes),
         (_collectives(one), _collectives(two)),
+        (one.serial.name, two.serial.name),
     )
 
 
@@ -118,6 +121,8 @@ def _collectives(subject: Subject) -> tuple[CollectiveCount, ...]:
 
 
 def _lines(found: Comparison) -> Iterator[str]:
+    if found.models[0] != found.models[1]:
+        yield f"these are different models: {found.models[0]} and {found.models[1]}"
     meshes = (
         found.meshes[0] if found.meshes[0] == found.meshes[1] else " against ".join(found.meshes)
     )

@@ -307,9 +307,17 @@ def test_files_and_plans_carry_pins(tmp_path: Path) -> None:
     ("pins", "message"),
     [
         ({"layer.*": "recompute"}, "'layer.*' matches no module or activation"),
+        ({"layer.1": "save"}, r"; did you mean layers\.1"),
         ({"layers.*": "recomputed"}, "'recomputed' is none of save, recompute, offload"),
     ],
 )
 def test_pins_that_can_t_be_meant_are_refused(pins: dict[str, str], message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         compiled(activations=pins)
+
+
+def test_pins_of_a_program_without_a_backward_pass_are_refused() -> None:
+    with pytest.raises(AnnotationError, match="Linear has no backward pass, so no activation"):
+        autopar.compile(
+            torch.nn.Linear(4, 4), torch.ones(8, 4), mesh="2", activations={"*": "offload"}
+        )
