@@ -203,6 +203,32 @@ def test_a_weight_that_was_taken_apart(tmp_path: Path) -> None:
     assert str(tmp_path) not in autopar.plan_of(again)
 
 
+class Fused(nn.Module):
+    """Attention of six heads over two of keys and values, computed by a fused kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(24, 40), nn.Linear(24, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.qkv(x).split([24, 8, 8], -1)
+        q, k, v = (part.view(*x.shape[:2], -1, 4).transpose(1, 2) for part in parts)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        out: torch.Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return out
+
+
+def test_a_fused_weight_that_was_left_whole(tmp_path: Path) -> None:
+    """It stays whole, also where its parts would be faster with what the plan pins."""
+    model, x = Fused().eval(), torch.zeros(4, 6, 24)
+    first = autopar.compile(model, x, mesh="dp=2,tp=2", strategy="data:dp,tensor:tp")
+    assert "qkv.weight" in first.compiled.stored_layouts()
+    autopar.save_plan(first, tmp_path / "plan.yaml")
+    assert "apart:" not in (tmp_path / "plan.yaml").read_text()
+    again = autopar.compile(model, x, mesh="dp=2,tp=2", plan=tmp_path / "plan.yaml")
+    assert programs(again) == programs(first)
+
+
 def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
     """What is computed again follows from it; a limit that is given goes before."""
     plan = tmp_path / "plan.yaml"

@@ -44,8 +44,12 @@ def ways_apart(program: Program) -> Iterator[Program]:
 
     A pin of a fused weight is one of each part; second, if that makes a difference, of each but
     those that are at most half as large as another: heads of key and value may be fewer than the
-    processes, and are then computed by each that needs them.
+    processes, and are then computed by each that needs them. What is stored as by another program,
+    such as the one a plan was written from, stays as it is stored.
     """
+    inherited = {name for name in program.main.inputs if _is_inherited(program.main.values[name])}
+    if inherited and not inherited.isdisjoint(find_sections(program.main)):
+        return
     apart = taken_apart(program)
     if apart is program:
         return
@@ -77,6 +81,10 @@ def splits_parts(program: Program, solution: Solution) -> bool:
         for at, (size, whole) in enumerate(zip(port.shape, port.part.shape, strict=True))
         if size != whole
     )
+
+
+def _is_inherited(value: Value) -> bool:
+    return value.origin is not None and value.origin.kind == "inherited"
 
 
 def _without_minor_pins(program: Program) -> Program:
