@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from autopar.cost.memory import memory_timeline
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, compile_program, with_fastest_mesh
 from autopar.planning.mesh_shape import fastest_shapes, mesh_shapes, remark
@@ -113,7 +115,43 @@ def test_either_a_mesh_or_devices(options: dict[str, Any]) -> None:
 
 
 def test_devices_leave_axes_unnamed() -> None:
-    with pytest.raises(InvalidInputError, match="give it by mesh="):
+    with pytest.raises(InvalidInputError, match="strategy 'data:0' is for a certain mesh, so"):
         CompileOptions.of(devices=4, strategy="data:0")
+    with pytest.raises(InvalidInputError, match=r"shard\['w'\]: a pin names axes of a certain"):
+        CompileOptions.of(devices=4, shard={"w": ["d0", -1]})
     with pytest.raises(InvalidInputError, match="at least one"):
         CompileOptions.of(devices=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("strategy: replicate:0\n", "plan.yaml: strategy 'replicate:0' is for a certain mesh, so"),
+        ("strategy: none\n", "plan.yaml: strategy 'none' is for a certain mesh, so"),
+        ("shard:\n  weight: [d0, -1]\n", "plan.yaml:2: a pin names axes of a certain mesh, so"),
+        ("ops:\n  - of: [y]\n    split: {i0: d0}\n", "a pin names axes of a certain mesh, so"),
+    ],
+)
+def test_a_file_leaves_axes_unnamed_too(tmp_path: Path, text: str, message: str) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(text)
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        CompileOptions.of(devices=2, plan=plan)
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        CompileOptions.from_text(mesh="2", annotations=plan, is_searched=True)
+
+
+def test_wishes_of_a_file_are_kept(tmp_path: Path) -> None:
+    """They name no axes; the program whose shape is searched has them too."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("strategy: auto\nmemory: 1GiB\nactivations:\n  '*.nothing': save\n")
+    options = CompileOptions.of(devices=2, plan=plan)
+    assert options.memory_bytes == 1 << 30
+    with pytest.raises(AnnotationError, match="matches no module or activation"):
+        with_fastest_mesh(small(), options)
+
+
+@pytest.mark.parametrize("limit", [-1.0, float("nan")])
+def test_a_search_takes_time(limit: float) -> None:
+    with pytest.raises(InvalidInputError, match="seconds_limit"):
+        CompileOptions.of(mesh="2", seconds_limit=limit)

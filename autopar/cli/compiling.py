@@ -120,7 +120,7 @@ def compile_command(
 
     with usage():
         options = pipeline.CompileOptions.from_text(
-            mesh=_mesh(mesh, devices, given),
+            mesh=_mesh(mesh, devices),
             is_searched=mesh is None,
             cluster=cluster,
             strategy=given.strategy,
@@ -149,12 +149,11 @@ def compile_command(
         show_summary(output)
 
 
-def _mesh(mesh: str | None, devices: int | None, given: ModelOptions) -> str:
+def _mesh(mesh: str | None, devices: int | None) -> str:
     """Returns the mesh, or the one to begin with if only the number of processes is given.
 
     Raises:
-        click.UsageError: If neither or both are given, or something else names the axes of a mesh
-            that is still searched.
+        click.UsageError: If neither or both are given.
     """
     if mesh is not None:
         if devices is not None:
@@ -162,8 +161,6 @@ def _mesh(mesh: str | None, devices: int | None, given: ModelOptions) -> str:
         return mesh
     if devices is None:
         raise click.UsageError("Missing option '--mesh', or --devices")
-    if given.strategy not in ("", "auto") or given.shards:
-        raise click.UsageError("--strategy and --shard name axes of a mesh; give it by --mesh")
     return str(devices)
 
 

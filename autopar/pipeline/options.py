@@ -84,14 +84,14 @@ class CompileOptions:
         """
         pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in (shard or {}).items())
         options = cls(
-            mesh=as_mesh(given_mesh(mesh, devices, strategy, shard)),
+            mesh=as_mesh(given_mesh(mesh, devices)),
             cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
             strategy=None if strategy == NO_PRESETS else strategy,
             pins=pins,
             placement=placement,
             memory_bytes=None if memory is None else parse_limit(memory),
             activations=tuple(ActivationPin.of(*each) for each in (activations or {}).items()),
-            seconds_limit=seconds_limit,
+            seconds_limit=_time(seconds_limit),
         )
         return options._with(None if plan is None else Path(plan), is_searched=mesh is None)
 
@@ -121,7 +121,7 @@ class CompileOptions:
         """
         parsed = parse_mesh(mesh)
         pins = [parse_pin(text, f"--shard '{text}'") for text in shards]
-        if strategy not in ("", NO_PRESETS, AUTO):
+        if strategy not in ("", NO_PRESETS, AUTO) and not is_searched:
             parse_strategy(strategy, parsed)
         placed = parse_placement(placement)
         options = cls(
@@ -131,16 +131,38 @@ class CompileOptions:
             pins=tuple(pins),
             placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
             memory_bytes=None if memory is None else parse_limit(memory),
-            seconds_limit=time_limit,
+            seconds_limit=_time(time_limit),
             verify=verify,
             activations=tuple(map(parse_activation, activations)),
         )
         return options._with(annotations, is_searched)
 
     def _with(self, file: Path | None, is_searched: bool) -> CompileOptions:
-        """Returns the options with a file's, if there is one, and a strategy if none was named."""
+        """Returns the options with a file's, if there is one, and a strategy if none was named.
+
+        Raises:
+            AnnotationError, InvalidInputError: If the file can't be used, or something is for a
+                certain mesh while the shape of the mesh is searched.
+        """
         options = self if file is None else self._with_file(file, is_searched)
+        place = "" if self.strategy == options.strategy else f"{file}: "
+        if is_searched and (found := options._for_a_mesh(place)):
+            raise InvalidInputError(
+                f"{found}, so the shape of the mesh isn't searched; give the mesh in the place of"
+                " a number of devices"
+            )
         return replace(options, strategy=AUTO) if options.strategy == "" else options
+
+    def _for_a_mesh(self, place: str) -> str:
+        """Returns what was given that is for a certain mesh, "" if nothing is.
+
+        Args:
+            place: Where the strategy stands, to begin with.
+        """
+        if self.strategy not in ("", AUTO):
+            return f"{place}strategy {self.strategy or NO_PRESETS!r} is for a certain mesh"
+        places = [*(pin.place for pin in self.pins), *(pin.place for pin in self.op_pins)]
+        return f"{places[0]}: a pin names axes of a certain mesh" if places else ""
 
     def _with_file(self, path: Path, is_searched: bool) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.
@@ -176,14 +198,11 @@ class CompileOptions:
 def given_mesh(
     mesh: MeshLike | None,
     devices: int | None,
-    strategy: str | None,
-    shard: Mapping[str, Sequence[Entry]] | None,
 ) -> MeshLike:
     """Returns the mesh, or one axis of so many devices to begin the search of a shape with.
 
     Raises:
-        InvalidInputError: If there is neither or both, or something names axes of a mesh that is
-            still searched.
+        InvalidInputError: If there is neither or both.
     """
     if (mesh is None) == (devices is None):
         raise InvalidInputError("give mesh=, or devices= to search the shape of a mesh")
@@ -192,6 +211,15 @@ def given_mesh(
     assert devices is not None
     if devices < 1:
         raise InvalidInputError(f"devices={devices}: a mesh needs at least one")
-    if strategy not in ("", AUTO) or shard:
-        raise InvalidInputError("strategy= and shard= name axes of a mesh; give it by mesh=")
     return str(devices)
+
+
+def _time(seconds: float | None) -> float | None:
+    """Returns a limit of time.
+
+    Raises:
+        InvalidInputError: If it is below 0, or no number.
+    """
+    if seconds is not None and not seconds >= 0:
+        raise InvalidInputError(f"seconds_limit {seconds}: a search takes no less than 0 seconds")
+    return seconds

@@ -203,12 +203,13 @@ def with_fastest_mesh(
 
     Args:
         program: The serial program.
-        options: With any mesh of as many processes.
+        options: With any mesh of as many processes, and no pins.
         watch: Limits and follows the search; without it, the options' limit holds.
 
     Raises:
         InvalidInputError: If no plan fits into memory on any mesh.
     """
+    program = apply_activations(program, options.activations)
     watch = watch or Watch(options.seconds_limit)
     complete = Complete(options.cluster, AUTO, watch=watch)
 
