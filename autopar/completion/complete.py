@@ -53,13 +53,14 @@ class Completed:
     rivals: tuple[Completed, ...] = ()
     forecast: Forecast | None = None
 
-    def reported(self, added_seconds: float) -> tuple[ReportEntry, ...]:
+    def reported(self, joined_seconds: float, added_seconds: float) -> tuple[ReportEntry, ...]:
         """Returns the remarks, with the forecast.
 
         Args:
+            joined_seconds: Serialized seconds of what ranks run, with small sums joined.
             added_seconds: What recomputation and transfers to the host's memory add.
         """
-        forecast = (self.forecast.remark(added_seconds),) if self.forecast else ()
+        forecast = (self.forecast.remark(joined_seconds, added_seconds),) if self.forecast else ()
         return (*forecast, *self.remarks)
 
 

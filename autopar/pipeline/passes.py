@@ -124,12 +124,13 @@ def compile_program(
     completed = decided.program
     seen(complete.name, completed)
     program, partitioned = lower(completed, options, planner, seen, store)
+    joined_seconds = evaluate(partitioned, options.cluster).serialized_seconds
     recompute = Recompute(options.cluster, options.memory_bytes)
     fitted = recompute.decide(partitioned)
     partitioned = fitted.program
     seen(recompute.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
-    said = (*decided.reported(fitted.added_seconds), *fitted.remarks)
+    said = (*decided.reported(joined_seconds, fitted.added_seconds), *fitted.remarks)
     entries = (*report, *said, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
