@@ -176,3 +176,10 @@ def test_the_time_that_is_printed_is_that_of_the_step(part: float) -> None:
     priced = autopar.profile(wished).serialized_seconds
     assert priced > within.base.seconds
     assert milliseconds(said(wished)["auto"][1]) == pytest.approx(priced * 1e3, rel=1e-3)
+
+
+def test_inference_that_does_not_fit_gets_no_advice_on_training() -> None:
+    with pytest.raises(DoesNotFit, match="raise the limit, split parameters") as miss:
+        autopar.compile(nn.Linear(64, 64), torch.ones(8, 64), mesh="2", memory=1000)
+    assert "again" not in str(miss.value)
+    assert "microbatches" not in str(miss.value)

@@ -25,44 +25,35 @@ def named(solution: Solution) -> str:
 def _along(solution: Solution, axis: str) -> str:
     graph = solution.graph
     seconds: dict[str, float] = {}
+    has_batch = bool(batch_inputs(graph))
     for node in graph.nodes:
         if node.weights:
             choice = solution.choices[node.index]
             parts = graph.space.mesh.axes_size(tuple(choice.splits.places))
             # In seconds of the whole product: a part that is split takes less.
-            word = _of_product(solution, node, axis)
+            word = _of_product(solution, node, axis, has_batch=has_batch)
             seconds[word] = seconds.get(word, 0.0) + choice.seconds * parts
-    if not seconds:
-        return (
-            "activations" if any(axis in c.splits.places for c in solution.choices) else "nothing"
-        )
-    word = max(seconds, key=seconds.__getitem__)
-    if word == "moving":
-        word = "data" if _splits_batch(solution, axis) else "context"
+    word = max(seconds, key=seconds.__getitem__, default="nothing")
+    if word == "nothing" and any(axis in c.splits.places for c in solution.choices):
+        word = "mixed" if seconds else "activations"
     stage = _stage(solution, axis) if word in ("data", "context") else ""
     return f"{word}+{stage}" if stage else word
 
 
-def _of_product(solution: Solution, node: Node, axis: str) -> str:
+def _of_product(solution: Solution, node: Node, axis: str, *, has_batch: bool) -> str:
     """Returns what an axis splits of a product with a weight."""
-    places = solution.choices[node.index].splits.places
-    if axis not in places:
+    splits = solution.choices[node.index].splits
+    if axis not in splits.places:
         return "nothing"
-    factor = places[axis][0]
-    dims = [node.call.rule.operands[at] for at in node.weights]
-    of_weight = any(factor in factors for tensor in dims for factors in tensor)
-    return "tensor" if of_weight else "moving"
-
-
-def _splits_batch(solution: Solution, axis: str) -> bool:
-    """Whether an axis splits the batch of the inputs, where most of their readers take it up."""
-    graph = solution.graph
-    found = []
-    for value, stretch in batch_inputs(graph).items():
-        for node, at in graph.uses[value]:
-            place = solution.choices[node.index].consumed[at].splits.places.get(axis)
-            found.append(place is not None and place[0] == stretch.dim)
-    return sum(found) > MOST * len(found)
+    factor = splits.places[axis][0]
+    operands = node.call.rule.operands
+    if any(factor in factors for at in node.weights for factors in operands[at]):
+        return "tensor"
+    # Of what isn't a weight, the batch comes first, also within a dimension that was flattened.
+    moving = [operand for at, operand in enumerate(operands) if at not in node.weights]
+    is_first = any(operand and factor in operand[0][:1] for operand in moving)
+    leads = axis in splits.items[factor][0].axes
+    return "data" if has_batch and is_first and leads else "context"
 
 
 def _stage(solution: Solution, axis: str) -> str:

@@ -38,13 +38,14 @@ class DoesNotFit(InvalidInputError):
         least_bytes: What it needs at least.
     """
 
-    def __init__(self, least_bytes: int, limit: int) -> None:
+    def __init__(self, least_bytes: int, limit: int, *, trains: bool = True) -> None:
         self.least_bytes = least_bytes
+        again = " even if it computed again what it can" if trains else ""
+        advice = ", or accumulate gradients over more microbatches" if trains else ""
         super().__init__(
-            f"a device would hold {human_bytes(least_bytes)} even if it computed again what it can,"
+            f"a device would hold {human_bytes(least_bytes)}{again},"
             f" {human_bytes(least_bytes - limit)} more than the limit of {human_bytes(limit)};"
-            " raise the limit, split parameters or the batch over more devices, or accumulate"
-            " gradients over more microbatches"
+            f" raise the limit, split parameters or the batch over more devices{advice}"
         )
 
 
@@ -160,7 +161,8 @@ class Recomputer:
         point = unlimited if memory_bytes is None else self._choice.fastest(memory_bytes)
         if point is None:
             assert memory_bytes is not None
-            raise DoesNotFit(self.least_bytes, memory_bytes)
+            trains = any(op.phase == "backward" for op in self.program.main.ops)
+            raise DoesNotFit(self.least_bytes, memory_bytes, trains=trains)
         if point is unlimited and not is_asked(self.program.main.ops):
             return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))

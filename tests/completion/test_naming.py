@@ -1,0 +1,42 @@
+"""Plans are named by what most of their products split."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+
+
+class Tokens(nn.Module):
+    """A product over tokens of sequences, whose batch is a part of a flattened dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(64, 256)
+        self.down = nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps [batch, sequence, 64] to the same."""
+        rows = x.reshape(-1, 64)
+        moved: torch.Tensor = self.down(torch.relu(self.up(rows)))
+        return moved.reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("length", "name", "layout", "word"),
+    [
+        (4096, "x", ["d0", -1, -1], "data"),
+        (4096, "x", [-1, "d0", -1], "context"),
+        (1, "up.weight", ["d0", -1], "tensor"),
+    ],
+)
+def test_a_plan_has_the_name_of_what_is_pinned(
+    length: int, name: str, layout: list[str | int], word: str
+) -> None:
+    with torch.device("meta"):
+        module = Tokens().eval()
+        batch = (torch.zeros(6, length, 64),)
+    found = autopar.compile(module, batch, mesh="2", shard={name: layout})
+    assert f"d0: {word}" in found.summary()
