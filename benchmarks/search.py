@@ -102,12 +102,13 @@ def measure(name: str) -> None:
     program = apply_mesh(captured(name), parse_mesh(ROWS[name]))
     cluster = Cluster.load(CLUSTER)
     start = time.process_time()
-    (remark,) = Complete(cluster, "auto").decide(program).remarks
+    forecast = Complete(cluster, "auto").decide(program).forecast
     seconds = time.process_time() - start
+    assert forecast is not None
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
         f"| {name} | {ROWS[name]} | {len(program.main.ops):,} | {seconds:.1f} | {memory:.2f} |"
-        f" {remark.detail} |",
+        f" {forecast.remark().detail} |",
         flush=True,
     )
 
