@@ -6,28 +6,24 @@ compiled.save("build/")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.annotate import MeshLike, apply_pins_of, as_mesh
-from autopar.annotate.mapping_text import Entry
-from autopar.cost import Cluster
+from autopar.annotate import apply_pins_of
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
-from autopar.ir.manifest import ReportEntry
-from autopar.mapping import Placement
 from autopar.pipeline import (
+    CompileArguments,
     Compiled,
     CompileOptions,
     compile_program,
     inherit,
-    with_fastest_mesh,
     write,
 )
 from autopar.reports.summary import render_summary, summarize_programs
@@ -66,8 +62,6 @@ def compile(
     model: nn.Module,
     example_inputs: Any,
     *,
-    mesh: MeshLike | None = None,
-    devices: int | None = None,
     loss: Callable[..., Tensor] | None = None,
     training_step: Callable[[nn.Module, Any], Tensor] | None = None,
     optimizer: Optimizer | None = None,
@@ -78,14 +72,7 @@ def compile(
     scaler: torch.amp.GradScaler | None = None,
     fetch: Sequence[str] = (),
     more_batches: Sequence[Any] = (),
-    strategy: str | None = "",
-    shard: Mapping[str, Sequence[Entry]] | None = None,
-    cluster: str | Cluster = "cpu",
-    placement: Placement = "identity",
-    memory: str | int | None = None,
-    seconds_limit: float | None = None,
-    plan: str | Path | None = None,
-    activations: Mapping[str, str] | None = None,
+    **arguments: Unpack[CompileArguments],
 ) -> CompiledModule:
     """Compiles a model, or a training step of it, for a mesh.
 
@@ -101,8 +88,6 @@ def compile(
             on the meta device.
         example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name;
             with `loss`, a pair of that and the target.
-        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
-        devices: In the place of a mesh: how many processes; the fastest shape is searched.
         loss: `loss(model(inputs), target)`.
         training_step: `training_step(model, batch)`, which returns the loss; in place of `loss`.
             With neither, the model returns the loss, or something that has it as `.loss`.
@@ -118,23 +103,12 @@ def compile(
             `output`; names of parameters, for their gradients; `grad_norm`.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
-        strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
-            `none` or None for nothing but pins and marks.
-        shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
-        cluster: The hardware: a profile's name, a YAML file, or a Cluster.
-        placement: Which logical process each rank carries out.
-        memory: What a device may hold at once, parameters, optimizer state and batch included:
-            bytes, or text as `24GiB`. Activations that don't fit are computed again in the
-            backward pass.
-        seconds_limit: Wall time of a search, after which it takes the best plan so far; without
-            one, the same program always gets the same plan.
-        plan: A file with pins, or a plan that `autopar plan` wrote.
-        activations: What becomes of activations until the backward pass reads them, by pattern of
-            names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
-            which of a module is all but its outputs. Of what isn't named, `memory` decides.
+        arguments: How to compile it, as `CompileArguments` explains: `mesh` or `devices`;
+            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit`, `plan` and
+            `activations`.
 
     Raises:
-        AutoparError: If the model, an option or a pin can't be used as given, or a step can't be
+        AutoparError: If the model, an argument or a pin can't be used as given, or a step can't be
             made to fit into memory.
     """
     if isinstance(fetch, str):
@@ -150,31 +124,16 @@ def compile(
         scaler=scaler,
         fetch=tuple(fetch),
     )
-    known = None if mesh is None else as_mesh(mesh)
-    captured = capture(model, example_inputs, recipe, known)
-    options = CompileOptions.of(
-        mesh=known,
-        devices=devices,
-        strategy=strategy,
-        shard=shard,
-        cluster=cluster,
-        placement=placement,
-        memory=memory,
-        seconds_limit=seconds_limit,
-        plan=plan,
-        activations=activations,
-    )
-    report: tuple[ReportEntry, ...] = ()
-    if known is None:
-        options, tried = with_fastest_mesh(captured.program, options)
-        known, report = options.mesh, (tried,)
-    compiled = compile_program(captured.program, options, report=report)
+    options = CompileOptions.of(**arguments)
+    captured = capture(model, example_inputs, recipe, None if options.any_shape else options.mesh)
+    compiled = compile_program(captured.program, options)
+    options = compiled.options
     if more_batches and optimizer is None:
         raise InvalidInputError("more_batches= is for training steps; compile each batch by itself")
     variants = []
     for batch in more_batches:
-        program = capture(model, batch, recipe, known).program
-        pinned = apply_pins_of(captured.program, program, known, options.pins)
+        program = capture(model, batch, recipe, options.mesh).program
+        pinned = apply_pins_of(captured.program, program, options.mesh, options.pins)
         alike = inherit(pinned, compiled.stored_layouts())
         variants.append(compile_program(alike, replace(options, pins=(), op_pins=())))
     return CompiledModule(captured, compiled, tuple(variants))

@@ -6,7 +6,6 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -108,12 +107,6 @@ def test_modules_are_compiled_for_devices() -> None:
     assert any(entry.subject == "mesh shape" for entry in compiled.compiled.report)
 
 
-@pytest.mark.parametrize("options", [{}, {"mesh": "2", "devices": 2}])
-def test_either_a_mesh_or_devices(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match="give mesh=, or devices="):
-        CompileOptions.of(**options)
-
-
 def test_devices_leave_axes_unnamed() -> None:
     with pytest.raises(InvalidInputError, match="strategy 'data:0' is for a certain mesh, so"):
         CompileOptions.of(devices=4, strategy="data:0")
@@ -138,7 +131,7 @@ def test_a_file_leaves_axes_unnamed_too(tmp_path: Path, text: str, message: str)
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         CompileOptions.of(devices=2, plan=plan)
     with pytest.raises(InvalidInputError, match=re.escape(message)):
-        CompileOptions.from_text(mesh="2", annotations=plan, is_searched=True)
+        CompileOptions.from_text(devices=2, plan=plan)
 
 
 def test_wishes_of_a_file_are_kept(tmp_path: Path) -> None:
@@ -149,9 +142,3 @@ def test_wishes_of_a_file_are_kept(tmp_path: Path) -> None:
     assert options.memory_bytes == 1 << 30
     with pytest.raises(AnnotationError, match="matches no module or activation"):
         with_fastest_mesh(small(), options)
-
-
-@pytest.mark.parametrize("limit", [-1.0, float("nan")])
-def test_a_search_takes_time(limit: float) -> None:
-    with pytest.raises(InvalidInputError, match="seconds_limit"):
-        CompileOptions.of(mesh="2", seconds_limit=limit)

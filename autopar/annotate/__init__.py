@@ -21,7 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autopar.annotate.activation_pins import ActivationPin, apply_activations, parse_activation
+from autopar.annotate.activation_pins import ActivationPin, apply_activations
 from autopar.annotate.annotation_file import Annotations, load_annotations
 from autopar.annotate.choices import OpPin, apply_op_pins
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
@@ -56,7 +56,6 @@ __all__ = [
     "as_mesh",
     "load_annotations",
     "offload",
-    "parse_activation",
     "parse_mesh",
     "parse_pin",
     "pipeline_stage",

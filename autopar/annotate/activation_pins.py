@@ -1,4 +1,4 @@
-"""Pins of activations by name pattern: `layers.*=recompute`, from options or a YAML file.
+"""Pins of activations by name pattern: `layers.*: recompute`, from Python or a YAML file.
 
 A pattern is a glob over the names of modules and of values, as `Pin`'s. A module that it matches is
 a region, of which all but what leaves it is computed again; a value by its own name is itself.
@@ -41,20 +41,6 @@ class ActivationPin:
         """
         place = place or f"activations[{pattern!r}]"
         return cls(pattern, check_choice(choice, place), place)
-
-
-def parse_activation(text: str) -> ActivationPin:
-    """Returns the pin that an option `PATTERN=CHOICE` describes.
-
-    Raises:
-        AnnotationError: If it can't be understood.
-    """
-    pattern, equals, choice = (part.strip() for part in text.rpartition("="))
-    if not equals or not pattern:
-        raise AnnotationError(
-            f"--activations {text!r}: write PATTERN=CHOICE, as 'layers.*=recompute'"
-        )
-    return ActivationPin.of(pattern, choice, f"--activations {text!r}")
 
 
 def apply_activations(program: Program, pins: Sequence[ActivationPin]) -> Program:

@@ -71,13 +71,6 @@ if TYPE_CHECKING:
     help="What a device may hold at once. What doesn't fit is computed again where it is needed.",
 )
 @click.option(
-    "--activations",
-    multiple=True,
-    metavar="PATTERN=CHOICE",
-    help="What becomes of activations until the backward pass, by names of modules or values:"
-    " save, recompute or offload. Repeatable.",
-)
-@click.option(
     "--print-after",
     "print_after",
     multiple=True,
@@ -97,7 +90,6 @@ def compile_command(
     cluster: str,
     placement: str,
     memory: str | None,
-    activations: tuple[str, ...],
     print_after: tuple[str, ...],
     no_verify: bool,
     quiet: bool,
@@ -120,16 +112,15 @@ def compile_command(
 
     with usage():
         options = pipeline.CompileOptions.from_text(
-            mesh=_mesh(mesh, devices),
-            is_searched=mesh is None,
-            cluster=cluster,
+            mesh=mesh,
+            devices=devices,
             strategy=given.strategy,
             shards=given.shards,
-            annotations=given.annotations,
+            cluster=cluster,
             placement=placement,
             memory=memory,
-            activations=activations,
-            time_limit=time_limit,
+            seconds_limit=time_limit,
+            plan=given.annotations,
             verify=not no_verify,
         )
         observer = _printer(print_after)
@@ -138,30 +129,14 @@ def compile_command(
         imported = given.load(model)
     text = f"compiling for {options.mesh.size} processes"
     with progress(text, hidden=bool(print_after)) as tell:
-        watch, program, report = Watch(time_limit, tell), imported.program, imported.report
-        if mesh is None:
-            options, tried = pipeline.with_fastest_mesh(program, options, watch)
-            report = (*report, tried)
-        compiled = pipeline.compile_program(program, options, observer, report, watch=watch)
+        watch = Watch(time_limit, tell)
+        compiled = pipeline.compile_program(
+            imported.program, options, observer, imported.report, watch=watch
+        )
     with status(f"writing {output}"):
         pipeline.write(compiled, imported.weights, output)
     if not quiet:
         show_summary(output)
-
-
-def _mesh(mesh: str | None, devices: int | None) -> str:
-    """Returns the mesh, or the one to begin with if only the number of processes is given.
-
-    Raises:
-        click.UsageError: If neither or both are given.
-    """
-    if mesh is not None:
-        if devices is not None:
-            raise click.UsageError("--mesh says how many processes; leave out --devices")
-        return mesh
-    if devices is None:
-        raise click.UsageError("Missing option '--mesh', or --devices")
-    return str(devices)
 
 
 def _printer(names: Sequence[str]) -> Observer | None:

@@ -81,7 +81,7 @@ def profile_command(
                 cluster=cluster or "cpu",
                 strategy=given.strategy,
                 shards=given.shards,
-                annotations=given.annotations,
+                plan=given.annotations,
             )
         with status(f"importing {path.name}"):
             model = given.load(path)

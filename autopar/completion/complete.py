@@ -53,15 +53,19 @@ class Completed:
     rivals: tuple[Completed, ...] = ()
     forecast: Forecast | None = None
 
-    def reported(self, joined_seconds: float, added_seconds: float) -> tuple[ReportEntry, ...]:
+    def reported(
+        self, joined_seconds: Callable[[], float], added_seconds: float
+    ) -> tuple[ReportEntry, ...]:
         """Returns the remarks, with the forecast.
 
         Args:
-            joined_seconds: Serialized seconds of what ranks run, with small sums joined.
+            joined_seconds: Predicts the serialized seconds of what ranks run, with small sums
+                joined; called only for a forecast.
             added_seconds: What recomputation and transfers to the host's memory add.
         """
-        forecast = (self.forecast.remark(joined_seconds, added_seconds),) if self.forecast else ()
-        return (*forecast, *self.remarks)
+        if self.forecast is None:
+            return self.remarks
+        return (self.forecast.remark(joined_seconds(), added_seconds), *self.remarks)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from autopar.cost.evaluation import Evaluation, OpCost, evaluate
 from autopar.cost.lifetimes import lifetimes
 from autopar.cost.memory import CPU, CUDA, EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.cost.reshard import Move, Reshard, ReshardPlanner, plan_reshard
-from autopar.cost.roofline import local_bytes, local_flops, op_seconds
+from autopar.cost.roofline import local_bytes, local_operations, op_seconds
 
 __all__ = [
     "AUTOGRAD",
@@ -32,7 +32,7 @@ __all__ = [
     "evaluate",
     "lifetimes",
     "local_bytes",
-    "local_flops",
+    "local_operations",
     "memory_timeline",
     "op_seconds",
     "plan_reshard",

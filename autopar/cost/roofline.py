@@ -16,8 +16,8 @@ from autopar.ir.program import DTYPE_BYTES, OpDist
 from autopar.ir.rule import Dims, Rule, TensorType
 
 
-def local_flops(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> float:
-    """Returns the floating-point operations of an op on one device.
+def local_operations(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> float:
+    """Returns the arithmetic operations of an op on one device, also those that flops leave out.
 
     Args:
         rule: The op's rule; None counts one operation per element of the largest tensor.
@@ -80,6 +80,6 @@ def op_seconds(
         cluster: Gives these figures. The peak is that of the first tensor's dtype.
     """
     peak = cluster.flops(types[0].dtype) if types else cluster.flops("f32")
-    compute = local_flops(rule, dist, types) / peak
+    compute = local_operations(rule, dist, types) / peak
     memory = local_bytes(rule, dist, types) / cluster.bytes_per_second
     return cluster.launch_seconds + max(compute, memory)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autopar.cost.flops import product_flops
 from autopar.cost.halo import halo_bytes
-from autopar.ir.distribution import serial_points
 from autopar.ir.expr import Expr, evaluate
-from autopar.ir.ops import rule_of
+from autopar.ir.ops import functional_kind, rule_of
 from autopar.ir.program import DTYPE_BYTES, Arg, Op, Port, Program, Value
 
 WEIGHT_ROLES = ("parameter", "buffer", "constant")
@@ -44,12 +44,12 @@ class RankSummary:
     Attributes:
         collectives: In order of kind and group.
         weight_bytes: Bytes of weights that the rank holds.
-        flops: Floating-point operations, as the op rules count.
+        flops: Of products (see `autopar.cost.flops`).
     """
 
     collectives: tuple[CollectiveCount, ...]
     weight_bytes: int
-    flops: float
+    flops: int
 
 
 def summarize_rank(program: Program, coords: Mapping[str, int]) -> RankSummary:
@@ -88,7 +88,7 @@ class _Counts:
         self.program = program
         self.coords = coords
         self.collectives: dict[tuple[str, str], tuple[int, int]] = {}
-        self.flops = 0.0
+        self.flops = 0
 
     def add(self, name: str, times: int) -> None:
         function = self.program.functions[name]
@@ -116,9 +116,9 @@ class _Counts:
         if any(0 in values[name].shape for name in op.operands):
             return
         args = tuple((name, self._resolved(arg)) for name, arg in op.args)
-        rule = rule_of(replace(op, args=args), values)
-        if rule is not None:
-            self.flops += times * rule.work * serial_points(rule)
+        kind = functional_kind(op.kind)
+        rule = rule_of(replace(op, kind=kind, args=args), values)
+        self.flops += times * product_flops(kind, rule)
 
     def _resolved(self, arg: Arg) -> Arg:
         if isinstance(arg, tuple):

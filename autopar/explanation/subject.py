@@ -12,8 +12,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.modules import CompiledModule
-from autopar.pipeline import Compiled, CompileOptions
-from autopar.planning.recorded import Recorded
+from autopar.pipeline import Compiled, CompileOptions, recorded_options
 
 Explainable = str | Path | Compiled | CompiledModule
 """What can be explained: a build folder, or what a compilation returned."""
@@ -45,12 +44,7 @@ class Subject:
         if isinstance(what, Compiled):
             return cls(what.serial, what.completed, what.options)
         build = read_build(what)
-        known = Recorded.of(build)
-        assert build.serial.mesh is not None
-        options = CompileOptions(
-            build.serial.mesh, known.cluster, known.strategy, memory_bytes=known.memory_bytes
-        )
-        return cls(build.serial, build.completed, options)
+        return cls(build.serial, build.completed, recorded_options(build))
 
     def on(self, cluster: Cluster) -> Subject:
         """Returns the same program on another cluster."""

@@ -55,7 +55,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_flops(count: float) -> str:
-    """Returns a number of operations with a decimal unit: `3.2 GFLOP`."""
+    """Returns a number of floating-point operations with a decimal unit: `3.2 GFLOP`."""
     for unit in ("", "K", "M", "G", "T"):
         if count < 1000:
             return f"{count:.3g} {unit}FLOP"

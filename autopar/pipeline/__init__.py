@@ -1,10 +1,13 @@
 """From a serial program to the programs of the ranks, and to a build folder.
 
-options     what a user decides about a compilation
+arguments   what a user may say of a compilation
+options     what a user decides about it, understood and checked
+recorded    the same, as a build remembers it
 passes      the order of the passes
 builds      what was compiled, written down; ONNX files
 """
 
+from autopar.pipeline.arguments import CompileArguments
 from autopar.pipeline.builds import compile_onnx, write
 from autopar.pipeline.options import NO_PRESETS, CompileOptions
 from autopar.pipeline.passes import (
@@ -16,10 +19,12 @@ from autopar.pipeline.passes import (
     predicted,
     with_fastest_mesh,
 )
+from autopar.pipeline.recorded import recorded_options
 
 __all__ = [
     "NO_PRESETS",
     "PASSES",
+    "CompileArguments",
     "CompileOptions",
     "Compiled",
     "Observer",
@@ -27,6 +32,7 @@ __all__ = [
     "compile_program",
     "inherit",
     "predicted",
+    "recorded_options",
     "with_fastest_mesh",
     "write",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 from autopar.annotate import (
     ActivationPin,
@@ -13,11 +14,8 @@ from autopar.annotate import (
     Pin,
     as_mesh,
     load_annotations,
-    parse_activation,
-    parse_mesh,
     parse_pin,
 )
-from autopar.annotate.mapping_text import Entry
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
 from autopar.ir.errors import AnnotationError, InvalidInputError
@@ -25,6 +23,13 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.units import parse_limit
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
+from autopar.pipeline.arguments import (
+    CompileArguments,
+    Spelling,
+    check_names,
+    in_python,
+    on_command_line,
+)
 
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
@@ -47,6 +52,8 @@ class CompileOptions:
         op_pins: The user's pins of ops.
         apart: Whether pins name fused weights of unequal parts by their parts.
         activations: What becomes of activations until the backward pass, where the user says it.
+        any_shape: Whether the mesh only says how many processes there are, and its shape is
+            searched.
     """
 
     mesh: ProcessMesh
@@ -61,133 +68,64 @@ class CompileOptions:
     op_pins: tuple[OpPin, ...] = ()
     apart: bool = False
     activations: tuple[ActivationPin, ...] = ()
+    any_shape: bool = False
 
     @classmethod
-    def of(
-        cls,
-        *,
-        mesh: MeshLike | None = None,
-        devices: int | None = None,
-        strategy: str | None = "",
-        shard: Mapping[str, Sequence[Entry]] | None = None,
-        cluster: str | Cluster = "cpu",
-        placement: Placement = "identity",
-        memory: str | int | None = None,
-        seconds_limit: float | None = None,
-        plan: str | Path | None = None,
-        activations: Mapping[str, str] | None = None,
-    ) -> CompileOptions:
-        """Returns the options as Python callers give them; see `compile_onnx`.
+    def of(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
+        """Returns the options as Python callers give them.
 
         Raises:
-            AnnotationError, InvalidInputError: If an option can't be understood.
+            AnnotationError, InvalidInputError: If an argument can't be understood.
+            TypeError: If there is no such argument.
         """
-        pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in (shard or {}).items())
-        options = cls(
-            mesh=as_mesh(given_mesh(mesh, devices)),
-            cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
-            strategy=None if strategy == NO_PRESETS else strategy,
-            pins=pins,
-            placement=placement,
-            memory_bytes=None if memory is None else parse_limit(memory),
-            activations=tuple(ActivationPin.of(*each) for each in (activations or {}).items()),
-            seconds_limit=_time(seconds_limit),
-        )
-        return options._with(None if plan is None else Path(plan), is_searched=mesh is None)
+        shard = arguments.get("shard") or {}
+        pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in shard.items())
+        return _options(arguments, pins, in_python)
 
     @classmethod
     def from_text(
         cls,
         *,
-        mesh: str,
-        cluster: str = "cpu",
-        strategy: str = "",
         shards: Sequence[str] = (),
-        annotations: Path | None = None,
-        placement: str = "identity",
-        memory: str | None = None,
-        time_limit: float | None = None,
         verify: bool = True,
-        activations: Sequence[str] = (),
-        is_searched: bool = False,
+        **arguments: Unpack[CompileArguments],
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
 
-        The strategy may also be `none`: only the pins. A mesh whose shape is still searched says
-        how many processes there are.
+        Args:
+            shards: Pins, as text.
+            verify: Whether to verify the program between passes.
+            arguments: The same as of Python callers, of which texts mean the same; no `shard`.
 
         Raises:
-            AnnotationError, InvalidInputError: If an option can't be understood.
+            AnnotationError, InvalidInputError: If an argument can't be understood.
         """
-        parsed = parse_mesh(mesh)
-        pins = [parse_pin(text, f"--shard '{text}'") for text in shards]
-        if strategy not in ("", NO_PRESETS, AUTO) and not is_searched:
-            parse_strategy(strategy, parsed)
-        placed = parse_placement(placement)
-        options = cls(
-            mesh=parsed,
-            cluster=Cluster.load(cluster),
-            strategy=None if strategy == NO_PRESETS else strategy,
-            pins=tuple(pins),
-            placement=given(parsed, placed) if isinstance(placed, tuple) else placed,
-            memory_bytes=None if memory is None else parse_limit(memory),
-            seconds_limit=_time(time_limit),
-            verify=verify,
-            activations=tuple(map(parse_activation, activations)),
-        )
-        return options._with(annotations, is_searched)
+        pins = tuple(parse_pin(text, f"--shard '{text}'") for text in shards)
+        return replace(_options(arguments, pins, on_command_line), verify=verify)
 
-    def _with(self, file: Path | None, is_searched: bool) -> CompileOptions:
-        """Returns the options with a file's, if there is one, and a strategy if none was named.
-
-        Raises:
-            AnnotationError, InvalidInputError: If the file can't be used, or something is for a
-                certain mesh while the shape of the mesh is searched.
-        """
-        options = self if file is None else self._with_file(file, is_searched)
-        place = "" if self.strategy == options.strategy else f"{file}: "
-        if is_searched and (found := options._for_a_mesh(place)):
-            raise InvalidInputError(
-                f"{found}, so the shape of the mesh isn't searched; give the mesh in the place of"
-                " a number of devices"
-            )
-        return replace(options, strategy=AUTO) if options.strategy == "" else options
-
-    def _for_a_mesh(self, place: str) -> str:
-        """Returns what was given that is for a certain mesh, "" if nothing is.
+    def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:
+        """Returns the options with what an annotation file or a plan says besides.
 
         Args:
-            place: Where the strategy stands, to begin with.
-        """
-        if self.strategy not in ("", AUTO):
-            return f"{place}strategy {self.strategy or NO_PRESETS!r} is for a certain mesh"
-        places = [*(pin.place for pin in self.pins), *(pin.place for pin in self.op_pins)]
-        return f"{places[0]}: a pin names axes of a certain mesh" if places else ""
-
-    def _with_file(self, path: Path, is_searched: bool) -> CompileOptions:
-        """Returns the options with what an annotation file or a plan says besides.
+            path: The file.
+            spelled: Says how the user wrote an argument.
 
         Raises:
             AnnotationError, InvalidInputError: If it can't be read, or is for another mesh.
         """
         loaded = load_annotations(path)
-        if loaded.mesh is not None and is_searched:
-            raise AnnotationError(
-                f"{path} is for {loaded.mesh}, so the shape of the mesh isn't searched; give this"
-                " mesh in the place of a number of devices"
-            )
         if loaded.mesh is not None and loaded.mesh != self.mesh:
             raise AnnotationError(
-                f"{path} is for {loaded.mesh}, but --mesh says {self.mesh}; make them equal"
+                f"{path} is for {loaded.mesh}, but {spelled('mesh')} says {self.mesh}; make them"
+                " equal"
             )
-        memory_bytes = loaded.memory_bytes if self.memory_bytes is None else self.memory_bytes
         strategy = self.strategy
         if strategy == "" and loaded.strategy is not None:
             strategy = None if loaded.strategy == NO_PRESETS else loaded.strategy
         return replace(
             self,
             strategy=strategy,
-            memory_bytes=memory_bytes,
+            memory_bytes=loaded.memory_bytes if self.memory_bytes is None else self.memory_bytes,
             pins=(*self.pins, *loaded.pins),
             op_pins=(*self.op_pins, *loaded.ops),
             apart=self.apart or loaded.apart,
@@ -195,31 +133,128 @@ class CompileOptions:
         )
 
 
-def given_mesh(
-    mesh: MeshLike | None,
-    devices: int | None,
-) -> MeshLike:
+def _options(
+    arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling
+) -> CompileOptions:
+    """Returns the options that arguments mean.
+
+    Args:
+        arguments: The arguments.
+        pins: The user's pins.
+        spelled: Says how the user wrote an argument.
+
+    Raises:
+        AnnotationError, InvalidInputError: If one can't be understood, or something is for a
+            certain mesh while the shape of the mesh is searched.
+        TypeError: If there is no such argument.
+    """
+    check_names(arguments)
+    mesh = _mesh(arguments.get("mesh"), arguments.get("devices"), spelled)
+    strategy, placement = arguments.get("strategy", ""), arguments.get("placement", "identity")
+    cluster, memory = arguments.get("cluster", "cpu"), arguments.get("memory")
+    plan, activations = arguments.get("plan"), arguments.get("activations") or {}
+    options = CompileOptions(
+        mesh=mesh,
+        cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
+        strategy=None if strategy == NO_PRESETS else strategy,
+        pins=pins,
+        placement=_placed(placement, mesh),
+        memory_bytes=None if memory is None else parse_limit(memory),
+        seconds_limit=_seconds(arguments.get("seconds_limit"), spelled),
+        activations=tuple(ActivationPin.of(*each) for each in activations.items()),
+        any_shape=arguments.get("devices") is not None,
+    )
+    if options.any_shape:
+        options = _on_any_mesh(options, plan, spelled)
+    elif plan is not None:
+        options = options.with_file(Path(plan), spelled)
+    if options.strategy not in (None, "", AUTO):
+        parse_strategy(options.strategy, options.mesh)
+    return replace(options, strategy=AUTO) if options.strategy == "" else options
+
+
+def _on_any_mesh(
+    options: CompileOptions, plan: str | Path | None, spelled: Spelling
+) -> CompileOptions:
+    """Returns options for a mesh whose shape is searched, with a file's if there is one.
+
+    Raises:
+        AnnotationError, InvalidInputError: If the file can't be read, or something is for a
+            certain mesh.
+    """
+    found = options
+    if plan is not None:
+        # What it says of a mesh is told apart from what it says on any.
+        mesh = load_annotations(Path(plan)).mesh
+        if mesh is not None:
+            raise AnnotationError(
+                f"{plan} is for {mesh}, so the shape of the mesh isn't searched; give this mesh as"
+                f" {spelled('mesh')} in the place of {spelled('devices')}"
+            )
+        found = options.with_file(Path(plan), spelled)
+    place = "" if found.strategy == options.strategy else f"{plan}: "
+    problem = _for_a_mesh(found, place)
+    if problem:
+        raise InvalidInputError(
+            f"{problem}, so the shape of the mesh isn't searched; give {spelled('mesh')} in the"
+            f" place of {spelled('devices')}"
+        )
+    return found
+
+
+def _for_a_mesh(options: CompileOptions, place: str) -> str:
+    """Returns what was given that is for a certain mesh, "" if nothing is.
+
+    Args:
+        options: The options.
+        place: Where the strategy stands, to begin with.
+    """
+    if options.strategy not in ("", AUTO):
+        return f"{place}strategy {options.strategy or NO_PRESETS!r} is for a certain mesh"
+    places = [*(pin.place for pin in options.pins), *(pin.place for pin in options.op_pins)]
+    return f"{places[0]}: a pin names axes of a certain mesh" if places else ""
+
+
+def _mesh(mesh: MeshLike | None, devices: int | None, spelled: Spelling) -> ProcessMesh:
     """Returns the mesh, or one axis of so many devices to begin the search of a shape with.
 
     Raises:
-        InvalidInputError: If there is neither or both.
+        AnnotationError: If the mesh can't be understood.
+        InvalidInputError: If there is neither or both, or there are no devices.
     """
-    if (mesh is None) == (devices is None):
-        raise InvalidInputError("give mesh=, or devices= to search the shape of a mesh")
     if mesh is not None:
-        return mesh
-    assert devices is not None
+        if devices is not None:
+            raise InvalidInputError(
+                f"{spelled('mesh')} says how many processes; leave out {spelled('devices')}"
+            )
+        return as_mesh(mesh)
+    if devices is None:
+        raise InvalidInputError(
+            f"give {spelled('mesh')}, or {spelled('devices')} to search the shape of a mesh"
+        )
     if devices < 1:
-        raise InvalidInputError(f"devices={devices}: a mesh needs at least one")
-    return str(devices)
+        raise InvalidInputError(f"{spelled('devices', devices)}: a mesh needs at least one")
+    return as_mesh(str(devices))
 
 
-def _time(seconds: float | None) -> float | None:
+def _placed(placement: Placement, mesh: ProcessMesh) -> Placement:
+    """Returns a placement, of which ids are checked.
+
+    Raises:
+        InvalidInputError: If it can't be read, or doesn't fit the mesh.
+    """
+    placed = parse_placement(placement) if isinstance(placement, str) else placement
+    return placed if isinstance(placed, str) else given(mesh, placed)
+
+
+def _seconds(limit: float | None, spelled: Spelling) -> float | None:
     """Returns a limit of time.
 
     Raises:
         InvalidInputError: If it is below 0, or no number.
     """
-    if seconds is not None and not seconds >= 0:
-        raise InvalidInputError(f"seconds_limit {seconds}: a search takes no less than 0 seconds")
-    return seconds
+    if limit is not None and not limit >= 0:
+        raise InvalidInputError(
+            f"{spelled('seconds_limit', limit)}: a search takes no less than 0 seconds"
+        )
+    return limit

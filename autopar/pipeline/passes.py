@@ -84,7 +84,7 @@ def compile_program(
     store: Callable[[Program], Program] | None = None,
     watch: Watch | None = None,
 ) -> Compiled:
-    """Compiles a serial program for a mesh.
+    """Compiles a serial program for a mesh, or for the fastest one of so many processes.
 
     Args:
         program: The program for one device.
@@ -100,6 +100,10 @@ def compile_program(
             carried out yet.
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
+    watch = watch or Watch(options.seconds_limit)
+    if options.any_shape:
+        options, tried = with_fastest_mesh(program, options, watch)
+        report = (*report, tried)
     observers: list[Observer] = [_verify] if options.verify else []
     if observe is not None:
         observers.append(observe)
@@ -118,18 +122,20 @@ def compile_program(
     seen("annotate", program)
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
-    watch = watch or Watch(options.seconds_limit)
     complete = Complete(options.cluster, options.strategy, planner, watch)
     decided = _decided(complete, program, options, planner, store)
     completed = decided.program
     seen(complete.name, completed)
-    program, partitioned = lower(completed, options, planner, seen, store)
-    joined_seconds = evaluate(partitioned, options.cluster).serialized_seconds
+    program, joined = lower(completed, options, planner, seen, store)
     recompute = Recompute(options.cluster, options.memory_bytes)
-    fitted = recompute.decide(partitioned)
+    fitted = recompute.decide(joined)
     partitioned = fitted.program
     seen(recompute.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
+
+    def joined_seconds() -> float:
+        return evaluate(joined, options.cluster).serialized_seconds
+
     said = (*decided.reported(joined_seconds, fitted.added_seconds), *fitted.remarks)
     entries = (*report, *said, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
@@ -224,7 +230,8 @@ def with_fastest_mesh(
 
     decide = None if options.memory_bytes is None else within_memory
     shapes = fastest_shapes(program, options.mesh.size, complete, decide)
-    return replace(options, mesh=shapes[0].mesh, strategy=AUTO), remark(shapes)
+    chosen = replace(options, mesh=shapes[0].mesh, strategy=AUTO, any_shape=False)
+    return chosen, remark(shapes)
 
 
 def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:

@@ -26,8 +26,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.modules import CompiledModule
-from autopar.pipeline import Compiled
-from autopar.planning.recorded import Recorded
+from autopar.pipeline import Compiled, recorded_options
 from autopar.profiling.figures import Node, Profile
 from autopar.profiling.layers import layer_of
 
@@ -171,7 +170,7 @@ def profile_build(
             given.
     """
     build = read_build(path)
-    hardware = Recorded.of(build).cluster if cluster is None else cluster
+    hardware = recorded_options(build).cluster if cluster is None else cluster
     return profile_compiled(build.serial, build.deployment, hardware, allocator)
 
 

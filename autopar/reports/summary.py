@@ -60,8 +60,8 @@ class Summary:
         weight_bytes_min: Weights on the rank that holds least.
         state_bytes: All state of the optimizer; 0 for a program that doesn't train.
         state_bytes_max: The same on the rank that holds most.
-        flops_serial: Floating-point operations of the serial program.
-        flops_max: Floating-point operations of the rank that computes most.
+        flops_serial: Of the serial program's products (see `autopar.cost.flops`).
+        flops_max: The same of the rank that computes most.
         report: Fallbacks, ignored features and other remarks of the compilation.
     """
 
@@ -76,8 +76,8 @@ class Summary:
     weight_bytes_min: int
     state_bytes: int
     state_bytes_max: int
-    flops_serial: float
-    flops_max: float
+    flops_serial: int
+    flops_max: int
     report: tuple[ReportEntry, ...]
 
 

@@ -28,6 +28,13 @@ def test_a_build_and_its_model_cost_the_same(here: Path) -> None:
     assert len(found["nodes"]) == 5
 
 
+def test_flops_are_those_of_inspect(here: Path) -> None:
+    """Both count products only, as torch's counter does."""
+    inspected = autopar("inspect", "build", "--format", "json")
+    found = json.loads(inspected.stdout)
+    assert (found["flops_serial"], found["flops_max"]) == (PRODUCTS, PRODUCTS // 8)
+
+
 def test_a_model_on_one_device(here: Path) -> None:
     found = shown("model.onnx", "--dim", "batch=8", "--cluster", "h100", "--top", "1")
     lines = found.splitlines()

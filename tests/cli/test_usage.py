@@ -63,6 +63,8 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--allow-external", "no"], "Directory 'no' does not exist"),
         (["--no-such-option"], "No such option"),
         (["--devices", "8"], "--mesh says how many processes; leave out --devices"),
+        (["--time-limit", "nan"], "--time-limit nan: a search takes no less than 0 seconds"),
+        (["--activations", "x=save"], "No such option"),
     ],
 )
 def test_compile(here: Path, options: list[str], message: str) -> None:
@@ -78,7 +80,7 @@ def test_compile(here: Path, options: list[str], message: str) -> None:
     ("words", "message"),
     [
         (["compile"], "Missing argument 'MODEL'"),
-        (["compile", "model.onnx"], "Missing option '--mesh'"),
+        (["compile", "model.onnx"], "give --mesh, or --devices to search the shape of a mesh"),
         (["complie", "model.onnx"], "No such command 'complie'"),
         (["inspect", "build", "--rank", "one"], "'one' is not a valid integer"),
         (["inspect", "build", "--format", "xml"], "'xml' is not one of 'text', 'json', 'dot'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.cost import Cluster, local_bytes, local_flops, op_seconds
+from autopar.cost import Cluster, local_bytes, local_operations, op_seconds
 from autopar.ir.layout import SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES
@@ -27,14 +27,14 @@ EMBEDDING = [TensorType((1000, 8), "f32"), TensorType((16,), "i64"), TensorType(
 
 def test_product() -> None:
     mm = rule("aten.mm.default", MM)
-    assert local_flops(mm, WHOLE, MM) == 2 * 64 * 10 * 32
+    assert local_operations(mm, WHOLE, MM) == 2 * 64 * 10 * 32
     assert local_bytes(mm, WHOLE, MM) == 2 * (64 * 10 + 10 * 32 + 64 * 32)
 
 
 def test_uneven_split_counts_the_largest_part() -> None:
     mm = rule("aten.mm.default", MM)
     dist = OpDist(MESH, (("m", (SubDim(64, ("x",)),)), ("k", (SubDim(10, ("y",)),))))
-    assert local_flops(mm, dist, MM) == 2 * 32 * 3 * 32
+    assert local_operations(mm, dist, MM) == 2 * 32 * 3 * 32
     assert local_bytes(mm, dist, MM) == 2 * (32 * 3 + 3 * 32 + 32 * 32)
 
 
@@ -46,7 +46,7 @@ def test_a_table_is_read_only_where_it_is_looked_up() -> None:
 def test_without_a_rule_all_is_whole() -> None:
     types = [TensorType((8, 8), "f32"), TensorType((4,), "i64")]
     assert local_bytes(None, WHOLE, types) == 8 * 8 * 4 + 4 * 8
-    assert local_flops(None, WHOLE, types) == 64
+    assert local_operations(None, WHOLE, types) == 64
 
 
 @pytest.mark.parametrize(("size", "bound"), [(16, "memory"), (8192, "compute")])

@@ -1,0 +1,111 @@
+"""What a user may say of a compilation: understood alike from Python and from the command line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import autopar
+from autopar.ir.build import read_build
+from autopar.ir.errors import AutoparError
+from autopar.pipeline import CompileArguments, CompileOptions, compile_onnx, recorded_options
+
+LIMIT = "a search takes no less than 0 seconds"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of_python", "of_command_line"),
+    [
+        ({}, "give mesh=, or devices= to search", "give --mesh, or --devices to search"),
+        (
+            {"mesh": "2", "devices": 2},
+            "mesh= says how many processes; leave out devices=",
+            "--mesh says how many processes; leave out --devices",
+        ),
+        ({"devices": 0}, "devices=0: a mesh needs", "--devices 0: a mesh needs"),
+        (
+            {"mesh": "2", "seconds_limit": -1.0},
+            f"seconds_limit=-1.0: {LIMIT}",
+            f"--time-limit -1.0: {LIMIT}",
+        ),
+        (
+            {"mesh": "2", "plan": "plan.yaml"},
+            "plan.yaml is for ProcessMesh(d0=4), but mesh= says ProcessMesh(d0=2)",
+            "plan.yaml is for ProcessMesh(d0=4), but --mesh says ProcessMesh(d0=2)",
+        ),
+        (
+            {"devices": 4, "plan": "plan.yaml"},
+            "give this mesh as mesh= in the place of devices=",
+            "give this mesh as --mesh in the place of --devices",
+        ),
+        (
+            {"devices": 4, "strategy": "data"},
+            "give mesh= in the place of devices=",
+            "give --mesh in the place of --devices",
+        ),
+        ({"mesh": "2", "strategy": "dta"}, "no preset 'dta'", "no preset 'dta'"),
+        ({"mesh": "2", "placement": "0,0"}, "process 1 is missing", "process 1 is missing"),
+        ({"mesh": "2", "memory": "24 gigs"}, "write a number and a unit", "write a number"),
+    ],
+)
+def test_a_mistake_is_named_as_it_was_written(
+    arguments: dict[str, Any],
+    of_python: str,
+    of_command_line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.yaml").write_text("mesh: 4\n")
+    with pytest.raises(AutoparError, match=re.escape(of_python)):
+        CompileOptions.of(**arguments)
+    with pytest.raises(AutoparError, match=re.escape(of_command_line)):
+        CompileOptions.from_text(**arguments)
+
+
+@pytest.mark.parametrize("compile", [autopar.compile, compile_onnx])
+def test_an_argument_that_there_is_none_of(compile: Any) -> None:
+    with pytest.raises(TypeError, match="'memroy'; did you mean memory"):
+        compile("model.onnx", "build", mesh="2", memroy="1GiB")
+
+
+@pytest.mark.parametrize("compile", [autopar.compile, compile_onnx])
+def test_every_argument_is_explained(compile: Any) -> None:
+    explained = inspect.getdoc(CompileArguments) or ""
+    for name in CompileArguments.__annotations__:
+        assert f"\n    {name}: " in explained
+        assert f"`{name}`" in compile.__doc__
+
+
+def test_both_understand_the_same() -> None:
+    said: Any = {"mesh": "dp=2,tp=2", "strategy": "none", "memory": "1GiB", "placement": "3,2,1,0"}
+    of_python = CompileOptions.of(**said)
+    assert of_python == CompileOptions.from_text(**said)
+    assert (of_python.strategy, of_python.placement) == (None, (3, 2, 1, 0))
+
+
+def test_a_build_remembers_what_it_was_compiled_with(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    compiled = autopar.compile(
+        model,
+        (torch.zeros(4, 8), torch.zeros(4, 8)),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters()),
+        mesh="dp=2,tp=2",
+        placement=(3, 2, 1, 0),
+        memory="1GiB",
+        seconds_limit=60,
+        cluster="h100",
+        activations={"0": "recompute"},
+    )
+    compiled.save(tmp_path / "build")
+    known, options = recorded_options(read_build(tmp_path / "build")), compiled.compiled.options
+    (pin,), (kept,) = known.activations, options.activations
+    assert (pin.pattern, pin.choice) == (kept.pattern, kept.choice) == ("0", "recompute")
+    assert replace(known, activations=options.activations) == options
