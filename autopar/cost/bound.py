@@ -8,6 +8,7 @@ from how many sources it comes, follows from the two layouts alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from autopar.cost.collectives import Border
 from autopar.cost.moves import Axes, LayoutGraph
@@ -46,11 +47,20 @@ class Bound:
             dims: The layout at the beginning.
             due: The axes along which a sum is pending that the goal has everywhere.
         """
+        borders = range(len(self.crossings))
+        return self.of_shared([self.table.shared(dims, self.goal, each) for each in borders], due)
+
+    def of_shared(self, shared: Sequence[int], due: Axes) -> float:
+        """Returns these seconds, given what groups of devices have of their pieces of the goal.
+
+        Args:
+            shared: Per border, at most how many elements of a piece.
+            due: The axes along which a sum is pending that the goal has everywhere.
+        """
         total = self.stored
         alpha = beta = 0.0
-        for number, crossing in enumerate(self.crossings):
-            shared = self.table.shared(dims, self.goal, number) * self.itemsize
-            messages, nbytes = crossing.least(shared, due)
+        for number, (crossing, elements) in enumerate(zip(self.crossings, shared, strict=True)):
+            messages, nbytes = crossing.least(elements * self.itemsize, due)
             if not number:
                 # A last collective leaves the goal's bytes, of which it moves half or more.
                 messages, nbytes = max(messages, 1.0), max(nbytes, self.nbytes / 2)

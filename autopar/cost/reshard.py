@@ -10,7 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.least import LeastSeconds
 from autopar.cost.moves import LayoutGraph, Step
 from autopar.cost.path import PathSearch
 from autopar.cost.places import Place
@@ -108,6 +112,7 @@ class ReshardPlanner:
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
         self._graphs: dict[ProcessMesh, LayoutGraph] = {}
         self._searches: dict[tuple[Layout, int], PathSearch] = {}
+        self._least: dict[ProcessMesh, LeastSeconds] = {}
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -139,14 +144,14 @@ class ReshardPlanner:
 
     def least_seconds_between(
         self, sources: Sequence[Layout], targets: Sequence[Layout], itemsize: int
-    ) -> list[list[float]]:
-        """Returns `least_seconds` from each source to each target on one mesh, faster."""
+    ) -> NDArray[np.float64]:
+        """Returns bounds like `least_seconds` from each source to each target on one mesh."""
         if 0 in targets[0].shape:
-            return [[0.0] * len(targets) for _ in sources]
-        table = self._graph(targets[0].mesh).table
-        starts = [(table.numbered(source.dims), source.partial) for source in sources]
-        searches = [self._search(target, itemsize) for target in targets]
-        return [[search.least(start) for search in searches] for start in starts]
+            return np.zeros((len(sources), len(targets)))
+        mesh = targets[0].mesh
+        if mesh not in self._least:
+            self._least[mesh] = LeastSeconds(self._graph(mesh))
+        return self._least[mesh].between(sources, targets, itemsize)
 
     def _search(self, target: Layout, itemsize: int) -> PathSearch:
         search = self._searches.get((target, itemsize))

@@ -113,10 +113,10 @@ class LeastTransfers(Transfers):
 
     def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
         rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
-        table = np.array(self.space.planner.least_seconds_between(rows, columns, itemsize))
+        table = self.space.planner.least_seconds_between(rows, columns, itemsize)
+        columns_of = {form: column for column, form in enumerate(target.forms)}
         for row, made in enumerate(source.forms):
-            for column, needed in enumerate(target.forms):
-                planned = made.seconds.get((needed, itemsize))
-                if planned is not None:
-                    table[row, column] = planned
+            for (needed, size), planned in made.seconds.items():
+                if size == itemsize and needed in columns_of:
+                    table[row, columns_of[needed]] = planned
         return table

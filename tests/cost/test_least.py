@@ -1,0 +1,44 @@
+"""The least seconds of all reshards at once are those of each by itself."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from autopar.cost import Cluster, CommunicationModel, LinkLevel, ReshardPlanner
+from autopar.ir.mesh import ProcessMesh
+from tests.partition.simulate import layouts
+
+LEVELS = Cluster(
+    "levels",
+    "",
+    1,
+    1e3,
+    (("f32", 1.0),),
+    (LinkLevel("near", 2, 1.0, 0.25), LinkLevel("far", 64, 8.0, 2.0)),
+)
+
+
+@pytest.mark.parametrize("cluster", [Cluster.load("h100"), LEVELS], ids=["one-level", "two-levels"])
+@pytest.mark.parametrize("sizes", [(3,), (2, 2), (2, 3), (2, 2, 2)])
+@pytest.mark.parametrize("shape", [(8, 12), (7, 6), (8, 1, 9)])
+def test_all_pairs_at_once(
+    sizes: tuple[int, ...], shape: tuple[int, ...], cluster: Cluster
+) -> None:
+    mesh = ProcessMesh.of_shape(sizes)
+    planner = ReshardPlanner(CommunicationModel(cluster, mesh))
+    found = layouts(mesh, shape, ("sum", "max") if len(sizes) < 3 else ("sum",))
+    chance = random.Random(7)
+    sources, targets = (chance.sample(found, min(40, len(found))) for _ in range(2))
+    each = [[planner.least_seconds(one, other, 4) for other in targets] for one in sources]
+    np.testing.assert_allclose(planner.least_seconds_between(sources, targets, 4), each, rtol=1e-12)
+    assert np.any(np.array(each) > 0)
+
+
+def test_without_elements_nothing_takes_time() -> None:
+    mesh = ProcessMesh.of_shape((2,))
+    planner = ReshardPlanner(CommunicationModel(LEVELS, mesh))
+    found = layouts(mesh, (0, 4), ("sum",))
+    assert not planner.least_seconds_between(found, found, 4).any()
