@@ -93,7 +93,9 @@ class Relaxed:
         if prices is None:
             found = [self._price(edge, nbytes, is_even) for edge in self._edges]
             prices = self._prices[nbytes, is_even] = np.array(found)
-        before, after = (np.array([edge[at] for edge in self._edges]) for at in (0, 1))
+        before, after = (
+            np.array([edge[at] for edge in self._edges], dtype=np.intp) for at in (0, 1)
+        )
         seconds = np.full(4 ** len(self.axes), math.inf)
         seconds[number] = 0.0
         known = None

@@ -22,7 +22,7 @@ LEVELS = Cluster(
 
 
 @pytest.mark.parametrize("cluster", [Cluster.load("h100"), LEVELS], ids=["one-level", "two-levels"])
-@pytest.mark.parametrize("sizes", [(3,), (2, 2), (2, 3), (2, 2, 2)])
+@pytest.mark.parametrize("sizes", [(1,), (3,), (2, 2), (2, 3), (2, 2, 2)])
 @pytest.mark.parametrize("shape", [(8, 12), (7, 6), (8, 1, 9)])
 def test_all_pairs_at_once(
     sizes: tuple[int, ...], shape: tuple[int, ...], cluster: Cluster
@@ -34,7 +34,7 @@ def test_all_pairs_at_once(
     sources, targets = (chance.sample(found, min(40, len(found))) for _ in range(2))
     each = [[planner.least_seconds(one, other, 4) for other in targets] for one in sources]
     np.testing.assert_allclose(planner.least_seconds_between(sources, targets, 4), each, rtol=1e-12)
-    assert np.any(np.array(each) > 0)
+    assert np.any(np.array(each) > 0) or mesh.size == 1
 
 
 def test_without_elements_nothing_takes_time() -> None:
