@@ -10,9 +10,14 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.annotate import ProcessMesh, load_annotations
+from autopar.annotate.mapping_text import Entry
+from autopar.annotate.plan_text import PinnedOp, plan_text
 from autopar.cost import memory_timeline
 from autopar.ir.build import read_build
 from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.ir.layout import DimLayout, SubDim
+from autopar.ir.program import OpDist
 from autopar.ir.serde import program_to_bytes
 from autopar.ir.units import human_bytes
 from autopar.modules import CompiledModule
@@ -66,6 +71,32 @@ def compiled(rows: int = 8, **options: Any) -> CompiledModule:
 
 def programs(step: CompiledModule) -> list[bytes]:
     return [program_to_bytes(program) for program in step.compiled.deployment.programs]
+
+
+@pytest.mark.parametrize(
+    ("dim", "entry"),
+    [
+        ((SubDim(8, ("dp",)),), "dp"),
+        ((SubDim(8, ("dp", "tp")),), ("dp", "tp")),
+        *(
+            (dim, dim)
+            for dim in [
+                (SubDim(7), SubDim(8, ("tp",))),
+                (SubDim(7), SubDim(8, ("dp", "tp"))),
+                (SubDim(6, ("tp",)), SubDim(7), SubDim(8, ("dp",))),
+            ]
+        ),
+    ],
+)
+def test_how_an_op_is_split_is_read_as_it_was_written(
+    tmp_path: Path, dim: DimLayout, entry: Entry
+) -> None:
+    mesh = ProcessMesh([[0, 1], [2, 3]], dim_names=["dp", "tp"])
+    dist = OpDist(mesh, (("i0", dim), ("i1", (SubDim(4),)), ("i2", (SubDim(2, ("tp",)),))))
+    text = plan_text(mesh, "", [], [PinnedOp("y", dist, "")], ["y"])
+    (tmp_path / "plan.yaml").write_text(text)
+    (found,) = load_annotations(tmp_path / "plan.yaml").ops
+    assert found.split == (("i0", entry), ("i2", "tp"))
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def layout_text(layout: Layout) -> str:
 
 def choice_text(dist: OpDist) -> str:
     """Returns a choice as the fields of an op in a plan."""
-    split = _pairs((name, _dim(dim)) for name, dim in dist.factors if dim_axes(dim))
+    split = _pairs((name, _factor(dim)) for name, dim in dist.factors if dim_axes(dim))
     lines = [f"split: {{{split}}}"]
     if dist.body:
         lines.append(f"body: {_word(dist.body)}")
@@ -233,6 +233,12 @@ def _dim(dim: DimLayout) -> str:
     if len(dim) > 1:
         return dim_str(dim)
     return axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]"
+
+
+def _factor(dim: DimLayout) -> str:
+    text = _dim(dim)
+    # Within braces YAML cuts bare text at a comma: "(7)(8@(dp,tp))".
+    return json.dumps(text) if len(dim) > 1 and "," in text else text
 
 
 def _word(text: str) -> str:
