@@ -27,7 +27,7 @@ from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.units import counted, human_bytes, human_slowdown
-from autopar.partition.recompute import DoesNotFit, Recomputer
+from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
 from autopar.planning.as_run import fastest_as_run
 
 PRICES = (1 / 16, 1 / 4, 1, 4)
@@ -100,6 +100,7 @@ class Within:
         self.lower = lower
         self.cluster = cluster
         self._recomputers: dict[int, Recomputer] = {}
+        self._learned = Learned()
         self._at_price = complete.at_prices(program)
         self._strategies = list(islice(strategies(program.mesh), MOST_PRESETS))
         self._always = PRESET_OPS // max(1, len(program.main.ops))
@@ -222,7 +223,7 @@ class Within:
         if plan.peak_bytes <= memory_bytes and not is_asked(plan.lowered.main.ops):
             return 0.0
         if id(plan) not in self._recomputers:
-            self._recomputers[id(plan)] = Recomputer(plan.lowered, self.cluster)
+            self._recomputers[id(plan)] = Recomputer(plan.lowered, self.cluster, self._learned)
         return self._recomputers[id(plan)].within(memory_bytes).added_seconds
 
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
+from autopar.ir.collector import paused_collector
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
@@ -24,11 +25,12 @@ from autopar.ir.units import human_bytes, human_seconds
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
+from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.repeat import PLAN
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
 
-__all__ = ["DoesNotFit", "Recompute", "Recomputed", "Recomputer", "recompute"]
+__all__ = ["DoesNotFit", "Learned", "Recompute", "Recomputed", "Recomputer", "recompute"]
 
 
 class DoesNotFit(InvalidInputError):
@@ -142,18 +144,21 @@ class Recomputer:
     Args:
         program: A partitioned program.
         cluster: Predicts seconds.
+        learned: What is known of other programs on the cluster; more is added.
     """
 
-    def __init__(self, program: Program, cluster: Cluster) -> None:
+    def __init__(self, program: Program, cluster: Cluster, learned: Learned | None = None) -> None:
         self.program = program
         self.cluster = cluster
-        self._choice = Choice(tape_of(program, cluster))
+        self._choice = Choice(tape_of(program, cluster), learned)
 
     @property
+    @paused_collector()
     def least_bytes(self) -> int:
         """The least that the program can be made to hold."""
         return self._choice.smallest.peak_bytes
 
+    @paused_collector()
     def within(self, memory_bytes: int | None) -> Recomputed:
         """Returns the fastest known program within a limit; see `recompute`."""
         tape = self._choice.tape

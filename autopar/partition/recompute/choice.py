@@ -18,7 +18,7 @@ from functools import cached_property
 
 from autopar.cost import memory_timeline
 from autopar.partition.recompute.copies import write_copies
-from autopar.partition.recompute.plan import Plan, Planner
+from autopar.partition.recompute.plan import Learned, Plan, Planner
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import NOTHING, Way
@@ -56,12 +56,13 @@ class Choice:
 
     Args:
         tape: The tape.
+        learned: What is known of other programs; more is added.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, learned: Learned | None = None) -> None:
         self.tape = tape
         self.unconstrained = measure(tape, NOTHING)
-        self._planner = Planner(tape)
+        self._planner = Planner(tape, learned)
         self._made: dict[int, Plan | None] = {}
         self._points: dict[Way, Point] = {NOTHING: self.unconstrained}
 

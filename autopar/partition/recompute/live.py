@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import add, sub
+from typing import NamedTuple
 
 from autopar.partition.recompute.replay import Held, Step
 from autopar.partition.recompute.tape import Tape
@@ -15,17 +17,42 @@ Piece = tuple[int, int]
 """A piece of memory, and the number of the copy that takes it; -1 for the op itself."""
 
 
-def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
-    """Returns the bytes that are taken during each step, of pieces that move.
+class Moving(NamedTuple):
+    """Bytes of pieces that move.
 
-    What copies take while they run is among them.
+    Attributes:
+        during: What is taken during each step; what copies take while they run is among them.
+        behind: What is still taken behind each step.
     """
+
+    during: list[int]
+    behind: list[int]
+
+
+def moving_bytes(tape: Tape, steps: Sequence[Step]) -> Moving:
+    """Returns the bytes that are taken while steps run, of pieces that move."""
+    taken, ended = [0] * len(steps), [0] * len(steps)
+    for piece, (begin, last) in _lifetimes(tape, steps).items():
+        taken[begin] += tape.nbytes[piece[0]]
+        if piece[1] >= 0 or not tape.stays[piece[0]]:
+            ended[last] += tape.nbytes[piece[0]]
+    behind = list(map(sub, accumulate(taken), accumulate(ended)))
+    during = list(map(add, behind, ended))
+    for at, step in enumerate(steps):
+        if step.copy >= 0 and step.moves < 0:
+            during[at] += tape.besides[step.op]
+    return Moving(during, behind)
+
+
+def _lifetimes(tape: Tape, steps: Sequence[Step]) -> dict[Piece, tuple[int, int]]:
+    """Returns the pieces that steps take: the step that does, and the last one that reads them."""
     where: dict[Held, tuple[Piece, ...]] = {}
     begin: dict[Piece, int] = {}
     last: dict[Piece, int] = {}
     for at, step in enumerate(steps):
         for held in step.reads:
-            last.update(dict.fromkeys(where.get(held, ()), at))
+            for piece in where.get(held, ()):
+                last[piece] = at
         for ended in tape.ends.get(step.op, ()) if step.copy < 0 else ():
             if (ended, -1) in begin:
                 last[ended, -1] = at
@@ -37,16 +64,7 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> list[int]:
             begin[mine] = last[mine] = at
         for held in step.makes:
             where[held] = _pieces(tape, step, held, taken, where)
-    change = [0] * (len(steps) + 1)
-    for piece, at in begin.items():
-        change[at] += tape.nbytes[piece[0]]
-        if piece[1] >= 0 or not tape.stays[piece[0]]:
-            change[last[piece] + 1] -= tape.nbytes[piece[0]]
-    live = list(accumulate(change[:-1]))
-    for at, step in enumerate(steps):
-        if step.copy >= 0 and step.moves < 0:
-            live[at] += tape.besides[step.op]
-    return live
+    return {piece: (at, last[piece]) for piece, at in begin.items()}
 
 
 def _pieces(

@@ -9,7 +9,7 @@ before: exactly, but for the rounding of these bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks, blocks_of
 from autopar.partition.recompute.cut import Problem, problem_of, ways
-from autopar.partition.recompute.profile import Profile, Profiler, Span
+from autopar.partition.recompute.profile import Known, Profile, Profiler, Span
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import NOTHING, Way
 
@@ -111,16 +111,30 @@ class Chain:
         return found[::-1]
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What is known of blocks, whichever programs on a cluster they are of.
+
+    Attributes:
+        ways: The ways to run them: by problem, the ops that are cheap, and the number of blocks.
+        within: What they take.
+    """
+
+    ways: dict[tuple[Problem, frozenset[int], int], list[Way]] = field(default_factory=dict)
+    within: Known = field(default_factory=dict)
+
+
 class Planner:
     """Plans for limits.
 
     Args:
         tape: The tape.
+        learned: What is known of other programs; more is added.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, learned: Learned | None = None) -> None:
         self.tape = tape
-        self._ways: dict[Problem, list[Way]] = {}
+        self.learned = learned or Learned()
 
     @cached_property
     def chains(self) -> list[Chain]:
@@ -148,7 +162,7 @@ class Planner:
         return Plan(found, peak, seconds)
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
-        profiler = Profiler(self.tape, batch)
+        profiler = Profiler(self.tape, batch, self.learned.within)
         found = []
         for end in range(1, len(blocks.forward) + 1):
             for length in LENGTHS:
@@ -167,10 +181,11 @@ class Planner:
         Those that save least are tried with copies of cheap ops made anew, too.
         """
         problem = problem_of(self.tape, span.forward, span.batch, span.backward)
-        if problem not in self._ways:
+        cheap = frozenset(place for place, at in enumerate(span.forward) if self.tape.cheap[at])
+        key = problem, cheap, length
+        if key not in self.learned.ways:
             found = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
-            cheap = {place for place, at in enumerate(span.forward) if self.tape.cheap[at]}
-            self._ways[problem] = [
+            self.learned.ways[key] = [
                 *(
                     Way(each.repeated, offloaded=each.offloaded)
                     for each in found
@@ -182,7 +197,7 @@ class Planner:
                     if each.repeated
                 ),
             ]
-        return self._ways[problem]
+        return self.learned.ways[key]
 
 
 def _unbeaten(profiles: Sequence[Profile]) -> list[Profile]:

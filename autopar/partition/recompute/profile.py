@@ -1,19 +1,22 @@
 """What a way costs: seconds, and the bytes that blocks need on top of all that is around them.
 
 Repeated layers are looked at once: what moves within them is the same, and only what is around
-them differs.
+them differs. Backward ops that touch nothing of the blocks are passed over, as those that
+communicate gradients are: in between, what moves stays as it was. So the plans of a program have
+most layers in common, however they split parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks
-from autopar.partition.recompute.live import moving_bytes
+from autopar.partition.recompute.live import Moving, moving_bytes
 from autopar.partition.recompute.replay import Held, Step, replay
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import NOTHING, Way
@@ -43,20 +46,26 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moving:
+class Within:
     """What blocks take wherever they are.
 
     Attributes:
         seconds: Of the copies.
         saved: Bytes that lie between forward and backward pass.
-        during: Bytes of the blocks' values while each of their ops runs.
-        before: The same while the copies just before each op run; `NONE` if there are none.
+        during: Bytes of the blocks' values while each op runs that touches them, and then behind
+            each of these.
+        before: The same while the copies just before each of these ops run; `NONE` if there are
+            none.
     """
 
     seconds: float
     saved: int
     during: Bytes
     before: Bytes
+
+
+Known = dict[tuple[Hashable, Way], Within]
+"""What blocks take, by what it depends on; of all programs that are looked at on a cluster."""
 
 
 class Span:
@@ -74,20 +83,43 @@ class Span:
         self.batch = blocks.batch
         self.forward = [at for part in blocks.forward[first:end] for at in part]
         self.backward = [at for part in reversed(blocks.backward[first:end]) for at in part]
-        self.places = {at: place for place, at in enumerate((*self.forward, *self.backward))}
-        self.ops = np.array(list(self.places), dtype=np.int64)
+        self.inside = frozenset((*self.forward, *self.backward))
         self.entering = self._entering()
         made = [value for at in self.forward for value in tape.makes[at]]
         self._values = [*made, *self.entering]
+        self.touching = [*self.forward, *filter(self._touchers().__contains__, self.backward)]
+        self.places = {at: place for place, at in enumerate(self.touching)}
+        self.ops = np.array([*self.forward, *self.backward], dtype=np.int64)
+        self.states = np.array(self._states(), dtype=np.int64)
+
+    def _touchers(self) -> frozenset[int]:
+        """Returns the backward ops on which what moves in the blocks depends."""
+        tape = self.tape
+        if tape.wished.repeated or tape.wished.offloaded:
+            return frozenset(self.backward)  # What is wished of other blocks may be read here.
+        found = {at for value in self._values for at in tape.readers[value]}
+        found.update(tape.twins.get((at, self.batch), -1) for at in self.forward)
+        taken = {piece for at in self.forward for piece in tape.takes[at]}
+        found.update(at for at, pieces in tape.ends.items() if not taken.isdisjoint(pieces))
+        return frozenset(found)
+
+    def _states(self) -> list[int]:
+        """Returns for each op where `Within.during` has its bytes."""
+        found, state = [], 0
+        for at in (*self.forward, *self.backward):
+            state = self.places.get(at, state)
+            found.append(state if at in self.places else state + len(self.touching))
+        return found
 
     def _entering(self) -> list[int]:
         """Returns the values that may leave here, but are of blocks before."""
-        tape, end = self.tape, len(self.forward)
+        tape, forward, backward = self.tape, frozenset(self.forward), frozenset(self.backward)
         return [
             value
             for value, leaving in tape.offered.items()
-            if self.places.get(leaving.behind, end) < end <= self.places.get(leaving.before, -1)
-            and tape.makers[value] not in self.places
+            if leaving.behind in forward
+            and leaving.before in backward
+            and tape.makers[value] not in forward
             and tape.batches[tape.makers[value]] == self.batch
         ]
 
@@ -104,7 +136,7 @@ class Span:
             for at in self.forward
             for value in tape.makes[at]
             if value not in without
-            and any(r >= start and r not in self.places for r in tape.readers[value])
+            and any(r >= start and r not in self.inside for r in tape.readers[value])
         )
 
     @property
@@ -147,11 +179,14 @@ class Span:
                 for value in tape.makes[at]
             )
             sizes = tuple((tape.nbytes[piece], tape.stays[piece]) for piece in taken)
-            twin = (at, self.batch) in tape.twins
-            wished = at in tape.wished.repeated
+            twin = tape.twins.get((at, self.batch))
+            turn = twin is not None, -1 if twin is None else self.places.get(twin, -1)
             costs = tape.besides[at], tape.again_seconds[at]
-            found.append((reads, lie, sizes, costs, twin, wished))
-        late = tuple(counted(tape.reads[at]) for at in self.backward)
+            found.append((reads, lie, sizes, costs, turn, at in tape.wished.repeated))
+        late = tuple(
+            (counted(tape.reads[at]), *(pieces.get(piece, -1) for piece in tape.ends.get(at, ())))
+            for at in self.touching[len(self.forward) :]
+        )
         rest = tuple(counted([v for v, _ in self.read_elsewhere(at)]) for at in (0, self.end))
         return tuple(found), late, rest, tuple(self._key_of_transfers())
 
@@ -162,13 +197,14 @@ class Span:
         for value in self._values if tape.offered else ():
             leaving = tape.offered.get(value)
             if leaving is not None:
-                ends = (self.places.get(at, -1) for at in (leaving.behind, leaving.before))
-                found.append((*ends, leaving.seconds, tape.value_bytes[value]))
+                inside = leaving.before in self.inside
+                behind = self.places.get(leaving.behind, -1)
+                found.append((behind, inside, leaving.seconds, tape.value_bytes[value]))
             else:
                 found.append(value in tape.wished.offloaded)
-        for at in self.places if entering else ():
+        for at in self.touching if entering else ():
             read = (*tape.reads[at], -1, *tape.again_reads[at])
-            found.append(tuple(entering.get(value, -1) for value in read))
+            found.append(tuple(entering.get(v, -1) for v in read if v in entering or v < 0))
         ends = (any(r >= self.end for r in tape.readers[value]) for value in entering)
         return [*found, *ends]
 
@@ -179,9 +215,10 @@ class Profiler:
     Args:
         tape: The tape.
         batch: The microbatch.
+        known: What is known of blocks already.
     """
 
-    def __init__(self, tape: Tape, batch: int) -> None:
+    def __init__(self, tape: Tape, batch: int, known: Known) -> None:
         self.tape = tape
         others = [
             Step(step.op, -1, step.reads, ())
@@ -190,14 +227,16 @@ class Profiler:
             for step in replay(tape, NOTHING, range(len(tape.ops)))
             if step.copy < 0 or step.batch != batch
         ]
-        live = moving_bytes(tape, others)
+        live = moving_bytes(tape, others).during
         ran = [
             (step.op, nbytes) for step, nbytes in zip(others, live, strict=True) if step.copy < 0
         ]
         moving = np.array([nbytes for _, nbytes in sorted(ran)], dtype=np.int64)
         self.during = np.array(tape.during, dtype=np.int64) + moving
         self.before = np.array(tape.before[:-1], dtype=np.int64) + moving
-        self._known: dict[tuple[Hashable, Way], _Moving] = {}
+        # What users wish is done beyond the blocks, too.
+        wished = tape.wished.repeated or tape.wished.offloaded
+        self._known: Known = {} if wished else known
 
     def profiles(self, span: Span, ways: Sequence[Way]) -> list[Profile]:
         """Returns what blocks take in each way to run them.
@@ -207,57 +246,66 @@ class Profiler:
             ways: Ops and values as `Span.on_tape` has them.
         """
         key = span.key()
+        during, before = self.during[span.ops], self.before[span.touching]
         found = []
         for way in ways:
             if (key, way) not in self._known:
-                self._known[key, way] = _moving(span, way)
-            moving = self._known[key, way]
+                self._known[key, way] = _within(span, way)
+            within = self._known[key, way]
             needed = max(
-                int((moving.during + self.during[span.ops]).max()),
-                int((moving.before + self.before[span.ops]).max()),
+                int((within.during[span.states] + during).max()),
+                int((within.before + before).max()),
             )
-            found.append(Profile(span.on_tape(way), moving.seconds, moving.saved, needed))
+            found.append(Profile(span.on_tape(way), within.seconds, within.saved, needed))
         return found
 
 
-def _moving(span: Span, way: Way) -> _Moving:
-    tape = span.tape
-    repeated = span.on_tape(way)
-    # Before the blocks' turn in the backward pass, and behind it.
-    away = repeated.offloaded
-    turn = Step(span.forward[-1], -1, span.read_elsewhere(0, away), ())
+def _within(span: Span, way: Way) -> Within:
+    tape, first, count = span.tape, len(span.forward), len(span.touching)
+    steps, turn = _steps(span, span.on_tape(way))
+    live = _without_entering(span, steps, moving_bytes(tape, steps))
+    during = np.full(2 * count, NONE, dtype=np.int64)
+    before = np.full(count, NONE, dtype=np.int64)
+    waiting, ran = NONE, [turn] * count
+    for at, step in enumerate(steps[:-1]):
+        if step.copy >= 0:
+            waiting = max(waiting, live.during[at])
+        elif at != turn:
+            place = span.places[step.op]
+            during[place], before[place], ran[place] = live.during[at], waiting, at
+            waiting = NONE
+    # What is computed earlier than by its turn leaves all as it is in its turn.
+    behind = accumulate(ran[first:], max, initial=turn)
+    during[count + first - 1 :] = [live.behind[at] for at in behind]
+    seconds = sum(step.seconds(tape) for step in steps)
+    return Within(seconds, live.during[turn], during, before)
+
+
+def _steps(span: Span, way: Way) -> tuple[list[Step], int]:
+    """Returns the steps of blocks, and the place of one that reads what others need in between.
+
+    That is before the blocks' turn in the backward pass; a last one reads what is needed behind it.
+    """
+    tape, last, away = span.tape, span.forward[-1], way.offloaded
+    forward = replay(tape, way, span.forward)
     backward = [
         step if step.copy >= 0 else Step(step.op, -1, step.reads, ())
-        for step in replay(tape, repeated, span.backward)
+        for step in replay(tape, way, span.touching[len(span.forward) :])
         if step.copy >= 0 or step.op in span.places
     ]
     back = [made for step in backward if step.moves >= 0 for made in step.makes]
     read_later = [held for held in back if tape.readers[held[0]][-1] >= span.end]
-    end = Step(span.forward[-1], -1, (*span.read_elsewhere(span.end, away), *read_later), ())
-    steps = [*replay(tape, repeated, span.forward), turn, *backward, end]
-    live = _without_entering(span, steps, moving_bytes(tape, steps))
-    during = np.full(len(span.ops), NONE, dtype=np.int64)
-    before = np.full(len(span.ops), NONE, dtype=np.int64)
-    waiting = NONE
-    for step, nbytes in zip(steps, live, strict=True):
-        if step is turn or step is end:
-            continue
-        if step.copy >= 0:
-            waiting = max(waiting, nbytes)
-            continue
-        place = span.places[step.op]
-        during[place] = max(during[place], nbytes)
-        before[place] = max(before[place], waiting)
-        waiting = NONE
-    seconds = sum(step.seconds(tape) for step in steps)
-    return _Moving(seconds, live[steps.index(turn)], during, before)
+    turn = Step(last, -1, span.read_elsewhere(0, away), ())
+    end = Step(last, -1, (*span.read_elsewhere(span.end, away), *read_later), ())
+    return [*forward, turn, *backward, end], len(forward)
 
 
-def _without_entering(span: Span, steps: Sequence[Step], live: Sequence[int]) -> list[int]:
+def _without_entering(span: Span, steps: Sequence[Step], live: Moving) -> Moving:
     """Returns bytes less those of values of blocks before from where these have left."""
-    found, gone = list(live), 0
+    during, behind, gone = list(live.during), list(live.behind), 0
     for at, step in enumerate(steps):
-        found[at] -= gone
+        during[at] -= gone
         if step.moves in span.entering and not step.makes:
             gone += span.tape.value_bytes[step.moves]
-    return found
+        behind[at] -= gone
+    return Moving(during, behind)
