@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -116,7 +117,30 @@ def peak(found: CompiledModule) -> int:
     return memory_timeline(found.compiled.partitioned).peak_bytes
 
 
-def test_presets_are_tried_where_no_searched_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))])
+@pytest.mark.parametrize("ops", [0, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_seconds_fall_with_memory_also_where_presets_are_needed(
+    seed: int, ops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any limits, and in programs for which few presets are worth their time."""
+    monkeypatch.setattr(within_memory, "PRESET_OPS", ops)
+    within = plans(perceptron(seed))
+    chance, seconds, kinds = random.Random(seed), float("inf"), set()
+    for limit in sorted(int(within.base.peak_bytes * chance.uniform(0.2, 1)) for _ in range(24)):
+        try:
+            best = within.fastest(limit)
+        except DoesNotFit:
+            assert seconds == float("inf")
+            continue
+        assert best.seconds <= seconds
+        seconds = best.seconds
+        kinds.add(bool(best.plan.strategy))
+    assert kinds == {False, True}
+
+
+def test_presets_that_keep_least_are_tried_however_large_a_program_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(within_memory, "PRICES", ())
     monkeypatch.setattr(within_memory, "PRESET_OPS", 0)
     limit = peak(compiled("fsdp:dp,tensor:tp"))

