@@ -117,7 +117,7 @@ def peak(found: CompiledModule) -> int:
     return memory_timeline(found.compiled.partitioned).peak_bytes
 
 
-@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 @pytest.mark.parametrize("ops", [0, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_seconds_fall_with_memory_also_where_presets_are_needed(
     seed: int, ops: int, monkeypatch: pytest.MonkeyPatch
@@ -126,7 +126,7 @@ def test_seconds_fall_with_memory_also_where_presets_are_needed(
     monkeypatch.setattr(within_memory, "PRESET_OPS", ops)
     within = plans(perceptron(seed))
     chance, seconds, kinds = random.Random(seed), float("inf"), set()
-    for limit in sorted(int(within.base.peak_bytes * chance.uniform(0.2, 1)) for _ in range(24)):
+    for limit in sorted(int(within.base.peak_bytes * chance.uniform(0.2, 0.6)) for _ in range(60)):
         try:
             best = within.fastest(limit)
         except DoesNotFit:
