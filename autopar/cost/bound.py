@@ -100,6 +100,7 @@ class _Crossing:
         """Different pieces of the goal in a group."""
         self.parts = table.count(tuple(goal.sharded_axes)) // self.pieces
         """Different groups, by the pieces they have."""
+        self._known: dict[tuple[float, Axes], tuple[float, float]] = {}
 
     def least(self, shared: float, due: Axes) -> tuple[float, float]:
         """Returns how many messages one after the other, and bytes per device, cross it at least.
@@ -108,6 +109,12 @@ class _Crossing:
             shared: At most how many bytes of a goal's piece a group holds.
             due: The axes along which a sum is pending.
         """
+        found = self._known.get((shared, due))
+        if found is None:
+            found = self._known[shared, due] = self._least(shared, due)
+        return found
+
+    def _least(self, shared: float, due: Axes) -> tuple[float, float]:
         terms = self.table.count(due) // self.border.members(due)
         if terms > 1:
             return self._messages(terms * self.piece_bytes / shared), self._reduced_bytes(terms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
@@ -86,9 +87,19 @@ class CommunicationModel:
         self._sizes = dict(root.axis_sizes())
         self._strides = _strides(root, order)
         self._extent = max(root.ids) + 1 if order is None else root.size
+        self._along = {axis: (*self._axis_span(axis),) for axis in self._sizes}
         self._spans: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._used: dict[tuple[str, ...], tuple[tuple[LinkLevel, int], ...]] = {}
         self._known: dict[tuple[str, float, tuple[str, ...]], float] = {}
+
+    def grouped(self, mesh: ProcessMesh, groups: Mapping[str, Sequence[str]]) -> CommunicationModel:
+        """Returns the model of a mesh whose axes stand for groups of this one's."""
+        model = copy(self)
+        model.mesh = mesh
+        model._sizes = {axis: self.members(group) for axis, group in groups.items()}
+        model._along = {axis: self.span(group) for axis, group in groups.items()}
+        model._spans, model._used, model._known = {}, {}, {}
+        return model
 
     def members(self, axes: Sequence[str]) -> int:
         """Returns how many processes a group over these axes has."""
@@ -105,7 +116,7 @@ class CommunicationModel:
         if key not in self._spans:
             counts = [1] * len(self.cluster.links)
             for axis in key:
-                for level, count in enumerate(self._axis_span(axis)):
+                for level, count in enumerate(self._along[axis]):
                     counts[level] *= count
             self._spans[key] = tuple(counts)
         return self._spans[key]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class LeastSeconds:
     def __init__(self, graph: LayoutGraph) -> None:
         self.graph = graph
         self._digits: dict[int, dict[Slot, str]] = {}
-        self._astray: dict[tuple[int, int], int] = {}
+        self._astray: dict[tuple[int, int, bool], int] = {}
 
     def between(self, sources: Sequence[Layout], targets: Sequence[Layout], itemsize: int) -> Table:
         """Returns seconds that a reshard takes at least, from each layout to each other.
@@ -49,13 +50,20 @@ class LeastSeconds:
         """
         return _Pairs(self, sources, targets, itemsize).seconds()
 
-    def astray(self, relaxed: Relaxed, one: int, other: int) -> int:
-        """Returns what axes add to a state that split a dimension otherwise than a goal does."""
-        found = self._astray.get((one, other))
+    def astray(self, relaxed: Relaxed, is_even: bool, one: int, other: int) -> int:
+        """Returns what axes add to a state that split a dimension otherwise than a goal does.
+
+        Where layouts don't divide evenly, that are those that split another dimension in the goal.
+        """
+        found = self._astray.get((one, other, is_even))
         if found is None:
-            settled = self._digits_of(other)
-            axes = [axis for slot, axis in self._digits_of(one).items() if slot not in settled]
-            found = self._astray[one, other] = relaxed.number((), (), axes)
+            if is_even:
+                settled = self._digits_of(other)
+                axes = [axis for slot, axis in self._digits_of(one).items() if slot not in settled]
+            else:
+                wanted = self.graph.table.axes_of(other)
+                axes = [axis for axis in self.graph.table.axes_of(one) if axis not in wanted]
+            found = self._astray[one, other, is_even] = relaxed.number((), (), axes)
         return found
 
     def _digits_of(self, number: int) -> dict[Slot, str]:
@@ -167,10 +175,11 @@ class _Pairs:
         is_even = even[0][:, None] & even[1][None, :]
         starts = self._numbers(relaxed, self.before, self.pending)
         ends = _Classes(self._numbers(relaxed, self.after, self.pending_after))
-        astray = np.zeros(is_even.shape, dtype=np.int64)
-        for dims in self._of_dims(partial(self.known.astray, relaxed)):
-            astray += dims
-        numbers = np.array(starts)[:, None] + np.where(is_even, astray, 0)
+        astray = {each: np.zeros(is_even.shape, dtype=np.int64) for each in (False, True)}
+        for each, total in astray.items():
+            for dims in self._of_dims(partial(self.known.astray, relaxed, each)):
+                total += dims
+        numbers = np.array(starts)[:, None] + np.where(is_even, astray[True], astray[False])
         nbytes = math.prod(self.targets[0].shape) * self.itemsize
         by_evenness = [
             np.array([relaxed.seconds_to(end, nbytes, is_even=each) for end in ends.found])
@@ -184,7 +193,11 @@ class _Pairs:
         """Returns the states of layouts in which all that is split is split as it should be."""
         partials: list[Partial] = [pending.found[at] for at in pending.index]
         return [
-            relaxed.number(self.table.split_axes(dims), [axis for axis, _ in partial], ())
+            relaxed.number(
+                chain.from_iterable(map(self.table.axes_of, dims)),
+                [axis for axis, _ in partial],
+                (),
+            )
             for dims, partial in zip(side, partials, strict=True)
         ]
 

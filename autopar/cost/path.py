@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from autopar.cost.bound import Bound
 from autopar.cost.moves import LayoutGraph, State, Step
+from autopar.cost.relaxed import Relaxed
 from autopar.cost.slots import Numbers, Slot
 from autopar.ir.layout import Layout
 
@@ -55,6 +56,7 @@ class PathSearch:
         self.relaxed = graph.relaxed
         self.is_even = self.table.is_even(self.target[0])
         self._relaxed: dict[bool, list[float]] = {}
+        self._numbers: dict[bool, dict[tuple[int, int], int]] = {False: {}, True: {}}
         self._bounds: dict[State, float] = {}
         self._steps_from: dict[State, tuple[Step, ...]] = {}
         self.most_states = math.inf if len(graph.axes) <= EXACT_AXES else MOST_STATES
@@ -112,7 +114,8 @@ class PathSearch:
                 found = self._class_of(step.state)
                 if found in best and best[found] <= reached:
                     continue
-                total = reached[0] + (self._bound(step.state) if wide else 0.0)
+                left = limit - reached[0]
+                total = reached[0] + (self._bound(step.state, left) if wide else 0.0)
                 if total < limit:
                     best[found] = reached
                     came[step.state] = (state, step)
@@ -137,39 +140,55 @@ class PathSearch:
                 dims[at] = number
         return tuple(dims), state[1]
 
-    def _bound(self, state: State) -> float:
-        """Returns seconds that any path from a state to the goal takes at least; remembered."""
+    def _bound(self, state: State, enough: float = math.inf) -> float:
+        """Returns seconds that any path from a state to the goal takes at least; remembered.
+
+        Args:
+            state: Where paths begin.
+            enough: Of more seconds than that, it doesn't matter how many they are.
+        """
         found = self._bounds.get(state)
         if found is None:
-            found = self._bounds[state] = self._new_bound(state)
+            found = self._relaxed_bound(state)
+            if found < enough:
+                found = self._bounds[state] = max(found, self._crossing_bound(state))
         return found
 
-    def _new_bound(self, state: State) -> float:
-        least = self._crossing_bound(state)
-        return least if self.relaxed is None else max(least, self._relaxed_bound(state))
-
     def _relaxed_bound(self, state: State) -> float:
+        if self.relaxed is None:
+            return 0.0
         is_even = self.is_even and self.table.is_even(state[0])
         if is_even not in self._relaxed:
-            self._relaxed[is_even] = self._relaxed_seconds(is_even)
-        # Where layouts don't divide evenly, moves of other axes may settle one.
-        return self._relaxed[is_even][self._number(state, settled=not is_even)]
+            self._relaxed[is_even] = self._relaxed_seconds(self.relaxed, is_even)
+        return self._relaxed[is_even][self._number(self.relaxed, state, is_even)]
 
-    def _relaxed_seconds(self, is_even: bool) -> list[float]:
-        assert self.relaxed is not None
+    def _relaxed_seconds(self, relaxed: Relaxed, is_even: bool) -> list[float]:
         nbytes = math.prod(self.goal.shape) * self.itemsize
-        number = self._number(self.target, settled=True)
-        return self.relaxed.seconds_to(number, nbytes, is_even=is_even)
+        number = self._number(relaxed, self.target, is_even)
+        return relaxed.seconds_to(number, nbytes, is_even=is_even)
 
-    def _number(self, state: State, *, settled: bool) -> int:
-        assert self.relaxed is not None
-        split, pending = self.table.split_axes(state[0]), [axis for axis, _ in state[1]]
-        astray = () if settled else self._astray(state[0])
-        return self.relaxed.number(split, pending, astray)
+    def _number(self, relaxed: Relaxed, state: State, is_even: bool) -> int:
+        """Returns the number of a state for `Relaxed`: the sum of those of its dimensions."""
+        known = self._numbers[is_even]
+        total = relaxed.number((), (axis for axis, _ in state[1]), ()) if state[1] else 0
+        for key in enumerate(state[0]):
+            number = known.get(key)
+            if number is None:
+                astray = self._astray(*key, is_even)
+                number = relaxed.number(self.table.axes_of(key[1]), (), astray)
+                known[key] = number
+            total += number
+        return total
 
-    def _astray(self, dims: Numbers) -> list[str]:
-        """Returns the axes that split something else than they do in the goal."""
-        slots = self.table.filled(dims)
+    def _astray(self, at: int, number: int, is_even: bool) -> list[str]:
+        """Returns the axes that split something else of a dimension than they do in the goal.
+
+        Where layouts don't divide evenly, moves of other axes may settle one of the same dimension.
+        """
+        if not is_even:
+            wanted = self.table.axes_of(self.target[0][at])
+            return [axis for axis in self.table.axes_of(number) if axis not in wanted]
+        slots = self.table.filled_in(at, number)
         return [s.axes[0] for s in slots if s.is_digit and s not in self.settled]
 
     def _crossing_bound(self, state: State) -> float:

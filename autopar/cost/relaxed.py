@@ -35,11 +35,12 @@ MOST_AXES = 4
 """With more axes there are too many states."""
 
 
-class _Edge(NamedTuple):
+Indexes = NDArray[np.intp]
+
+
+class _Move(NamedTuple):
     """A move between states; parts are those into which the tensor is split."""
 
-    before: int
-    after: int
     kind: str
     axes: Axes
     parts_before: int
@@ -91,57 +92,66 @@ class Relaxed:
         """Returns the seconds of the fastest paths: Bellman and Ford's algorithm."""
         prices = self._prices.get((nbytes, is_even))
         if prices is None:
-            found = [self._price(edge, nbytes, is_even) for edge in self._edges]
-            prices = self._prices[nbytes, is_even] = np.array(found)
-        before, after = (
-            np.array([edge[at] for edge in self._edges], dtype=np.intp) for at in (0, 1)
-        )
-        seconds = np.full(4 ** len(self.axes), math.inf)
+            prices = self._prices[nbytes, is_even] = self._priced(nbytes, is_even)
+        seconds = np.full(len(prices), math.inf)
         seconds[number] = 0.0
         known = None
         while known is None or not np.array_equal(seconds, known):
-            known = seconds.copy()
-            np.minimum.at(seconds, before, prices + known[after])
+            known = seconds
+            seconds = np.minimum(known, (prices + known).min(axis=1))
         distances: list[float] = seconds.tolist()
         return distances
 
-    def _price(self, edge: _Edge, nbytes: int, is_even: bool) -> float:
+    def _priced(self, nbytes: int, is_even: bool) -> NDArray[np.float64]:
+        """Returns the seconds of the fastest move from each state to each other."""
+        count = 4 ** len(self.axes)
+        prices = np.full((count, count), math.inf)
+        for move, (before, after) in self._moves.items():
+            seconds = self._price(move, nbytes, is_even)
+            prices[before, after] = np.minimum(prices[before, after], seconds)
+        return prices
+
+    def _price(self, move: _Move, nbytes: int, is_even: bool) -> float:
         """Returns the seconds of a move: of the collective, and of storing its result."""
-        model, kind = self.model, edge.kind
-        has, left = nbytes / edge.parts_before, nbytes / edge.parts_after
+        model, kind = self.model, move.kind
+        has, left = nbytes / move.parts_before, nbytes / move.parts_after
         match kind:
             case "local":
                 return 0.0
             case "all_gather":
-                seconds = model.all_gather(left, edge.axes)
+                seconds = model.all_gather(left, move.axes)
             case "all_reduce":
-                seconds = model.all_reduce(has, edge.axes)
+                seconds = model.all_reduce(has, move.axes)
             case "reduce_scatter":
-                seconds = model.reduce_scatter(has, edge.axes)
+                seconds = model.reduce_scatter(has, move.axes)
             case "all_to_all":
-                seconds = model.all_to_all(has, edge.axes)
+                seconds = model.all_to_all(has, move.axes)
             case _:
                 grows = is_even and kind == REBLOCK
-                messages = math.ceil(edge.parts_before / edge.parts_after) if grows else 1
-                seconds = model.point_to_point(left, edge.axes, messages)
+                messages = math.ceil(move.parts_before / move.parts_after) if grows else 1
+                seconds = model.point_to_point(left, move.axes, messages)
         return seconds + model.local_copy(left)
 
     @cached_property
-    def _edges(self) -> list[_Edge]:
+    def _moves(self) -> dict[_Move, tuple[Indexes, Indexes]]:
+        """The moves, each with the states that it leads from, and to."""
         states = list(product(range(4), repeat=len(self.axes)))
-        return [
-            _Edge(
-                self._number(before),
-                self._number(after),
-                kind,
-                tuple(axis for axis, a, b in zip(self.axes, before, after, strict=True) if a != b),
-                self._count(before, SPLIT),
-                self._count(after, SPLIT),
-            )
-            for before, after in product(states, states)
-            if before != after
-            for kind in self._kinds(before, after)
-        ]
+        pairs: dict[_Move, list[tuple[int, int]]] = {}
+        for before, after in product(states, states):
+            for kind in self._kinds(before, after) if before != after else ():
+                move = _Move(
+                    kind,
+                    tuple(
+                        axis for axis, a, b in zip(self.axes, before, after, strict=True) if a != b
+                    ),
+                    self._count(before, SPLIT),
+                    self._count(after, SPLIT),
+                )
+                pairs.setdefault(move, []).append((self._number(before), self._number(after)))
+        return {
+            move: (np.array([one for one, _ in found]), np.array([other for _, other in found]))
+            for move, found in pairs.items()
+        }
 
     def _kinds(self, before: State, after: State) -> Iterator[str]:
         """Yields the moves that lead from a state to another."""

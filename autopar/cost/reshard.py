@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.cost.coarse import Coarse, Coarsening
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.least import LeastSeconds
-from autopar.cost.moves import LayoutGraph, Step
+from autopar.cost.moves import Step
 from autopar.cost.path import PathSearch
 from autopar.cost.places import Place
-from autopar.cost.slots import SlotTable
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, block_size
 from autopar.ir.mesh import ProcessMesh
@@ -110,9 +109,8 @@ class ReshardPlanner:
         self.model = model
         self.axes = axes
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
-        self._graphs: dict[ProcessMesh, LayoutGraph] = {}
-        self._searches: dict[tuple[Layout, int], PathSearch] = {}
-        self._least: dict[ProcessMesh, LeastSeconds] = {}
+        self._coarsenings: dict[ProcessMesh, Coarsening] = {}
+        self._searches: dict[tuple[Coarse, Layout, int], PathSearch] = {}
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -139,8 +137,7 @@ class ReshardPlanner:
             return 0.0
         if source.mesh != target.mesh:
             return self.plan(source, target, itemsize).seconds
-        search = self._search(target, itemsize)
-        return search.least(search.start(source))
+        return self._least(source, target, itemsize)
 
     def least_seconds_between(
         self, sources: Sequence[Layout], targets: Sequence[Layout], itemsize: int
@@ -148,22 +145,27 @@ class ReshardPlanner:
         """Returns bounds like `least_seconds` from each source to each target on one mesh."""
         if 0 in targets[0].shape:
             return np.zeros((len(sources), len(targets)))
-        mesh = targets[0].mesh
-        if mesh not in self._least:
-            self._least[mesh] = LeastSeconds(self._graph(mesh))
-        return self._least[mesh].between(sources, targets, itemsize)
+        return self._coarsening(targets[0].mesh).least_seconds(sources, targets, itemsize)
 
-    def _search(self, target: Layout, itemsize: int) -> PathSearch:
-        search = self._searches.get((target, itemsize))
+    def _least(self, source: Layout, target: Layout, itemsize: int) -> float:
+        coarse = self._coarsening(target.mesh).between(source, target)
+        search = self._search(coarse, target, itemsize)
+        return search.least(coarse.state(source))
+
+    def _search(self, coarse: Coarse, target: Layout, itemsize: int) -> PathSearch:
+        key = (coarse, target, itemsize)
+        search = self._searches.get(key)
         if search is None:
-            graph = self._graph(target.mesh)
-            search = self._searches[target, itemsize] = PathSearch(graph, target, itemsize)
+            search = PathSearch(coarse.graph, coarse.layout(target), itemsize)
+            self._searches[key] = search
         return search
 
-    def _graph(self, mesh: ProcessMesh) -> LayoutGraph:
-        if mesh not in self._graphs:
-            self._graphs[mesh] = LayoutGraph(self.model, mesh, self.axes or mesh.dim_names)
-        return self._graphs[mesh]
+    def _coarsening(self, mesh: ProcessMesh) -> Coarsening:
+        found = self._coarsenings.get(mesh)
+        if found is None:
+            found = Coarsening(self.model, mesh, self.axes or mesh.dim_names)
+            self._coarsenings[mesh] = found
+        return found
 
     def _plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         source, target = source.normalized(), target.normalized()
@@ -174,11 +176,11 @@ class ReshardPlanner:
             return self._between_slices(source, target, itemsize)
         if 0 in source.shape:
             return Reshard((Move("reshape_empty", (), target),), 0.0, 0)
-        steps = self._search(target, itemsize).best(source)
+        coarse = self._coarsening(target.mesh).between(source, target)
+        steps = self._search(coarse, target, itemsize).best(coarse.layout(source))
         if steps is None:
             raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
-        table = self._graph(target.mesh).table
-        return _reshard(tuple(_move(step, table) for step in steps))
+        return _reshard(tuple(_move(step, coarse) for step in steps))
 
     def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the faster of two ways: split along the common axes as before, or as after."""
@@ -254,12 +256,11 @@ def _check(source: Layout, target: Layout) -> None:
         raise ReshardError(f"can't reshard {source} to {target}", problems)
 
 
-def _move(step: Step, table: SlotTable) -> Move:
-    layout = Layout(table.mesh, table.dims(step.state[0]), step.state[1])
+def _move(step: Step, coarse: Coarse) -> Move:
     return Move(
         step.kind,
-        step.axes,
-        layout,
+        coarse.fine_axes(step.axes),
+        coarse.fine_layout(step.state),
         step.source,
         step.target,
         step.monoid,

@@ -93,6 +93,7 @@ class SlotTable:
         self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
         self._recut: dict[tuple[int, tuple[str, ...]], int] = {}
         self._cuts: dict[int, Cut | None] = {}
+        self._relabeled: dict[tuple[int, tuple[tuple[str, ...], ...]], int] = {}
         self._refines: dict[tuple[int, tuple[int, int]], bool] = {}
 
     def numbered(self, dims: Dims) -> Numbers:
@@ -132,8 +133,7 @@ class SlotTable:
 
     def uneven(self, numbers: Numbers) -> int:
         """Returns how many dimensions have pieces that differ in size."""
-        dims = (self._dims[number] for number in numbers)
-        return sum(any(sub.size % self.count(sub.axes) for sub in dim) for dim in dims)
+        return sum(not self._even[number] for number in numbers)
 
     def shared(self, numbers: Numbers, others: Numbers, border: int = 0) -> int:
         """Returns at most how many elements of another layout's piece a group of devices holds.
@@ -181,13 +181,14 @@ class SlotTable:
 
     def filled(self, numbers: Numbers) -> list[Slot]:
         """Returns every slot that a layout fills: digits, runs of digits, parts of regions."""
-        found: list[Slot] = []
-        for key in enumerate(numbers):
-            slots = self._slots.get(key)
-            if slots is None:
-                slots = self._slots[key] = tuple(self._dim_slots(key[0], self._dims[key[1]]))
-            found += slots
-        return found
+        return [slot for at, number in enumerate(numbers) for slot in self.filled_in(at, number)]
+
+    def filled_in(self, at: int, number: int) -> tuple[Slot, ...]:
+        """Returns the slots that a dimension fills."""
+        slots = self._slots.get((at, number))
+        if slots is None:
+            slots = self._slots[at, number] = tuple(self._dim_slots(at, self._dims[number]))
+        return slots
 
     def vacant(self, numbers: Numbers, axes: tuple[str, ...]) -> list[Slot]:
         """Returns slots for these axes that nothing fills yet, in every dimension.
@@ -204,9 +205,9 @@ class SlotTable:
             found += slots
         return found
 
-    def split_axes(self, numbers: Numbers) -> tuple[str, ...]:
-        """Returns the axes that split a layout."""
-        return tuple(axis for number in numbers for axis in self._axes[number])
+    def axes_of(self, number: int) -> tuple[str, ...]:
+        """Returns the axes that split a dimension."""
+        return self._axes[number]
 
     def runs_count(self, numbers: Numbers) -> int:
         """Returns how many sub-dimensions are split."""
@@ -222,11 +223,21 @@ class SlotTable:
 
     def relabeled(self, numbers: Numbers, runs: Sequence[tuple[str, ...]]) -> Numbers:
         """Returns the layout with other axes, as many processes each, in every sub-dimension."""
-        rest = iter(runs)
-        return tuple(
-            self._number(tuple(SubDim(sub.size, next(rest)) for sub in self._dims[number]))
-            for number in numbers
-        )
+        found, at = [], 0
+        for number in numbers:
+            after = at + len(self._dims[number])
+            found.append(self._relabeled_dim(number, tuple(runs[at:after])))
+            at = after
+        return tuple(found)
+
+    def _relabeled_dim(self, number: int, runs: tuple[tuple[str, ...], ...]) -> int:
+        key = (number, runs)
+        found = self._relabeled.get(key)
+        if found is None:
+            pairs = zip(self._dims[number], runs, strict=True)
+            found = self._number(tuple(SubDim(sub.size, run) for sub, run in pairs))
+            self._relabeled[key] = found
+        return found
 
     def recut(self, number: int, axes: tuple[str, ...]) -> int:
         """Returns a dimension as it is when cut by these axes alone."""

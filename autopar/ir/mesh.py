@@ -32,7 +32,7 @@ class ProcessMesh:
             don't fit.
     """
 
-    __slots__ = ("_hash", "_ids", "dim_names", "fixed", "parent", "shape")
+    __slots__ = ("_hash", "_ids", "_sizes", "dim_names", "fixed", "parent", "shape")
 
     shape: tuple[int, ...]
     dim_names: tuple[str, ...]
@@ -87,6 +87,7 @@ class ProcessMesh:
         if parent is not None and (strangers := set(ids) - set(parent.process_ids)):
             raise AnnotationError(f"sub-mesh has processes outside its parent: {sorted(strangers)}")
         self.shape = shape
+        self._sizes = dict(zip(names, shape, strict=True))
         self._ids = ids
         self.dim_names = names
         self.parent = parent
@@ -144,7 +145,8 @@ class ProcessMesh:
 
     def axis_size(self, axis: str) -> int:
         """Returns the number of processes along an axis."""
-        return self.shape[self.axis_index(axis)]
+        size = self._sizes.get(axis)
+        return self.shape[self.axis_index(axis)] if size is None else size
 
     def axes_size(self, axes: Sequence[str]) -> int:
         """Returns the number of processes along several axes together."""

@@ -250,7 +250,7 @@ class Search:
     def _is_close(self, bound: float, enough: float) -> bool:
         """Whether the best plan is so close to a bound that a better one isn't worth the time."""
         seconds = self.best.seconds if self.best is not None else math.inf
-        return seconds - bound <= (CLOSE if self._is_small else enough) * seconds
+        return abs(seconds - bound) <= (CLOSE if self._is_small else enough) * bound
 
     def _tell(self, what: str) -> None:
         seconds = None if self.best is None else self.best.seconds

@@ -12,6 +12,8 @@ from autopar.completion.call import Choice
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.improve import solve_forest
 from autopar.completion.search.model import Model
+from autopar.completion.splits import Key
+from autopar.ir.layout import DimLayout, SubDim
 
 
 def labels_of(model: Model, choices: Sequence[Choice]) -> list[int]:
@@ -36,5 +38,20 @@ def _label(candidates: Candidates, choice: Choice) -> int:
     for label, way in enumerate(ways):
         if (way.consumed, way.produced) == interface:
             return label
+    splits, pending = _in_order(choice), choice.dist.pending
+    for label, way in enumerate(ways):
+        if way.dist.pending == pending and _in_order(way) == splits:
+            return label
     alike = (label for label, way in enumerate(ways) if way.produced == choice.produced)
     return next(alike, 0)
+
+
+def _in_order(choice: Choice) -> dict[Key, DimLayout]:
+    """Returns how factors are split, but for the order of the axes of each sub-dimension.
+
+    In which order axes split a batch makes no difference to a plan, and candidates have but one.
+    """
+    return {
+        factor: tuple(SubDim(sub.size, tuple(sorted(sub.axes))) for sub in dim)
+        for factor, dim in choice.splits.items.items()
+    }
