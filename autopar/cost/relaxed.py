@@ -10,7 +10,7 @@ found.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -26,16 +26,26 @@ State = tuple[int, ...]
 
 FREE, SETTLED, PENDING, ASTRAY = range(4)
 
-SPLIT = {SETTLED, ASTRAY}
-"""What an axis does that splits."""
+NONE, LOCAL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, PERMUTE, REBLOCK = range(8)
 
-PERMUTE, REBLOCK = "permute", "reblock"
+KINDS = (
+    "",
+    "local",
+    "all_to_all",
+    "all_gather",
+    "all_reduce",
+    "reduce_scatter",
+    "permute",
+    "reblock",
+)
+"""Their names."""
 
 MOST_AXES = 4
 """With more axes there are too many states."""
 
 
-Indexes = NDArray[np.intp]
+Whole = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class _Move(NamedTuple):
@@ -45,6 +55,10 @@ class _Move(NamedTuple):
     axes: Axes
     parts_before: int
     parts_after: int
+
+
+_Moves = tuple[list[_Move], Whole]
+"""Different moves, and which of them leads from each state to each other."""
 
 
 class Relaxed:
@@ -104,18 +118,20 @@ class Relaxed:
 
     def _priced(self, nbytes: int, is_even: bool) -> NDArray[np.float64]:
         """Returns the seconds of the fastest move from each state to each other."""
-        count = 4 ** len(self.axes)
-        prices = np.full((count, count), math.inf)
-        for move, (before, after) in self._moves.items():
-            seconds = self._price(move, nbytes, is_even)
-            prices[before, after] = np.minimum(prices[before, after], seconds)
-        return prices
+        options = (
+            np.array([self._price(move, nbytes, is_even) for move in moves])[index]
+            for moves, index in self._moves
+        )
+        fastest: NDArray[np.float64] = np.minimum(*options)
+        return fastest
 
     def _price(self, move: _Move, nbytes: int, is_even: bool) -> float:
         """Returns the seconds of a move: of the collective, and of storing its result."""
         model, kind = self.model, move.kind
         has, left = nbytes / move.parts_before, nbytes / move.parts_after
         match kind:
+            case "":
+                return math.inf
             case "local":
                 return 0.0
             case "all_gather":
@@ -127,59 +143,56 @@ class Relaxed:
             case "all_to_all":
                 seconds = model.all_to_all(has, move.axes)
             case _:
-                grows = is_even and kind == REBLOCK
+                grows = is_even and kind == "reblock"
                 messages = math.ceil(move.parts_before / move.parts_after) if grows else 1
                 seconds = model.point_to_point(left, move.axes, messages)
         return seconds + model.local_copy(left)
 
     @cached_property
-    def _moves(self) -> dict[_Move, tuple[Indexes, Indexes]]:
-        """The moves, each with the states that it leads from, and to."""
-        states = list(product(range(4), repeat=len(self.axes)))
-        pairs: dict[_Move, list[tuple[int, int]]] = {}
-        for before, after in product(states, states):
-            for kind in self._kinds(before, after) if before != after else ():
-                move = _Move(
-                    kind,
-                    tuple(
-                        axis for axis, a, b in zip(self.axes, before, after, strict=True) if a != b
-                    ),
-                    self._count(before, SPLIT),
-                    self._count(after, SPLIT),
-                )
-                pairs.setdefault(move, []).append((self._number(before), self._number(after)))
-        return {
-            move: (np.array([one for one, _ in found]), np.array([other for _, other in found]))
-            for move, found in pairs.items()
-        }
+    def _moves(self) -> tuple[_Moves, _Moves]:
+        """The collective, and the exchange of pieces, that leads from each state to each other."""
+        count = len(self.axes)
+        states = np.array(list(product(range(4), repeat=count)), dtype=np.int64)
+        before, after = states[:, None], states[None]
+        changes = before != after
+        sizes = np.array([self.model.mesh.axis_size(axis) for axis in self.axes], dtype=np.int64)
+        splits = (states == SETTLED) | (states == ASTRAY)
+        parts = np.where(splits, sizes, 1).prod(axis=1)
+        terms = np.where(states == PENDING, sizes, 1).prod(axis=1)
 
-    def _kinds(self, before: State, after: State) -> Iterator[str]:
-        """Yields the moves that lead from a state to another."""
-        changes = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
-        old, new = ({change[at] for change in changes} for at in (0, 1))
-        if old == {FREE} and len(changes) == 1:
-            yield "local"
-        elif old <= SPLIT and new <= SPLIT:
-            yield "all_to_all"
-        elif old <= SPLIT and new == {FREE}:
-            yield "all_gather"
-        elif old == {PENDING} and new == {FREE}:
-            yield "all_reduce"
-        elif old == {PENDING} and new <= SPLIT:
-            yield "reduce_scatter"
-        if all(
-            self._count(before, does) == self._count(after, does) for does in (SPLIT, {PENDING})
-        ):
-            yield PERMUTE
-        elif PENDING not in old | new:
-            yield REBLOCK
+        def are(holds: Mask) -> Mask:
+            """Whether all axes that change are so, and some do."""
+            found: Mask = (holds | ~changes).all(axis=2) & changes.any(axis=2)
+            return found
 
-    def _number(self, state: State) -> int:
-        kinds = (SPLIT, {PENDING}, {ASTRAY})
-        return self.number(*(self._which(state, what) for what in kinds))
+        free, due = are(before == FREE), are(before == PENDING)
+        split = are(splits[:, None] & np.ones_like(changes))
+        to_split, to_free = are(splits[None] & np.ones_like(changes)), are(after == FREE)
+        alone = changes.sum(axis=2) == 1
+        collectives = np.select(
+            [free & alone, split & to_split, split & to_free, due & to_free, due & to_split],
+            [LOCAL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER],
+            default=NONE,
+        )
+        alike = (parts[:, None] == parts) & (terms[:, None] == terms) & changes.any(axis=2)
+        whole = are((before != PENDING) & (after != PENDING))
+        exchanges = np.select([alike, whole], [PERMUTE, REBLOCK], default=NONE)
+        moved = changes @ (1 << np.arange(count))
+        return self._classes(collectives, moved, parts), self._classes(exchanges, moved, parts)
 
-    def _count(self, state: State, what: Collection[int]) -> int:
-        return self.model.mesh.axes_size(self._which(state, what))
-
-    def _which(self, state: State, what: Collection[int]) -> Axes:
-        return tuple(axis for axis, does in zip(self.axes, state, strict=True) if does in what)
+    def _classes(self, kinds: Whole, moved: Whole, parts: Whole) -> _Moves:
+        """Returns the different moves, and which of them leads from each state to each other."""
+        sizes, index = np.unique(parts, return_inverse=True)
+        code = (kinds * (1 << len(self.axes)) + moved) * len(sizes) + index[:, None]
+        code = code * len(sizes) + index
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        moves = [
+            _Move(
+                KINDS[kinds[row, column]],
+                tuple(a for at, a in enumerate(self.axes) if moved[row, column] >> at & 1),
+                int(parts[row]),
+                int(parts[column]),
+            )
+            for row, column in (divmod(at, len(parts)) for at in first.tolist())
+        ]
+        return moves, which.reshape(code.shape)

@@ -50,7 +50,7 @@ def test_plans_give_the_target_pieces_and_take_no_less_than_the_bound(
     shape: tuple[int, ...],
 ) -> None:
     planner = ReshardPlanner(CommunicationModel(LEVELS, MESH))
-    found = sample(shape, 16)
+    found = sample(shape, 9)
     least = planner.least_seconds_between(found, found, 4)
     rng = np.random.default_rng(5)
     whole = rng.integers(1, 100, size=shape)
