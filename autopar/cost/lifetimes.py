@@ -7,6 +7,7 @@ that is safe, and a started sum is written over an operand that nobody else read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from autopar.cost.collective_memory import Collective, Exchange, exchange, is_st
 from autopar.cost.kernel_results import Args, Effect, effect
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.joining import runs
+from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
 from autopar.ir.program import Arg, Function, Op, Program
 from autopar.ir.storage import Storage
 from autopar.ir.strides import Placed, dense
@@ -200,7 +202,19 @@ class _Walk:
         operands = tuple(self.placed[name] for name in op.operands)
         results = tuple(self._shape(name) for name in op.results)
         found = effect(op.kind, self.known.plain(op), operands, results)
-        return found if self.known.execution.dense_copies else Effect(found.results)
+        if not self.known.execution.dense_copies:
+            return Effect(found.results)
+        drawing = self._drawing_bytes(op) if op.kind in DRAWINGS else 0
+        return Effect(found.results, found.temporary_bytes + drawing)
+
+    def _drawing_bytes(self, op: Op) -> int:
+        """Returns what a random op takes besides its results."""
+        on_cpu = self.known.execution.backend == "gloo"
+        results = [self._dense(name) for name in op.results]
+        most = drawing_bytes(
+            op.kind, math.prod(results[0].shape), results[0].itemsize, in_pieces=on_cpu
+        )
+        return max(0, most - sum(each.nbytes for each in results))
 
     def _apply(self, op: Op, at: int, found: Effect) -> None:
         self.temporary[at] += found.temporary_bytes

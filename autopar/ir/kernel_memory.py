@@ -79,6 +79,9 @@ SHORT_SUM_BYTES = 1 << 20
 
 Measured by two and four processes of one host; from 4 MB on, reducing is faster."""
 
+DRAWN_AT_ONCE = 1 << 16
+"""Random elements that are drawn at a time on a CPU, so that they stay in its cache."""
+
 TORCH_NAMESPACES = ("aten", "prims", "quantized_decomposed")
 """The namespaces of torch's own ops."""
 

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from autopar.ir.kernel_memory import DRAWN_AT_ONCE
+
 Grid = Sequence[Sequence[int]]
 """Which elements of the whole tensor a block holds: per (sub-)dimension, major to minor, the first
 index, how many, and the distance of neighbours in the row-major order of the whole tensor."""
-
-CHUNK = 1 << 16
-"""Elements that are drawn at a time on a CPU without a compiler, so that they stay in its cache."""
 
 _MASK = (1 << 64) - 1
 
@@ -155,13 +154,13 @@ def _block(grid: Grid, merged: bool = True) -> _Block:
 
 
 def _pieces(block: _Block) -> Iterator[_Block]:
-    """Yields blocks of at most `CHUNK` elements that follow each other in a block."""
+    """Yields blocks of at most `DRAWN_AT_ONCE` elements that follow each other in a block."""
     minor = math.prod(count for count, _ in block.steps[1:])
     count, stride = block.steps[0]
-    if count * minor <= CHUNK:
+    if count * minor <= DRAWN_AT_ONCE:
         yield block
         return
-    rows = max(1, CHUNK // minor)
+    rows = max(1, DRAWN_AT_ONCE // minor)
     for begin in range(0, count, rows):
         first = block.first + begin * stride
         taken = (min(rows, count - begin), stride)

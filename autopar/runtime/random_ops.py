@@ -127,7 +127,9 @@ def exponential(
     grid: Grid | None = None,
 ) -> Tensor:
     """Exponential numbers of rate `lambd`, above zero."""
-    return draw(seed, number, size, grid, lambda bits: -_open(bits, dtype).log() / lambd)
+    return draw(
+        seed, number, size, grid, lambda bits: (-_open(bits, dtype).log() / lambd).to(dtype)
+    )
 
 
 def cauchy(
@@ -142,7 +144,7 @@ def cauchy(
     """Cauchy numbers."""
 
     def finish(bits: Tensor) -> Tensor:
-        return torch.tan((_open(bits, dtype) - 0.5) * math.pi) * sigma + median
+        return (torch.tan((_open(bits, dtype) - 0.5) * math.pi) * sigma + median).to(dtype)
 
     return draw(seed, number, size, grid, finish)
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.runtime.random_bits import CHUNK, draw, mix, settle
+from autopar.ir.kernel_memory import DRAWN_AT_ONCE as CHUNK
+from autopar.runtime.random_bits import draw, mix, settle
 from autopar.runtime.random_ops import (
     bernoulli,
     bernoulli_p,
