@@ -187,7 +187,7 @@ def test_the_time_that_is_printed_is_that_of_the_step(part: float) -> None:
     limit = int(part * within.base.peak_bytes)
     limited = step(limit)
     plan, seconds, *_ = said(limited)["auto"]
-    assert plan == ("preset data:d0,tensor:d1" if part < 0.9 else "d0: nothing, d1: nothing")
+    assert plan == ("preset data:d0,tensor:d1" if part < 0.9 else "d0: replicate, d1: replicate")
     priced = autopar.profile(limited).serialized_seconds
     assert milliseconds(seconds) == pytest.approx(priced * 1e3, rel=1e-3)
     assert said(limited)["memory"][1].endswith("slower than the fastest without a limit")

@@ -79,6 +79,7 @@ class Complete:
         planner: Knows reshards of earlier passes; None if there are none.
         watch: Limits and follows a search.
         begun: What `searches_of` returned for the program, to go on with; none to search anew.
+        calls: What is known of ops on the mesh from a program like this one; None if nothing is.
     """
 
     name: ClassVar[str] = "complete"
@@ -88,6 +89,7 @@ class Complete:
     planner: ReshardPlanner | None = field(default=None, repr=False, compare=False)
     watch: Watch = field(default_factory=Watch, repr=False, compare=False)
     begun: tuple[Search, ...] = field(default=(), repr=False, compare=False)
+    calls: CallTable | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with a layout and an origin for every value and op.
@@ -155,7 +157,7 @@ class Complete:
     def _calls(self, mesh: ProcessMesh) -> CallTable:
         if self.begun:
             return self.begun[0].graph.calls
-        return CallTable(Space(mesh, self.cluster, self.planner))
+        return self.calls or CallTable(Space(mesh, self.cluster, self.planner))
 
     def _on_slices(self, program: Program, space: Space) -> Completed:
         """Returns a program completed whose ops run on different slices of the mesh."""

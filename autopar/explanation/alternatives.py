@@ -12,12 +12,12 @@ from itertools import product
 from typing import TypeVar
 
 from autopar.completion import Complete
-from autopar.completion.call import CallTable
-from autopar.completion.space import Space
+from autopar.completion.search.watch import Watch
 from autopar.completion.splits import Key
 from autopar.explanation.price import Price, price
 from autopar.explanation.subject import Subject
 from autopar.explanation.why import choice_text
+from autopar.ir.collector import paused_collector
 from autopar.ir.errors import AutoparError
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
@@ -48,6 +48,7 @@ class Alternative:
     problem: str = ""
 
 
+@paused_collector()
 def value_alternatives(subject: Subject, value: Value) -> tuple[Alternative, ...]:
     """Returns the present layout of an input and all others, the cheapest first."""
     now = value.dist
@@ -60,6 +61,7 @@ def value_alternatives(subject: Subject, value: Value) -> tuple[Alternative, ...
     return _sorted(found)
 
 
+@paused_collector()
 def op_alternatives(subject: Subject, op: Op) -> tuple[Alternative, ...]:
     """Returns the present choice of an op and all others, the cheapest first."""
     found = [Alternative(choice_text(op), _present(subject), present=True)]
@@ -91,8 +93,7 @@ def other_layouts(mesh: ProcessMesh, value: Value) -> Iterator[Layout]:
 def other_choices(subject: Subject, op: Op) -> Iterator[Op]:
     """Yields the op with other factors split over the axes of the mesh, as far as it can be."""
     main = subject.completed.main
-    space = Space(subject.mesh, subject.options.cluster, subject.planner)
-    call = CallTable(space).of(op, main.values)
+    call = subject.calls.of(op, main.values)
     if not call.has_rule or op.dist is None:
         return
     factors = [name for name in call.rule.sizes if name in call.splittable]
@@ -106,7 +107,7 @@ def other_choices(subject: Subject, op: Op) -> Iterator[Op]:
         for name in dict.fromkeys(filter(None, chosen)):
             over = tuple(a for a, place in zip(axes, chosen, strict=True) if place == name)
             split[name] = (SubDim(call.rule.sizes[name], over),)
-        choice = call.choice(space.table.of(split))
+        choice = call.choice(subject.calls.space.table.of(split))
         if choice is not None:
             yield replace(op, dist=choice.dist, origin=ORIGIN)
 
@@ -135,7 +136,10 @@ def _present(subject: Subject) -> Price:
 
 def _priced(subject: Subject, text: str, values: Mapping[str, Value], op: Op | None) -> Alternative:
     options = subject.options
-    complete = Complete(options.cluster, options.strategy, subject.planner)
+    watch = Watch(options.seconds_limit)
+    complete = Complete(
+        options.cluster, options.strategy, subject.planner, watch, calls=subject.calls
+    )
     program = as_annotated(subject.completed, values, op)
     try:
         return Alternative(text, price(complete(program), options, subject.planner))

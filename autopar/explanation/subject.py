@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from autopar.completion.call import CallTable
+from autopar.completion.space import Space
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.build import read_build
 from autopar.ir.errors import InvalidInputError, near_misses
@@ -60,6 +62,11 @@ class Subject:
     def planner(self) -> ReshardPlanner:
         """Plans reshards on the cluster."""
         return ReshardPlanner(CommunicationModel(self.options.cluster, self.mesh))
+
+    @cached_property
+    def calls(self) -> CallTable:
+        """What is known of its ops, for all of its alternatives."""
+        return CallTable(Space(self.mesh, self.options.cluster, self.planner))
 
     def program(self, name: str) -> Program:
         """Returns the program that is to say about a value: before bodies, if it was there then."""

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from autopar.annotate.plan_text import PinnedActivations, PinnedOp, PinnedValue, plan_text
 from autopar.completion import Complete
-from autopar.completion.call import CallTable
 from autopar.completion.decisions import decisive_ops
 from autopar.completion.solve import SHARES_STORAGE
-from autopar.completion.space import Space
 from autopar.explanation.subject import Explainable, Subject
 from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.errors import InvalidInputError, Loc
@@ -77,12 +75,12 @@ def _needed(subject: Subject) -> tuple[set[str], set[str]]:
     """Returns the values, and the ops by their first results, that a plan must pin."""
     completed = subject.completed
     main = completed.main
-    calls = CallTable(Space(subject.mesh, subject.options.cluster, subject.planner))
+    calls = subject.calls
     renewed = set(_renewed(main))
     values = {value.name for value in main.values.values() if _is_given(main, value)}
     ops = {op.results[0] for op in decisive_ops(completed, calls)} - renewed
     everything = {op.results[0] for op in main.ops if calls.of(op, main.values).has_rule} - renewed
-    complete = Complete(subject.options.cluster, None, subject.planner)
+    complete = Complete(subject.options.cluster, None, subject.planner, calls=calls)
     for left in reversed(range(ROUNDS)):
         again = complete(_as_planned(completed, values, ops)).main
         more_values, more_ops = set(_other_values(main, again)), set(_other_ops(main, again))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -40,3 +42,28 @@ def test_a_plan_has_the_name_of_what_is_pinned(
         batch = (torch.zeros(6, length, 64),)
     found = autopar.compile(module, batch, mesh="2", shard={name: layout})
     assert f"d0: {word}" in found.summary()
+
+
+PRODUCTS_WHOLE = "ops:\n  - of: ['*addmm*']\n    split: {}\n"
+RELU_SPLIT = "  - of: ['*relu*']\n    split: {i0: d0}\n"
+
+
+@pytest.mark.parametrize(
+    ("plan", "word"),
+    [
+        ("shard: {x: [-1, -1, -1]}\n" + PRODUCTS_WHOLE, "replicate"),
+        (PRODUCTS_WHOLE + RELU_SPLIT, "mixed"),
+    ],
+)
+def test_an_axis_that_splits_no_product(plan: str, word: str, tmp_path: Path) -> None:
+    """It splits nothing, as the preset says, or some of what lies between products."""
+    (tmp_path / "plan.yaml").write_text(plan)
+    with torch.device("meta"):
+        module, batch = Tokens().eval(), (torch.zeros(6, 1, 64),)
+    found = autopar.compile(module, batch, mesh="2", plan=tmp_path / "plan.yaml")
+    assert f"d0: {word}\n" in found.summary()
+
+
+def test_a_program_without_products() -> None:
+    found = autopar.compile(nn.ReLU(), torch.zeros(6, 64), mesh="2", shard={"input": ["d0", -1]})
+    assert "d0: activations\n" in found.summary()

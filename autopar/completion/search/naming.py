@@ -33,8 +33,8 @@ def _along(solution: Solution, axis: str) -> str:
             # In seconds of the whole product: a part that is split takes less.
             word = _of_product(solution, node, axis, has_batch=has_batch)
             seconds[word] = seconds.get(word, 0.0) + choice.seconds * parts
-    word = max(seconds, key=seconds.__getitem__, default="nothing")
-    if word == "nothing" and any(axis in c.splits.places for c in solution.choices):
+    word = max(seconds, key=seconds.__getitem__, default="replicate")
+    if word == "replicate" and any(axis in c.splits.places for c in solution.choices):
         word = "mixed" if seconds else "activations"
     stage = _stage(solution, axis) if word in ("data", "context") else ""
     return f"{word}+{stage}" if stage else word
@@ -44,7 +44,7 @@ def _of_product(solution: Solution, node: Node, axis: str, *, has_batch: bool) -
     """Returns what an axis splits of a product with a weight."""
     splits = solution.choices[node.index].splits
     if axis not in splits.places:
-        return "nothing"
+        return "replicate"
     factor = splits.places[axis][0]
     operands = node.call.rule.operands
     if any(factor in factors for at in node.weights for factors in operands[at]):
