@@ -20,7 +20,7 @@ def check(count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walk = Walk(folder)
     for step in STEPS[:count]:
         found = walk.run(step)
-        assert not differs(found, step.shown), f"{step.source}\nprints\n{found}"
+        assert not differs(found, step), f"{step.source}\nprints\n{found}"
 
 
 def test_the_page_has_examples() -> None:

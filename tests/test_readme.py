@@ -18,4 +18,4 @@ def test_the_walk_prints_what_is_shown(tmp_path: Path) -> None:
     walk = Walk(tmp_path)
     for step in steps:
         found = walk.run(step)
-        assert not differs(found, step.shown), f"{step.source}\nprints\n{found}"
+        assert not differs(found, step), f"{step.source}\nprints\n{found}"

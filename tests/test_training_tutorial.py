@@ -21,7 +21,7 @@ def check(steps: Sequence[Step], folder: Path) -> None:
     walk = Walk(folder)
     for step in steps:
         found = walk.run(step)
-        assert not differs(found, step.shown), f"{step.source}\nprints\n{found}"
+        assert not differs(found, step), f"{step.source}\nprints\n{found}"
 
 
 def test_the_tutorial_has_both_kinds_of_examples() -> None:

@@ -1,7 +1,8 @@
 """Pages that are walked: what their examples print is compared with what stands there.
 
 A page has ```console blocks, whose `$` lines are run by a shell, and ```pycon blocks, whose `>>>`
-lines are run in this process, all in the page's order and in one folder.
+lines are run in this process, all in the page's order and in one folder. What a ```console measured
+block prints has other figures on each machine.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(console|pycon)( measured)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ROUNDING = re.compile(r"\d\.\de[-+]\d\d")
 """Errors by rounding, which differ from one processor to another."""
 
 NUMBER = re.compile(r"\d+\.\d{4,}")
 """Numbers such as losses: on other processors, the last digit may be another."""
+
+MEASURED = re.compile(r"\s*\d[\d.]*(?:e[-+]?\d+)?(?: (?:ns|us|ms|s|[MG]B/s)\b)?[ \t]*")
+"""A measured figure, with its unit and the blanks that align it."""
 
 PLACE = re.compile(r"[^\s\[]*/(?=examples/)")
 """What stands before the examples in a path: another folder on each machine."""
@@ -40,18 +44,20 @@ class Step:
         kind: `console` or `pycon`.
         source: The command.
         shown: What the page says it prints.
+        is_measured: Whether what it prints has figures of the machine.
     """
 
     kind: str
     source: str
     shown: str
+    is_measured: bool = False
 
 
 def steps_of(text: str) -> list[Step]:
     """Returns the examples of a page."""
     return [
-        step
-        for kind, block in BLOCK.findall(text)
+        replace(step, is_measured=bool(measured))
+        for kind, measured, block in BLOCK.findall(text)
         for step in (_commands(block) if kind == "console" else _statements(block))
     ]
 
@@ -64,7 +70,7 @@ def _commands(block: str) -> Iterator[Step]:
 
 def _statements(block: str) -> Iterator[Step]:
     for example in doctest.DocTestParser().get_examples(block):
-        yield Step("pycon", example.source, example.want)
+        yield Step("pycon", example.source, example.want.replace("<BLANKLINE>", ""))
 
 
 class Walk:
@@ -109,9 +115,16 @@ class Walk:
         return printed.getvalue()
 
 
-def differs(found: str, shown: str) -> bool:
-    """Returns whether an example printed something else than shown, but for rounding."""
-    mine, theirs = _plain(found), _plain(shown)
+def differs(found: str, step: Step) -> bool:
+    """Returns whether an example printed something else than shown, but for rounding.
+
+    Args:
+        found: What it printed.
+        step: The example.
+    """
+    mine, theirs = _plain(found), _plain(step.shown)
+    if step.is_measured:
+        return MEASURED.sub("~", mine) != MEASURED.sub("~", theirs)
     if NUMBER.sub("~", mine) != NUMBER.sub("~", theirs):
         return True
     pairs = zip(NUMBER.findall(mine), NUMBER.findall(theirs), strict=True)

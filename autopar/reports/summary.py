@@ -40,6 +40,9 @@ TITLES = {
 }
 """Categories whose name alone doesn't say enough."""
 
+SUMMED_UP = ("recompute", "offload")
+"""Categories whose entries say themselves how many things they are about."""
+
 SHOWN = 10
 """How many entries of a category are spelled out."""
 
@@ -225,11 +228,16 @@ def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
             by_category.setdefault(entry.category, []).append(entry)
     lines: list[str] = []
     for category, group in by_category.items():
+        if category in SUMMED_UP:
+            lines.extend(f"{category}: {each.subject}, {each.detail}" for each in group)
+            continue
         count = f" ({len(group)}):" if group else ": nothing"
         lines.append(TITLES.get(category, category) + count)
         lines.extend(f"  {_render_entry(entry)}" for entry in group[:SHOWN])
         if len(group) > SHOWN:
-            lines.append(f"  ... and {len(group) - SHOWN} more (--format json lists all)")
+            lines.append(
+                f"  ... and {len(group) - SHOWN} more (autopar inspect --format json lists all)"
+            )
     return lines
 
 

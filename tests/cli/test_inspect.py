@@ -107,7 +107,7 @@ def test_summary_of_a_mesh_that_does_not_divide_and_of_many_remarks(here: Path) 
     assert lines[2].endswith("(25.0%), 528 B on the rank with least")
     at = lines.index("replicated for lack of a rule (12):")
     assert lines[at + 1] == "  my.op: no rule (2.0 KiB) [model.onnx: relu (Relu)]"
-    assert lines[at + 11] == "  ... and 2 more (--format json lists all)"
+    assert lines[at + 11] == "  ... and 2 more (autopar inspect --format json lists all)"
     assert lines[at + 12 :] == ["ignored (1):", "  configuration 'pair': 2 devices"]
 
 

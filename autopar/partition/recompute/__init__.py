@@ -22,7 +22,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 from autopar.ir.transfers import OFFLOAD
-from autopar.ir.units import human_bytes, human_seconds
+from autopar.ir.units import counted, human_bytes, human_seconds
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
@@ -81,13 +81,13 @@ class Recomputed:
         if count := sum(PLAN in dict(op.plan) for op in ops):
             seconds = human_seconds(self.added_seconds - self.transfer_seconds)
             detail = f"computed again for the backward pass, in {seconds}, {held}"
-            yield ReportEntry("recompute", f"{count} ops", detail)
+            yield ReportEntry("recompute", counted(count, "op"), detail)
         if count := sum(op.kind == OFFLOAD for op in ops):
             detail = (
                 f"{human_bytes(self.host_bytes)} in the host's memory until the backward pass;"
                 f" transfers take {human_seconds(self.transfer_seconds)}, {held}"
             )
-            yield ReportEntry("offload", f"{count} tensors", detail)
+            yield ReportEntry("offload", counted(count, "tensor"), detail)
 
 
 @dataclass(frozen=True)
