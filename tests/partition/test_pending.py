@@ -52,6 +52,19 @@ def test_a_pending_sum_is_reduced_once_for_all_layouts_it_is_needed_in() -> None
     ]
 
 
+def test_a_small_pending_sum_for_two_splits_is_reduced_and_cut() -> None:
+    program = partition("""
+        mesh tp=2
+        input %x: f32[400, 600@tp]
+        parameter %w: f32[600@tp, 800]
+        %p: f32[400, 800] sum@tp = aten.mm.default(self=%x, mat2=%w) {k: 600@tp}
+        %rows: f32[400@tp, 800] = aten.relu.default(self=%p) {i0: 400@tp}
+        %columns: f32[400, 800@tp] = aten.relu.default(self=%p) {i1: 800@tp}
+        return %rows, %columns
+        """)
+    assert [op.kind for op in ops(program) if op.kind.startswith("comm.")] == ["comm.all_reduce"]
+
+
 def test_a_pending_sum_for_two_splits_is_scattered_and_exchanged() -> None:
     program = partition("""
         mesh tp=2

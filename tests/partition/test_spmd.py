@@ -125,19 +125,6 @@ def test_one_reshard_serves_all_who_need_it() -> None:
     ]
 
 
-def test_a_small_pending_sum_for_two_splits_is_reduced_and_cut() -> None:
-    program = partition("""
-        mesh tp=2
-        input %x: f32[400, 600@tp]
-        parameter %w: f32[600@tp, 800]
-        %p: f32[400, 800] sum@tp = aten.mm.default(self=%x, mat2=%w) {k: 600@tp}
-        %rows: f32[400@tp, 800] = aten.relu.default(self=%p) {i0: 400@tp}
-        %columns: f32[400, 800@tp] = aten.relu.default(self=%p) {i1: 800@tp}
-        return %rows, %columns
-        """)
-    assert [op.kind for op in ops(program) if op.kind.startswith("comm.")] == ["comm.all_reduce"]
-
-
 def test_a_pinned_result_keeps_its_name_and_is_made_only_if_read() -> None:
     program = partition("""
         mesh tp=2
