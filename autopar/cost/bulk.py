@@ -10,7 +10,7 @@ path may be slower than the planner's, rarely.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -25,6 +25,9 @@ Digit = tuple[int, int, int]
 """Where an axis splits: dimension, elements major to it, elements with those minor to it."""
 
 FREE, PENDING = -1, -2
+
+FEW_AXES = 4
+"""Up to so many axes any of them may move together."""
 
 
 class BulkPlanner:
@@ -111,12 +114,20 @@ class _Moves:
 
     def run(self) -> Table:
         """Returns the seconds of the fastest single move for every pair."""
-        for count in range(1, len(self.axes) + 1):
-            for group in combinations(range(len(self.axes)), count):
-                self._move(group)
+        for group in self._groups():
+            self._move(group)
         for pair in combinations(range(len(self.axes)), 2):
             self._permute(pair)
         return self.seconds
+
+    def _groups(self) -> Iterator[tuple[int, ...]]:
+        """Yields the axes that may move together; of many, only those next to one another."""
+        count = len(self.axes)
+        if count > FEW_AXES:
+            yield from (tuple(range(*ends)) for ends in combinations(range(count + 1), 2))
+            return
+        for size in range(1, count + 1):
+            yield from combinations(range(count), size)
 
     def _move(self, group: tuple[int, ...]) -> None:
         """Adds the moves of axes that change together, the others staying where they are."""

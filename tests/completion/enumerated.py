@@ -28,12 +28,13 @@ def drawn(seed: int) -> Graph:
     chance = random.Random(seed)
     while True:
         mesh = parse_mesh(chance.choice(MESHES))
-        graph = _graph(_network(chance), mesh, chance.choice(CLUSTERS))
+        graph = graph_of(random_network(chance), mesh, Cluster.load(chance.choice(CLUSTERS)))
         if 1 < _plans(graph) <= MOST_PLANS:
             return graph
 
 
-def _network(chance: random.Random) -> Network:
+def random_network(chance: random.Random) -> Network:
+    """Returns a few ops on matrices."""
     net = Network()
     rows, columns = chance.choice(SIZES), chance.choice(SIZES)
     known = [net.input("x", rows, columns)]
@@ -55,7 +56,7 @@ def _network(chance: random.Random) -> Network:
 
 def random_program(chance: random.Random) -> Program:
     """Returns a small program whose results are those that nothing reads."""
-    net = _network(chance)
+    net = random_network(chance)
     return net.program(*_unread(net))
 
 
@@ -64,8 +65,9 @@ def _unread(net: Network) -> list[str]:
     return [name for op in net.ops for name in op.results if name not in read]
 
 
-def _graph(net: Network, mesh: ProcessMesh, cluster: str) -> Graph:
-    space = Space(mesh, Cluster.load(cluster))
+def graph_of(net: Network, mesh: ProcessMesh, cluster: Cluster) -> Graph:
+    """Returns the graph of a network's program."""
+    space = Space(mesh, cluster)
     return Graph(space, CallTable(space), net.ops, net.values, _unread(net))
 
 

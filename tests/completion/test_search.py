@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from autopar.ir.layout import Layout, Origin, dim_axes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.planning.mesh_shape import fastest_shapes
 from tests.captured import check
-from tests.completion.enumerated import drawn, least_seconds
+from tests.completion.enumerated import drawn, graph_of, least_seconds, random_network
 from tests.completion.networks import Network
 from tests.completion.test_training import language
 
@@ -63,6 +64,29 @@ def test_no_plan_is_faster(seed: int) -> None:
 def test_no_plan_is_faster_of_many_programs(hundred: int) -> None:
     for seed in range(100 * hundred, 100 * hundred + 100):
         check_best(seed)
+
+
+def check_finer(seed: int, coarse: str, fine: str) -> None:
+    """Checks that a mesh with more axes isn't slower, where all links are alike."""
+    base = Cluster.load("h100")
+    cluster = replace(base, links=(replace(base.links[-1], size=256),))
+    net = random_network(random.Random(seed))
+    one, other = (search(graph_of(net, parse_mesh(mesh), cluster)) for mesh in (coarse, fine))
+    assert other.seconds <= one.seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_axes_are_not_slower(seed: int) -> None:
+    check_finer(seed, "4x4", "2x2x2x2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("coarse", "fine"), [("4x4", "2x2x2x2"), ("16x16", "4x4x4x4"), ("8x8", "2x2x2x2x2x2")]
+)
+def test_more_axes_are_not_slower_for_many_programs(coarse: str, fine: str) -> None:
+    for seed in range(30):
+        check_finer(seed, coarse, fine)
 
 
 def test_memory_is_part_of_the_plan() -> None:

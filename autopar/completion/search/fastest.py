@@ -224,12 +224,12 @@ class Search:
         """
         proof = Proof(self.graph, self.candidates, self.least)
         messages: Array | None = None
-        before = -1.0
+        before, ascents = -math.inf, ASCENTS
         for number in range(1, MAX_PROOFS + 1):
             self._tell(f"proving, round {number}")
             reduced = eliminate(proof.network())
             dual = Dual(reduced.core, messages)
-            for _ in range(ASCENTS):
+            for _ in range(ascents):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
             if self.bound > above or self.watch.is_late:
                 break
@@ -239,9 +239,18 @@ class Search:
             if self._is_close(self.bound, PROVEN):
                 break
             learned = self.least.learn(proof.transfers_of(labels))
-            if not learned and self.bound - before <= CLOSE * self.bound:
+            rise, before, messages = self.bound - before, self.bound, dual.messages
+            if self._is_settled(rise, MAX_PROOFS - number, learned):
                 break
-            messages, before = dual.messages, self.bound
+            # Where nothing is left to learn, the network stays, and only messages help.
+            ascents = ASCENTS if learned else min(2 * ascents, MAX_ASCENTS)
+
+    def _is_settled(self, rise: float, rounds: int, learned: bool) -> bool:
+        """Whether as many more rounds that raise the bound like the last one don't help."""
+        assert self.best is not None
+        if self._is_small:
+            return not learned and rise <= CLOSE * self.bound
+        return (self.bound + rise * rounds) * (1 + PROVEN) < self.best.seconds
 
     @property
     def _is_small(self) -> bool:

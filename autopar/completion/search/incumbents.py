@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import combinations_with_replacement, islice, product
 
 from autopar.completion.refine import GAIN
 from autopar.completion.search.watch import Progress, Watch
@@ -19,6 +19,9 @@ from autopar.ir.mesh import ProcessMesh
 
 PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "expert")
 """What an axis may do; `sequence` stands for tensor and sequence."""
+
+FEW_AXES = 3
+"""Up to so many axes may each do what they like."""
 
 USUAL, LEAST = 6, 9
 """The first presets: of which the best is to be named beside the plan, and those that are completed
@@ -40,9 +43,7 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
     Axes that do the same stand next to one another; data-parallel ones are the outer ones.
     """
     axes = [axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1]
-    ordered = sorted(
-        product(range(len(PER_AXIS)), repeat=len(axes)), key=lambda way: (sum(way), way)
-    )
+    ordered = sorted(_ways(len(axes)), key=_rank)
     for number, way in enumerate(ordered):
         if number == 1:
             yield ",".join(f"replicate:{axis}" for axis in axes)
@@ -53,6 +54,21 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
                 f"tensor:{axis},sequence:{axis}" if name == "sequence" else f"{name}:{axis}"
             )
         yield ",".join(parts)
+
+
+def _rank(way: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """Returns what orders the ways, the usual ones first; of many axes, runs count as one."""
+    return sum(way if len(way) <= FEW_AXES else set(way)), way
+
+
+def _ways(axes: int) -> Iterator[tuple[int, ...]]:
+    """Yields what axes may do, as numbers: each anything; many, the outer and the inner ones."""
+    if axes <= FEW_AXES:
+        yield from product(range(len(PER_AXIS)), repeat=axes)
+        return
+    for outer, inner in combinations_with_replacement(range(len(PER_AXIS)), 2):
+        for count in range(1, axes) if outer < inner else (axes,):
+            yield (outer,) * count + (inner,) * (axes - count)
 
 
 @dataclass(frozen=True)
