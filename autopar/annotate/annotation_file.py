@@ -78,7 +78,8 @@ def load_annotations(path: Path) -> Annotations:
     import yaml
 
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        with path.open(encoding="utf-8") as file:  # An error of YAML names the file then.
+            root = yaml.compose(file, Loader=yaml.SafeLoader)
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise InvalidInputError(f"{path} is not a YAML file of annotations: not text") from error
     except (OSError, yaml.YAMLError) as error:
@@ -101,7 +102,7 @@ class _File:
                     f" {', '.join(KEYS)}"
                 )
             found[key] = node
-        mesh = parse_mesh(str(found["mesh"].value)) if "mesh" in found else None
+        mesh = self.mesh(found["mesh"]) if "mesh" in found else None
         exact = self.is_set(found, "exact")
         return Annotations(
             tuple(replace(pin, exact=exact) for pin in self.pins(found.get("shard"))),
@@ -163,6 +164,14 @@ class _File:
 
     def is_set(self, found: Mapping[str, Any], key: str) -> bool:
         return key in found and self.text(found[key]) == "true"
+
+    def mesh(self, node: Any) -> ProcessMesh:
+        if node.id != "scalar":
+            raise AnnotationError(f"{self.place(node)}: mesh: write 2x4 or dp=2,tp=4")
+        try:
+            return parse_mesh(self.text(node))
+        except AnnotationError as error:
+            raise AnnotationError(f"{self.place(node)}: {error}") from error
 
     def memory_bytes(self, node: Any) -> int:
         try:

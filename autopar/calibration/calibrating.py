@@ -22,6 +22,7 @@ from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster import CollectiveCost
 from autopar.cost.cluster_file import cluster_text
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.file import write_file
 from autopar.ir.units import human_seconds
 from autopar.runtime.distributed import choose_device
 from autopar.runtime.processes import Processes
@@ -270,7 +271,4 @@ def write_cluster(calibration: Calibration, path: Path) -> None:
     Raises:
         InvalidInputError: If it can't be written.
     """
-    try:
-        path.write_text(calibration.text(), encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
+    write_file(path, [calibration.text()])

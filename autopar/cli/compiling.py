@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--devices",
-    type=click.IntRange(1),
+    type=int,
     metavar="NUMBER",
     help="In the place of a mesh: how many processes; the fastest shape is searched.",
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0),
+    type=float,
     metavar="SECONDS",
     help="After this long, the search takes the best plan so far.",
 )

@@ -8,7 +8,6 @@ import click
 
 from autopar.cli.console import status, unsuited
 from autopar.cli.options import BACKEND, PATH
-from autopar.ir.errors import InvalidInputError
 
 
 @click.command("explain", short_help="Say why a value is split so, and what else it could be.")
@@ -135,9 +134,9 @@ def calibrate_command(
     """
     from autopar.calibration import calibrate
     from autopar.calibration.calibrating import write_cluster
+    from autopar.ir.file import check_file
 
-    if not output.parent.is_dir():
-        raise InvalidInputError(f"can't write {output}: there is no folder {output.parent}")
+    check_file(output)
     with status("measuring"):
         found = calibrate(processes=processes, backend=backend, name=name, levels=levels)
     if found is None:

@@ -63,10 +63,13 @@ def profile_command(
     """
     from autopar import pipeline
     from autopar.cost import Cluster
+    from autopar.ir.file import check_file
     from autopar.profiling import Profile, profile, profile_build, profile_compiled
     from autopar.profiling.figures import write_json
     from autopar.profiling.show import render_profile
 
+    if json_file is not None:
+        check_file(json_file)
     found: tuple[Profile, ...]
     if path.is_dir():
         unsuited("a build is compiled already, which rules out", ("mesh", *MODEL))

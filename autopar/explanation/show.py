@@ -152,8 +152,8 @@ def _row(row: Alternative, now: Price | None) -> str:
     figures += f"  {human_bytes(row.price.peak_bytes):>11}"
     if row.present:
         return f"{figures}  as it is"
-    change = row.price.seconds / now.seconds - 1 if now.seconds else 0.0
-    return f"{figures}  {change:+.1%}"
+    ratio = row.price.seconds / now.seconds if now.seconds else 1.0
+    return f"{figures}  {ratio - 1:+.1%}" if ratio < 10 else f"{figures}  {ratio:,.0f} times"
 
 
 def _part(part: float, whole: float) -> str:

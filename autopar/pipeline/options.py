@@ -122,6 +122,8 @@ class CompileOptions:
         strategy = self.strategy
         if strategy == "" and loaded.strategy is not None:
             strategy = None if loaded.strategy == NO_PRESETS else loaded.strategy
+            if not self.any_shape:
+                _check_strategy(strategy, self.mesh, f"{path}: ")
         return replace(
             self,
             strategy=strategy,
@@ -166,10 +168,9 @@ def _options(
     )
     if options.any_shape:
         options = _on_any_mesh(options, plan, spelled)
-    elif plan is not None:
-        options = options.with_file(Path(plan), spelled)
-    if options.strategy not in (None, "", AUTO):
-        parse_strategy(options.strategy, options.mesh)
+    else:
+        _check_strategy(options.strategy, mesh)
+        options = options if plan is None else options.with_file(Path(plan), spelled)
     return replace(options, strategy=AUTO) if options.strategy == "" else options
 
 
@@ -235,6 +236,20 @@ def _mesh(mesh: MeshLike | None, devices: int | None, spelled: Spelling) -> Proc
     if devices < 1:
         raise InvalidInputError(f"{spelled('devices', devices)}: a mesh needs at least one")
     return as_mesh(str(devices))
+
+
+def _check_strategy(strategy: str | None, mesh: ProcessMesh, place: str = "") -> None:
+    """Refuses presets that there are none of, or that don't suit a mesh.
+
+    Raises:
+        AnnotationError: If there are such.
+    """
+    if strategy is None or strategy in ("", AUTO):
+        return
+    try:
+        parse_strategy(strategy, mesh)
+    except AnnotationError as error:
+        raise AnnotationError(f"{place}{error}") from error
 
 
 def _placed(placement: Placement, mesh: ProcessMesh) -> Placement:

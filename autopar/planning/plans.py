@@ -19,7 +19,8 @@ from autopar.completion.decisions import decisive_ops
 from autopar.completion.solve import SHARES_STORAGE
 from autopar.explanation.subject import Explainable, Subject
 from autopar.ir.activations import NUMBERED, choice_of
-from autopar.ir.errors import InvalidInputError, Loc
+from autopar.ir.errors import Loc
+from autopar.ir.file import check_file, write_file
 from autopar.ir.layout import Origin
 from autopar.ir.program import Function, Op, Program, Value
 
@@ -64,11 +65,8 @@ def save_plan(what: Explainable, path: str | Path) -> None:
     Raises:
         InvalidInputError: As `plan_of`, or if the file can't be written.
     """
-    text = plan_of(what)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
+    check_file(path)
+    write_file(path, [plan_of(what)])
 
 
 def _needed(subject: Subject) -> tuple[set[str], set[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from autopar.cost import Evaluation, MemoryTimeline
 from autopar.ir.errors import Loc
+from autopar.ir.file import write_file
 from autopar.profiling.layers import grouped
 
 
@@ -207,6 +208,9 @@ def to_json(profiles: tuple[Profile, ...]) -> Iterator[str]:
 
 
 def write_json(profiles: tuple[Profile, ...], path: Path) -> None:
-    """Writes profiles as a JSON list."""
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(to_json(profiles))
+    """Writes profiles as a JSON list.
+
+    Raises:
+        InvalidInputError: If the file can't be written.
+    """
+    write_file(path, to_json(profiles))

@@ -34,6 +34,9 @@ LAYOUTS = "origins"
 PLAN = "search"
 """The category of entries about the plan that search found."""
 
+SEARCHED = {AUTO: "plan", "mesh shape": "mesh"}
+"""What entries about search are about, as few letters."""
+
 TITLES = {
     "replicated": "replicated for lack of a rule",
     "reshard": "resharded, because two ops need different layouts",
@@ -198,7 +201,7 @@ def _render_totals(summary: Summary) -> Iterator[str]:
         if entry.category == LAYOUTS:
             yield f"layouts  {entry.subject}: {entry.detail}"
         if entry.category == PLAN:
-            title = "plan" if entry.subject == AUTO else entry.subject
+            title = SEARCHED.get(entry.subject, entry.subject)
             for part in entry.detail.split("; "):
                 yield f"{title:<8} {part}"
                 title = ""

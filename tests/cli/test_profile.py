@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.command import WORDS, autopar
+import pytest
+
+from tests.cli.command import WORDS, autopar, refusal
 
 PRODUCTS = 2 * 2 * 8 * 16 * 32
 
@@ -41,6 +43,17 @@ def test_a_model_on_one_device(here: Path) -> None:
     assert lines[0] == "model, on h100"
     assert lines[1].startswith(f"compute  {PRODUCTS / 1000:.3g} KFLOP; ")
     assert "links" not in found
+
+
+@pytest.mark.parametrize("words", [["profile", "build", "--json"], ["plan", "build", "-o"]])
+@pytest.mark.parametrize(
+    ("place", "why"), [("no/file", "there is no folder no"), ("build", "it is a folder")]
+)
+def test_files_that_cannot_be_written(here: Path, words: list[str], place: str, why: str) -> None:
+    before = sorted(here.iterdir())
+    message = refusal(autopar(*words, place), 1)
+    assert message == f"can't write {place}: {why}; choose another file"
+    assert sorted(here.iterdir()) == before
 
 
 def test_options_that_do_not_fit(here: Path) -> None:

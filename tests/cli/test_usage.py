@@ -64,7 +64,12 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--no-such-option"], "No such option"),
         (["--devices", "8"], "--mesh says how many processes; leave out --devices"),
         (["--time-limit", "nan"], "--time-limit nan: a search takes no less than 0 seconds"),
+        (["--time-limit", "-1"], "--time-limit -1.0: a search takes no less than 0 seconds"),
+        (["--time-limit", "soon"], "'soon' is not a valid float"),
         (["--activations", "x=save"], "No such option"),
+        (["--memory", "0"], "memory '0': a device holds more than nothing"),
+        (["--memory", "-1"], "memory '-1': write a number and a unit, as 24GiB or 80GB"),
+        (["--memory", "24 gigs"], "memory '24 gigs': write a number and a unit"),
     ],
 )
 def test_compile(here: Path, options: list[str], message: str) -> None:
@@ -111,6 +116,10 @@ def test_other_commands(here: Path, words: list[str], message: str) -> None:
         ("shard:\n  x: 5\n", "notes.yaml:2: dims_mapping '5': it must be a list in brackets"),
         ("mesh: 4\n", "notes.yaml is for ProcessMesh(d0=4), but --mesh says"),
         ("shard: [\n", "can't read the annotations in notes.yaml"),
+        ("shard: [\n", 'in "notes.yaml", line 2'),
+        ("\nmesh: {dp: 2}\n", "notes.yaml:2: mesh: write 2x4 or dp=2,tp=4"),
+        ("mesh: 2y4\n", "notes.yaml:1: mesh '2y4': "),
+        ("strategy: fast\n", "notes.yaml: strategy 'fast': no preset 'fast'"),
     ],
 )
 def test_annotation_files(here: Path, text: str, message: str) -> None:
