@@ -72,7 +72,7 @@ def measure_shapes(name: str, devices: int, *, scratch: bool) -> None:
     from autopar.annotate import apply_mesh
     from autopar.completion import Complete
     from autopar.cost import Cluster
-    from autopar.planning.mesh_shape import fastest_shapes, mesh_shapes, remark
+    from autopar.planning.mesh_shape import fastest_shape, mesh_shapes, remark
 
     program = captured(name)
     complete = Complete(Cluster.load(HOSTS_OF_8.format(hosts=-(-devices // 8))), "auto")
@@ -84,13 +84,15 @@ def measure_shapes(name: str, devices: int, *, scratch: bool) -> None:
         return time.process_time() - start
 
     start = time.process_time()
-    shapes = fastest_shapes(program, devices, complete)
+    shapes = fastest_shape(program, devices, complete).shapes
     seconds = time.process_time() - start
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     against = f"{seconds / taken([shapes[0].mesh]):.1f} times the best shape alone"
     if scratch:
         against += f", {seconds / taken(mesh_shapes(devices)):.2f} times every shape from scratch"
     detail = remark(shapes).detail
-    print(f"{name}, {devices} devices: {seconds:.1f} CPU s, {against}; {detail}", flush=True)
+    taken_up = f"{seconds:.1f} CPU s, {memory:.2f} GB"
+    print(f"{name}, {devices} devices: {taken_up}, {against}; {detail}", flush=True)
 
 
 def measure(name: str) -> None:

@@ -28,6 +28,7 @@ from autopar.cost.evaluation import evaluate
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.manifest import ReportEntry
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
 from autopar.ir.program import STORED_ROLES, Program
 from autopar.ir.verify import verify_distribution, verify_structure
@@ -35,7 +36,7 @@ from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.pipeline.options import CompileOptions
 from autopar.planning.as_run import fastest_as_run
-from autopar.planning.mesh_shape import fastest_shapes, remark
+from autopar.planning.mesh_shape import fastest_shape, remark
 from autopar.planning.within_memory import Within
 
 Observer = Callable[[str, Program], None]
@@ -101,9 +102,10 @@ def compile_program(
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
     watch = watch or Watch(options.seconds_limit)
+    found: FastestMesh | None = None
     if options.any_shape:
-        options, tried = with_fastest_mesh(program, options, watch)
-        report = (*report, tried)
+        found = with_fastest_mesh(program, options, watch, store)
+        options, report = found.options, (*report, found.remark)
     observers: list[Observer] = [_verify] if options.verify else []
     if observe is not None:
         observers.append(observe)
@@ -123,7 +125,7 @@ def compile_program(
     refuse_unexecuted(program)
     planner = ReshardPlanner(CommunicationModel(options.cluster, options.mesh))
     complete = Complete(options.cluster, options.strategy, planner, watch)
-    decided = _decided(complete, program, options, planner, store)
+    decided = found.decided if found else _decided(complete, program, options, planner, store)
     completed = decided.program
     seen(complete.name, completed)
     program, joined = lower(completed, options, planner, seen, store)
@@ -150,13 +152,20 @@ def _decided(
 ) -> Completed:
     """Returns the completed program; where memory is limited and search is free, one that fits."""
 
-    def lowered(completed: Program) -> Program:
-        return lower(completed, options, planner, store=store)[1]
-
+    lowered = _lowering(options, planner, store)
     if options.strategy != AUTO or options.memory_bytes is None:
         return fastest_as_run(complete.decide(program), lowered, options.cluster)
     within = Within(complete, program, lowered, options.cluster)
     return within.completed(options.memory_bytes)
+
+
+def _lowering(
+    options: CompileOptions,
+    planner: ReshardPlanner,
+    store: Callable[[Program], Program] | None,
+) -> Callable[[Program], Program]:
+    """Returns what makes of a completed program what a rank runs of it."""
+    return lambda completed: lower(completed, options, planner, store=store)[1]
 
 
 def _unseen(name: str, program: Program) -> None:
@@ -203,15 +212,34 @@ def predicted(completed: Program, options: CompileOptions, planner: ReshardPlann
     return Recompute(options.cluster, options.memory_bytes)(partitioned)
 
 
+@dataclass(frozen=True)
+class FastestMesh:
+    """The mesh of the fastest plan.
+
+    Attributes:
+        options: With the mesh.
+        remark: What is to be said of all shapes that were tried.
+        decided: The program completed on the mesh.
+    """
+
+    options: CompileOptions
+    remark: ReportEntry
+    decided: Completed
+
+
 def with_fastest_mesh(
-    program: Program, options: CompileOptions, watch: Watch | None = None
-) -> tuple[CompileOptions, ReportEntry]:
-    """Returns the options with the mesh of the fastest plan, and a remark on all that were tried.
+    program: Program,
+    options: CompileOptions,
+    watch: Watch | None = None,
+    store: Callable[[Program], Program] | None = None,
+) -> FastestMesh:
+    """Returns the mesh for a number of processes on which the fastest plan is the fastest.
 
     Args:
         program: The serial program.
         options: With any mesh of as many processes, and no pins.
         watch: Limits and follows the search; without it, the options' limit holds.
+        store: See `compile_program`.
 
     Raises:
         InvalidInputError: If no plan fits into memory on any mesh.
@@ -220,18 +248,24 @@ def with_fastest_mesh(
     watch = watch or Watch(options.seconds_limit)
     complete = Complete(options.cluster, AUTO, watch=watch)
 
-    def within_memory(complete: Complete, on_mesh: Program) -> float:
+    def chosen(mesh: ProcessMesh) -> CompileOptions:
+        return replace(options, mesh=mesh, strategy=AUTO, any_shape=False)
+
+    def within_memory(complete: Complete, on_mesh: Program) -> tuple[float, Completed]:
         assert on_mesh.mesh is not None
-        chosen = replace(options, mesh=on_mesh.mesh, strategy=AUTO)
+        on = chosen(on_mesh.mesh)
         planner = complete.begun[0].graph.space.planner
-        decided = _decided(complete, on_mesh, chosen, planner)
-        ran = predicted(decided.program, chosen, planner)
-        return evaluate(ran, options.cluster).serialized_seconds
+        decided = _decided(complete, on_mesh, on, planner, store)
+        ran = predicted(decided.program, on, planner)
+        return evaluate(ran, options.cluster).serialized_seconds, decided
 
     decide = None if options.memory_bytes is None else within_memory
-    shapes = fastest_shapes(program, options.mesh.size, complete, decide)
-    chosen = replace(options, mesh=shapes[0].mesh, strategy=AUTO, any_shape=False)
-    return chosen, remark(shapes)
+    found = fastest_shape(program, options.mesh.size, complete, decide)
+    on, decided = chosen(found.shapes[0].mesh), found.completed
+    if decide is None:
+        planner = ReshardPlanner(CommunicationModel(on.cluster, on.mesh))
+        decided = fastest_as_run(decided, _lowering(on, planner, store), on.cluster)
+    return FastestMesh(on, remark(found.shapes), decided)
 
 
 def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:

@@ -4,22 +4,26 @@ Devices are arranged along one to three axes, the outer ones along the slower li
 would let a plan do a fourth thing with every op, on top of splitting the batch, the weights and the
 state; what two axes do alike, one does as well.
 
-Every shape is searched first, without a proof. Then, in the order of what was found, a bound of its
-plans is proven, and no further than until it is above the fastest plan so far: such a shape is
-dropped. Only what is left is completed, which goes on with the same search, and takes presets and
-memory into account.
+Shapes of few axes are searched first, which takes little time. Of those that split an axis of them
+further, the ones come first whose plans are the fastest before that. A bound is proven of each
+shape before anything is searched on it: once no plan can be faster than the fastest so far, by more
+than a search itself is content with, the shape is dropped. So shapes that come to the same are
+searched once. One search is held at a time, and of the fastest shape the completed program.
 """
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.annotate import apply_mesh
 from autopar.completion import Complete
+from autopar.completion.complete import Completed
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.watch import Progress
+from autopar.ir.collector import paused_collector
 from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
@@ -32,8 +36,11 @@ MOST_AXES = 3
 PROVEN = 0.005
 """Up to this gap a searched plan isn't compared with presets, which could gain no more."""
 
-Decide = Callable[[Complete, Program], float]
-"""Returns the seconds of a program's fastest plan, what memory takes included."""
+Sizes = tuple[int, ...]
+"""The shape of a mesh."""
+
+Decide = Callable[[Complete, Program], tuple[float, Completed]]
+"""Completes a program; returns also its seconds, what memory takes included."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,24 @@ def _factorizations(number: int, count: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in _factorizations(number // first, count - 1))
 
 
-def fastest_shapes(
+@dataclass(frozen=True)
+class Fastest:
+    """What searching the shape of a mesh found.
+
+    Attributes:
+        shapes: The shapes, the fastest first, and those behind them that were dropped.
+        completed: The program completed on the first.
+    """
+
+    shapes: tuple[Shape, ...]
+    completed: Completed
+
+
+@paused_collector()
+def fastest_shape(
     program: Program, devices: int, complete: Complete, decide: Decide | None = None
-) -> list[Shape]:
-    """Returns the shapes of a mesh, the fastest first, and those behind them that were dropped.
+) -> Fastest:
+    """Returns the program completed on the mesh on which it is the fastest.
 
     Args:
         program: The serial program, without a mesh.
@@ -103,66 +124,102 @@ def fastest_shapes(
     Raises:
         InvalidInputError: If there are no devices, or no plan fits into memory on any shape.
     """
-    tried: list[Shape] = []
-    problem: InvalidInputError | None = None
-    fastest = math.inf
-    begun = _begun(program, devices, complete)
-    for mesh, searches in sorted(begun, key=lambda pair: (_found(pair[1]), pair[0].ndim)):
-        if not searches or (math.isfinite(fastest) and complete.watch.is_late):
-            tried.append(Shape(mesh, math.inf, is_late=True))
-            continue
-        complete.watch.tell(Progress(f"comparing {mesh}", fastest))
-        shape = _proven(mesh, searches, fastest)
-        if not shape.is_dropped and (decide is not None or _gap(shape) > PROVEN):
-            planner = searches[0].graph.space.planner
-            going_on = replace(complete, planner=planner, begun=searches)
-            try:
-                seconds = (decide or _plain)(going_on, apply_mesh(program, mesh))
-            except InvalidInputError as error:
-                problem, seconds = error, math.inf
-            shape = replace(shape, seconds=seconds)
-        tried.append(shape)
-        if not shape.is_dropped:
-            fastest = min(fastest, shape.seconds)
-    if math.isinf(fastest) and problem is not None:
-        raise problem
-    return sorted(
-        tried, key=lambda each: (each.is_late, each.is_dropped, each.seconds, each.mesh.ndim)
-    )
+    return _Comparison(program, complete, decide).run([*mesh_shapes(devices)])
 
 
-def _begun(
-    program: Program, devices: int, complete: Complete
-) -> Iterator[tuple[ProcessMesh, tuple[Search, ...]]]:
-    """Yields the shapes with the searches of the program; without, those left when time is up."""
-    fastest = math.inf
-    for mesh in mesh_shapes(devices):
-        if math.isfinite(fastest) and complete.watch.is_late:
-            yield mesh, ()
-            continue
-        complete.watch.tell(Progress(f"searching on {mesh}", fastest))
+class _Comparison:
+    """Tries shapes one after another.
+
+    Attributes:
+        fastest: Seconds of the fastest plan so far.
+        tried: The shapes so far, by their sizes.
+    """
+
+    def __init__(self, program: Program, complete: Complete, decide: Decide | None) -> None:
+        self.program = program
         # What is known of reshards is about one mesh.
+        self.complete = replace(complete, planner=None)
+        self.is_limited = decide is not None
+        self.decide = decide or _decided
+        self.fastest = math.inf
+        self.tried: dict[Sizes, Shape] = {}
+        self._completed: Completed | None = None
+        self._problem: InvalidInputError | None = None
+
+    def run(self, meshes: Sequence[ProcessMesh]) -> Fastest:
+        """Tries shapes, those of fewer axes first."""
+        for axes in range(1, MOST_AXES + 1):
+            some = [mesh for mesh in meshes if mesh.ndim == axes]
+            for mesh in sorted(some, key=lambda mesh: _promise(mesh.shape, self.tried)):
+                self._try(mesh)
+        if self._completed is None:
+            assert self._problem is not None
+            raise self._problem
+        shapes = sorted(
+            self.tried.values(),
+            key=lambda each: (each.is_late, each.is_dropped, each.seconds, each.mesh.ndim),
+        )
+        return Fastest(tuple(shapes), self._completed)
+
+    def _try(self, mesh: ProcessMesh) -> None:
+        watch = self.complete.watch
+        if self._completed is not None and watch.is_late:
+            self.tried[mesh.shape] = Shape(mesh, math.inf, is_late=True)
+            return
+        watch.tell(Progress(f"searching on {mesh}", self.fastest))
+        on_mesh = apply_mesh(self.program, mesh)
         try:
-            searches = replace(complete, planner=None).searches_of(apply_mesh(program, mesh))
+            searches = self.complete.searches_of(on_mesh)
         except AnnotationError:
-            if math.isfinite(fastest):
-                continue
-            raise
-        fastest = min(fastest, _found(searches))
-        yield mesh, searches
+            if self._completed is None:
+                raise
+            return
+        self.tried[mesh.shape] = self._compared(on_mesh, mesh, searches)
+        # What a search learned is full of cycles, and all of it is young.
+        del searches
+        gc.collect(0)
+
+    def _compared(
+        self, program: Program, mesh: ProcessMesh, searches: tuple[Search, ...]
+    ) -> Shape:
+        """Returns a shape as it compares with the fastest so far, whose place it may take."""
+        above = self.fastest * (1 - searches[0].precision)
+        if math.isfinite(above):
+            bound = min(search.rule_out(above) for search in searches)
+            if bound > above:
+                return Shape(mesh, math.inf, bound, is_dropped=True)
+        shape = _searched(mesh, searches, above)
+        if shape.bound_seconds > above and shape.seconds >= self.fastest:
+            return replace(shape, is_dropped=True)
+        if not self.is_limited and shape.seconds >= self.fastest and _gap(shape) <= PROVEN:
+            return shape
+        planner = searches[0].graph.space.planner
+        going_on = replace(self.complete, planner=planner, begun=searches)
+        try:
+            seconds, completed = self.decide(going_on, program)
+        except InvalidInputError as error:
+            self._problem = error
+            return replace(shape, seconds=math.inf)
+        if self._completed is None or seconds < self.fastest:
+            self.fastest, self._completed = seconds, completed
+        return replace(shape, seconds=seconds)
 
 
-def _found(searches: Sequence[Search]) -> float:
-    """Returns the seconds of the best plan before anything is proven."""
-    return min((search.find().seconds for search in searches), default=math.inf)
+def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:
+    """Returns about the seconds of a shape: those of one that joins two neighbouring axes."""
+    joined = (
+        (*sizes[:at], sizes[at] * sizes[at + 1], *sizes[at + 2 :]) for at in range(len(sizes) - 1)
+    )
+    shapes = [tried[coarse] for coarse in joined if coarse in tried]
+    return min((s.bound_seconds if s.is_dropped else s.seconds for s in shapes), default=0.0)
 
 
-def _proven(mesh: ProcessMesh, searches: Sequence[Search], fastest: float) -> Shape:
-    """Returns a shape with what search finds; dropped if it is slower than the fastest so far."""
-    found = [search.run(above=fastest) for search in searches]
+def _searched(mesh: ProcessMesh, searches: Sequence[Search], above: float) -> Shape:
+    """Returns a shape with what search finds; the proof ends above so many seconds."""
+    found = [search.run(above=above) for search in searches]
     seconds = min(each.seconds for each in found)
     bound = min(*(each.bound_seconds for each in found), seconds)
-    return Shape(mesh, seconds, bound, is_dropped=bound > fastest)
+    return Shape(mesh, seconds, bound)
 
 
 def _gap(shape: Shape) -> float:
@@ -170,11 +227,12 @@ def _gap(shape: Shape) -> float:
     return 1 - shape.bound_seconds / shape.seconds if shape.seconds else 0.0
 
 
-def _plain(complete: Complete, program: Program) -> float:
-    return complete.decide(program).seconds
+def _decided(complete: Complete, program: Program) -> tuple[float, Completed]:
+    completed = complete.decide(program)
+    return completed.seconds, completed
 
 
-def remark(shapes: list[Shape]) -> ReportEntry:
+def remark(shapes: Sequence[Shape]) -> ReportEntry:
     """Returns what the report says of the shapes that were tried."""
     tried = [str(shape) for shape in shapes if not shape.is_dropped and not shape.is_late]
     dropped = [str(shape) for shape in shapes if shape.is_dropped]

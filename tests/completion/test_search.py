@@ -21,7 +21,7 @@ from autopar.cost.memory import memory_timeline
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout, Origin, dim_axes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
-from autopar.planning.mesh_shape import fastest_shapes
+from autopar.planning.mesh_shape import fastest_shape
 from tests.captured import check
 from tests.completion.enumerated import drawn, graph_of, least_seconds, random_network
 from tests.completion.networks import Network
@@ -164,6 +164,6 @@ def test_a_limit_of_time_gives_the_best_plan_so_far() -> None:
 
 def test_the_shape_of_a_mesh_is_searched() -> None:
     program = language("sgd").program
-    shapes = fastest_shapes(program, 4, Complete(Cluster.load("h100"), "auto"))
+    shapes = fastest_shape(program, 4, Complete(Cluster.load("h100"), "auto")).shapes
     assert sorted(shape.mesh.shape for shape in shapes) == [(2, 2), (4,)]
     assert [shape.seconds for shape in shapes] == sorted(shape.seconds for shape in shapes)

@@ -41,6 +41,9 @@ MAX_PROOFS = 64
 ASCENTS = 2
 """How often messages are sent in between."""
 
+PATIENCE = 4
+"""Before anything is found, a bound that rises so much more slowly than it has to is left."""
+
 MAX_ASCENTS = 200
 """How often messages are sent in a round, if the bound still rises."""
 
@@ -120,6 +123,8 @@ class Search:
     bound: float = field(init=False, default=0.0)
     _first: Found | None = field(init=False, default=None)
     _proven: Found | None = field(init=False, default=None)
+    _proof: Proof | None = field(init=False, default=None)
+    _messages: Array | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
@@ -140,14 +145,30 @@ class Search:
         if byte_seconds:
             return self._search(byte_seconds)
         if self._proven is None:
-            self.best = self.find()
-            self.byte_seconds = self.bound = 0.0
+            self.best, self.byte_seconds = self.find(), 0.0
             self._prove(above)
             gap = self._found().gap
             if gap > PROVEN and self.bound <= above:
                 self._start(gap)
             self._proven = self._found()
         return self._proven
+
+    def rule_out(self, above: float) -> float:
+        """Returns a bound of plans without a price, before any of them is found.
+
+        Args:
+            above: The proof ends once no plan can take less than that many seconds, or if it
+                doesn't seem to get there.
+        """
+        if self._first is None and self._proven is None:
+            self.best, self.byte_seconds = None, 0.0
+            self._prove(above)
+        return self.bound
+
+    @property
+    def precision(self) -> float:
+        """The relative gap at which a plan counts as the best before anything is proven."""
+        return CLOSE if self._is_small else ENOUGH
 
     def _found(self) -> Found:
         assert self.best is not None
@@ -161,7 +182,9 @@ class Search:
 
     def _search(self, byte_seconds: float) -> Found:
         self.byte_seconds, self.best = byte_seconds, None
-        self.expected = self.bound = 0.0
+        self.expected = 0.0
+        if byte_seconds:
+            self.bound = 0.0
         tried: list[list[int]] = []
         for number in range(1, MAX_ROUNDS + 1):
             self._tell(f"searching, round {number}")
@@ -222,24 +245,27 @@ class Search:
 
         What labels stand for is planned, whereupon they cost more, until the bound is close.
         """
-        proof = Proof(self.graph, self.candidates, self.least)
-        messages: Array | None = None
-        before, ascents = -math.inf, ASCENTS
+        if self._proof is None:
+            self._proof = Proof(self.graph, self.candidates, self.least)
+        proof, before, ascents = self._proof, -math.inf, ASCENTS
         for number in range(1, MAX_PROOFS + 1):
             self._tell(f"proving, round {number}")
             reduced = eliminate(proof.network())
-            dual = Dual(reduced.core, messages)
+            dual = Dual(reduced.core, self._messages)
             for _ in range(ascents):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
+            self._messages = dual.messages
             if self.bound > above or self.watch.is_late:
                 break
+            if self.best is None and above - self.bound > PATIENCE * (self.bound - before):
+                break
             labels = reduced.labels(dual.labels())
-            if self._is_small:
+            if self._is_small and self.best is not None:
                 self._keep(proof, labels)
             if self._is_close(self.bound, PROVEN):
                 break
             learned = self.least.learn(proof.transfers_of(labels))
-            rise, before, messages = self.bound - before, self.bound, dual.messages
+            rise, before = self.bound - before, self.bound
             if self._is_settled(rise, MAX_PROOFS - number, learned):
                 break
             # Where nothing is left to learn, the network stays, and only messages help.
@@ -247,8 +273,7 @@ class Search:
 
     def _is_settled(self, rise: float, rounds: int, learned: bool) -> bool:
         """Whether as many more rounds that raise the bound like the last one don't help."""
-        assert self.best is not None
-        if self._is_small:
+        if self._is_small or self.best is None:
             return not learned and rise <= CLOSE * self.bound
         return (self.bound + rise * rounds) * (1 + PROVEN) < self.best.seconds
 
@@ -258,8 +283,10 @@ class Search:
 
     def _is_close(self, bound: float, enough: float) -> bool:
         """Whether the best plan is so close to a bound that a better one isn't worth the time."""
-        seconds = self.best.seconds if self.best is not None else math.inf
-        return abs(seconds - bound) <= (CLOSE if self._is_small else enough) * bound
+        if self.best is None:
+            return False
+        gap = abs(self.best.seconds - bound)
+        return gap <= (CLOSE if self._is_small else enough) * bound
 
     def _tell(self, what: str) -> None:
         seconds = None if self.best is None else self.best.seconds
