@@ -65,13 +65,22 @@ class PathSearch:
     def best(self, source: Layout) -> list[Step] | None:
         """Returns the fastest path from a layout; None if there is none."""
         start = self.start(source)
-        steps = self._shortest(start, math.inf, wide=False)
+        steps, _ = self._shortest(start, math.inf, wide=False)
         if steps is None:
-            return self._shortest(start, math.inf, wide=True)
+            return self._shortest(start, math.inf, wide=True)[0]
         limit = sum(step.seconds for step in steps) * (1 - ROUNDING)
         if limit <= self._bound(start):
             return steps
-        return self._shortest(start, limit, wide=True) or steps
+        return self._shortest(start, limit, wide=True)[0] or steps
+
+    def least_of(self, start: State, most_states: int) -> float:
+        """Returns seconds that a path takes at least, after a look at so many layouts at most."""
+        steps, _ = self._shortest(start, math.inf, wide=False)
+        limit = sum(step.seconds for step in steps) if steps is not None else math.inf
+        if limit * (1 - ROUNDING) <= self._bound(start):
+            return limit * (1 - ROUNDING)
+        _, least = self._shortest(start, limit, wide=True, most_states=most_states)
+        return max(least, self._bound(start)) * (1 - ROUNDING)
 
     def least(self, start: State) -> float:
         """Returns seconds that a path from a state takes at least."""
@@ -81,8 +90,12 @@ class PathSearch:
         """Returns the state where paths from a layout begin."""
         return self.table.numbered(source.dims), source.partial
 
-    def _shortest(self, start: State, limit: float, *, wide: bool) -> list[Step] | None:
-        """Returns the fastest path; of equally fast ones, one with few moves.
+    def _shortest(
+        self, start: State, limit: float, *, wide: bool, most_states: float | None = None
+    ) -> tuple[list[Step] | None, float]:
+        """Returns the fastest path, and seconds that every path takes at least that counts.
+
+        Of equally fast ones it is one with few moves.
 
         Dijkstra's algorithm towards the goal; with all moves (`wide`) A*, which is Dijkstra's with
         a bound on the rest of the path.
@@ -91,7 +104,9 @@ class PathSearch:
             start: Where paths begin.
             limit: Only paths that take less seconds count.
             wide: Whether all moves are tried.
+            most_states: From how many layouts on the best path so far is taken.
         """
+        most = self.most_states if most_states is None else most_states
         best: dict[State, tuple[float, int]] = {self._class_of(start): (0.0, 0)}
         came: dict[State, tuple[State, Step]] = {}
         # Of states that promise as much, those first that are nearer to the goal, and those whose
@@ -99,13 +114,13 @@ class PathSearch:
         sign, unit = (-1, self._bound(start) or 1.0) if wide else (1, 1.0)
         queue: list[_Entry] = [(0.0, 0.0, 0, 0, 0, 0.0, start)]
         looked_at = 0
-        while queue and (looked_at < self.most_states or math.isinf(limit)):
+        while queue and (looked_at < most or math.isinf(limit)):
             _, seconds, count, _, _, total, state = heapq.heappop(queue)
             seconds, count = sign * seconds, sign * count
             if total >= limit or (seconds, count) > best[self._class_of(state)]:
                 continue
             if state == self.target:
-                return _path(came, state)
+                return _path(came, state), total
             looked_at += 1
             for step in self._all_steps(state) if wide else self._steps(state):
                 reached = (seconds + step.seconds, count + 1)
@@ -125,7 +140,9 @@ class PathSearch:
                     heapq.heappush(queue, (*order, total, step.state))
                     if wide and step.state == self.target:
                         limit = total * (1 - ROUNDING)
-        return _path(came, self.target) if self.target in came else None
+        least = min((entry[5] for entry in queue), default=limit)
+        steps = _path(came, self.target) if self.target in came else None
+        return steps, min(least, limit)
 
     def _class_of(self, state: State) -> State:
         """Returns the same state for all from which equally fast paths lead to the goal.

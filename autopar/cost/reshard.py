@@ -139,6 +139,25 @@ class ReshardPlanner:
             return self.plan(source, target, itemsize).seconds
         return self._least(source, target, itemsize)
 
+    def least_seconds_found(
+        self, source: Layout, target: Layout, itemsize: int, most_states: int
+    ) -> float:
+        """Returns seconds that a reshard on one mesh takes at least, after a short look for it.
+
+        Args:
+            source: Normalized, as the target is, and of the same tensor.
+            target: The layout that is needed.
+            itemsize: Bytes per element.
+            most_states: At how many layouts on the way to look at most.
+        """
+        reshard = self._known.get((source, target, itemsize))
+        if reshard is not None:
+            return reshard.seconds
+        if source == target or 0 in source.shape:
+            return 0.0
+        coarse = self._coarsening(target.mesh).between(source, target)
+        return self._search(coarse, target, itemsize).least_of(coarse.state(source), most_states)
+
     def least_seconds_between(
         self, sources: Sequence[Layout], targets: Sequence[Layout], itemsize: int
     ) -> NDArray[np.float64]:

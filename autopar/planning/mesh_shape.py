@@ -179,9 +179,7 @@ class _Comparison:
         del searches
         gc.collect(0)
 
-    def _compared(
-        self, program: Program, mesh: ProcessMesh, searches: tuple[Search, ...]
-    ) -> Shape:
+    def _compared(self, program: Program, mesh: ProcessMesh, searches: tuple[Search, ...]) -> Shape:
         """Returns a shape as it compares with the fastest so far, whose place it may take."""
         above = self.fastest * (1 - searches[0].precision)
         if math.isfinite(above):

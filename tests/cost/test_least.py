@@ -37,6 +37,25 @@ def test_all_pairs_at_once(
     assert np.any(np.array(each) > 0) or mesh.size == 1
 
 
+@pytest.mark.parametrize("sizes", [(2, 3), (2, 2, 2)])
+def test_a_short_look_finds_no_more_than_there_is(sizes: tuple[int, ...]) -> None:
+    """And no less than is known without."""
+    mesh = ProcessMesh.of_shape(sizes)
+    looking, planning = (ReshardPlanner(CommunicationModel(LEVELS, mesh)) for _ in range(2))
+    found = layouts(mesh, (8, 9), ("sum",))
+    chance = random.Random(3)
+    raised = 0
+    for one, other in ((chance.choice(found), chance.choice(found)) for _ in range(60)):
+        least = [looking.least_seconds_found(one, other, 4, states) for states in (1, 4, 10_000)]
+        exact = planning.plan(one, other, 4).seconds
+        assert least[-1] == pytest.approx(exact, rel=1e-6)
+        assert all(each <= exact * (1 + 1e-9) for each in least)
+        known = looking.least_seconds(one, other, 4)
+        assert all(each >= known * (1 - 1e-6) for each in least)
+        raised += least[1] > known * 1.01
+    assert raised
+
+
 def test_without_elements_nothing_takes_time() -> None:
     mesh = ProcessMesh.of_shape((2,))
     planner = ReshardPlanner(CommunicationModel(LEVELS, mesh))

@@ -264,7 +264,10 @@ class Search:
                 self._keep(proof, labels)
             if self._is_close(self.bound, PROVEN):
                 break
-            learned = self.least.learn(proof.transfers_of(labels))
+            moves = list(proof.transfers_of(labels))
+            learned = self.least.look(moves)
+            if not learned and self.best is not None:
+                learned = self.least.learn(moves)
             rise, before = self.bound - before, self.bound
             if self._is_settled(rise, MAX_PROOFS - number, learned):
                 break

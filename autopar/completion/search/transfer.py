@@ -6,7 +6,7 @@ that need no planning, and a reshard is planned once a solution would carry it o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from autopar.cost.bulk import BulkPlanner
 
 ROUNDING = 1e-9
 """Relative difference of seconds that doesn't count."""
+
+
+MOST_STATES = 100
+"""At how many layouts to look for a reshard until it matters what it takes exactly."""
 
 
 class Ends:
@@ -39,6 +43,10 @@ class Ends:
         return np.array([one is another for one, another in pairs])
 
 
+Moved = tuple[Ends, Form, Ends, Form, int]
+"""A reshard: from which of some forms, to which, and the bytes per element."""
+
+
 class Transfers:
     """The tables of one space.
 
@@ -52,6 +60,7 @@ class Transfers:
         self._ends: dict[tuple[Form, ...], Ends] = {}
         self._tables: dict[tuple[Ends, Ends, int], Array] = {}
         self._lessons: dict[tuple[Ends, Ends, int], int] = {}
+        self._looked: dict[tuple[Form, Form, int], float] = {}
 
     def ends(self, of_label: Sequence[Form]) -> Ends:
         """Returns the forms of labels; equal ones are the same object."""
@@ -77,17 +86,20 @@ class Transfers:
         table: Array = seconds[np.ix_(rows, columns)]
         return table
 
-    def learn(self, moves: Iterable[tuple[Ends, Form, Ends, Form, int]]) -> bool:
+    def learn(self, moves: Iterable[Moved]) -> bool:
         """Plans reshards; returns whether one takes longer than the tables say.
 
         Args:
             moves: Each (ends, form, ends, form, bytes per element).
         """
+        return self._learn(moves, self.space.seconds)
+
+    def _learn(self, moves: Iterable[Moved], price: Callable[[Form, Form, int], float]) -> bool:
         changed = False
         for source, made, target, needed, itemsize in dict.fromkeys(moves):
             table = self._tables[source, target, itemsize]
             at = source.forms.index(made), target.forms.index(needed)
-            seconds = self.space.seconds(made, needed, itemsize)
+            seconds = price(made, needed, itemsize)
             if abs(seconds - table[at]) > ROUNDING * seconds:
                 changed = True
                 table[at] = seconds
@@ -110,6 +122,24 @@ class Transfers:
 
 class LeastTransfers(Transfers):
     """Tables of what reshards take at least, until they are planned."""
+
+    def look(self, moves: Iterable[Moved]) -> bool:
+        """Looks for reshards for a short time; returns whether one takes longer than known.
+
+        Few reshards, of which hardly any belongs to a plan worth having, take most of the planning.
+        """
+        return self._learn(moves, self._looked_at)
+
+    def _looked_at(self, source: Form, target: Form, itemsize: int) -> float:
+        planned = source.seconds.get((target, itemsize))
+        if planned is not None:
+            return planned
+        key = (source, target, itemsize)
+        if key not in self._looked:
+            self._looked[key] = self.space.planner.least_seconds_found(
+                source.layout, target.layout, itemsize, MOST_STATES
+            )
+        return self._looked[key]
 
     def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
         rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
