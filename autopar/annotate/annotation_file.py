@@ -83,7 +83,8 @@ def load_annotations(path: Path) -> Annotations:
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise InvalidInputError(f"{path} is not a YAML file of annotations: not text") from error
     except (OSError, yaml.YAMLError) as error:
-        raise InvalidInputError(f"can't read the annotations in {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"can't read the annotations in {path}: {why}") from error
     return _File(path).read(root)
 
 

@@ -63,5 +63,5 @@ def described(now: Progress) -> str:
     """Returns how far a search is, in a line."""
     if now.seconds is None:
         return now.doing
-    best, bound = human_seconds(now.seconds, 4), human_seconds(now.bound_seconds, 4)
-    return f"{now.doing}: {best} predicted, at least {bound}"
+    line = f"{now.doing}: {human_seconds(now.seconds, 4)} predicted"
+    return f"{line}, at least {human_seconds(now.bound_seconds, 4)}" if now.bound_seconds else line

@@ -38,7 +38,7 @@ def parse_limit(memory: str | int) -> int:
     Raises:
         InvalidInputError: If it can't be understood, or is nothing.
     """
-    found = parse_bytes(memory) if isinstance(memory, str) else memory
+    found = parse_bytes(memory) if isinstance(memory, str) else int(memory)
     if found <= 0:
         raise InvalidInputError(f"memory {memory!r}: a device holds more than nothing; give bytes")
     return found

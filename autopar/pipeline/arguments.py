@@ -5,14 +5,14 @@ The command line says the same, so messages name an argument as the user wrote i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
-from autopar.ir.errors import near_misses
+from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.mapping import Placement
 
 
@@ -69,14 +69,32 @@ def on_command_line(name: str, value: object = "", /) -> str:
     return f"{option} {value}".rstrip()
 
 
-def check_names(given: Iterable[str]) -> None:
-    """Refuses arguments that there are none of, as Python does where a function lists them.
+EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "devices": ((int,), "a number of processes"),
+    "strategy": ((str,), "a text, as 'data:0,tensor:1'"),
+    "shard": ((Mapping,), "a dict, as {'*.weight': [-1, 'tp']}"),
+    "cluster": ((str, Cluster), "a name, a YAML file, or a Cluster"),
+    "memory": ((str, int, float), "bytes, or a text as '24GiB'"),
+    "seconds_limit": ((int, float), "a number of seconds"),
+    "plan": ((str, Path), "the path of a file"),
+    "activations": ((Mapping,), "a dict, as {'layers.*': 'recompute'}"),
+}
+"""The types of arguments that nothing else checks, and how to say them; all but `cluster` may be
+None."""
+
+
+def check_arguments(given: Mapping[str, object]) -> None:
+    """Refuses a Python caller's arguments that there are none of, and those of unfit types.
 
     Raises:
         TypeError: If there is no such argument.
+        InvalidInputError: If one has a type that means nothing.
     """
     known = CompileArguments.__annotations__
-    for name in given:
+    for name, value in given.items():
         if name not in known:
             hint = near_misses(name, known)
             raise TypeError(f"got an unexpected keyword argument {name!r}{hint}")
+        types, words = EXPECTED.get(name, ((object,), ""))
+        if not isinstance(value, types) and (value is not None or name == "cluster"):
+            raise InvalidInputError(f"{in_python(name, repr(value))}: give {words}")

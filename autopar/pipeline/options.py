@@ -26,7 +26,7 @@ from autopar.mapping.placement import given
 from autopar.pipeline.arguments import (
     CompileArguments,
     Spelling,
-    check_names,
+    check_arguments,
     in_python,
     on_command_line,
 )
@@ -78,6 +78,7 @@ class CompileOptions:
             AnnotationError, InvalidInputError: If an argument can't be understood.
             TypeError: If there is no such argument.
         """
+        check_arguments(arguments)
         shard = arguments.get("shard") or {}
         pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in shard.items())
         return _options(arguments, pins, in_python)
@@ -148,9 +149,7 @@ def _options(
     Raises:
         AnnotationError, InvalidInputError: If one can't be understood, or something is for a
             certain mesh while the shape of the mesh is searched.
-        TypeError: If there is no such argument.
     """
-    check_names(arguments)
     mesh = _mesh(arguments.get("mesh"), arguments.get("devices"), spelled)
     strategy, placement = arguments.get("strategy", ""), arguments.get("placement", "identity")
     cluster, memory = arguments.get("cluster", "cpu"), arguments.get("memory")

@@ -141,6 +141,7 @@ def test_how_far_a_search_is() -> None:
     assert described(Progress("searching, round 1")) == "searching, round 1"
     far = described(Progress("preset 2 of 6", 0.0025, 0.002))
     assert far == "preset 2 of 6: 2.5 ms predicted, at least 2 ms"
+    assert described(Progress("searching", 0.0025)) == "searching: 2.5 ms predicted"
 
 
 def test_progress_is_for_terminals(

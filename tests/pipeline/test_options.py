@@ -83,6 +83,24 @@ def test_every_argument_is_explained(compile: Any) -> None:
         assert f"`{name}`" in compile.__doc__
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"devices": "4"}, "devices='4': give a number of processes"),
+        ({"mesh": "2", "strategy": 3}, "strategy=3: give a text, as 'data:0,tensor:1'"),
+        ({"mesh": "2", "shard": ["w"]}, "shard=['w']: give a dict, as {'*.weight': [-1, 'tp']}"),
+        ({"mesh": "2", "cluster": None}, "cluster=None: give a name, a YAML file, or a Cluster"),
+        ({"mesh": "2", "memory": [1]}, "memory=[1]: give bytes, or a text as '24GiB'"),
+        ({"mesh": "2", "seconds_limit": "1"}, "seconds_limit='1': give a number of seconds"),
+        ({"mesh": "2", "plan": 1}, "plan=1: give the path of a file"),
+        ({"mesh": "2", "activations": "save"}, "activations='save': give a dict, as {'layers.*'"),
+    ],
+)
+def test_arguments_of_unfit_types(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(AutoparError, match=re.escape(message)):
+        CompileOptions.of(**arguments)
+
+
 def test_both_understand_the_same() -> None:
     said: Any = {"mesh": "dp=2,tp=2", "strategy": "none", "memory": "1GiB", "placement": "3,2,1,0"}
     of_python = CompileOptions.of(**said)
