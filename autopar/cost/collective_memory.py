@@ -133,8 +133,8 @@ def _reduce_scatter(c: Collective) -> Exchange:
     sent = whole if dim or c.packed_bytes else 0
     if c.backend == "gloo":
         # Every member is sent its block, and adds up what arrives.
-        adding = piece if c.members > 2 else 0
-        return Exchange(piece, sent, sent, whole, adding, not sent)
+        arriving, adding = c.members * piece, piece if c.members > 2 else 0
+        return Exchange(piece, sent, sent, arriving, adding, not sent)
     return Exchange(piece, 0, sent, piece if dim else 0, sends_operand=not sent)
 
 

@@ -149,3 +149,10 @@ def test_what_a_scattered_sum_sends_stays_until_its_result_is_read() -> None:
     assert found.after_bytes[3] == whole + whole // 2 + 16
     native = memory_timeline(program(SENT), execution=Execution(backend="nccl"))
     assert native.at_bytes[2] == whole + whole + whole // 2 + 16
+
+
+def test_each_member_sends_as_many_bytes_as_the_block_has_that_is_summed() -> None:
+    """Of 5 rows the first of 2 members sums up 3, so 3 arrive from each."""
+    uneven = SENT.replace("[1024,", "[5,").replace("[512,", "[3,")
+    row = 1024 * 4
+    assert memory_timeline(program(uneven)).at_bytes[1] == 5 * row + 5 * row + 2 * 3 * row
