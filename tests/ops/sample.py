@@ -112,11 +112,22 @@ def s(kind: str, *positional: Any, **named: Any) -> Sample:
     )
     if full.count(".") == 1:
         full = f"{full}.default"
+    if not is_op(full):
+        return Sample(full, named)
     namespace, name, overload = full.split(".")
     schema = getattr(getattr(getattr(torch.ops, namespace), name), overload)._schema
     names = [argument.name for argument in schema.arguments]
     given = {**dict(zip(names, positional, strict=False)), **named}
     return Sample(full, {name: given[name] for name in names if name in given})
+
+
+def is_op(kind: str) -> bool:
+    """Whether the installed version of PyTorch has an op, if it is one of PyTorch's own."""
+    namespace, *name = kind.split(".")
+    if namespace != "aten":
+        return True
+    packet = getattr(torch.ops.aten, name[0], None)
+    return packet is not None and hasattr(packet, name[1])
 
 
 def compute(kind: str, args: Mapping[str, Arg], tensors: list[Tensor]) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from autopar.ir.ops import RULES
 from tests.ops import (
     samples_attention,
     samples_bins,
@@ -18,7 +19,7 @@ from tests.ops import (
     samples_random,
     samples_reduction,
 )
-from tests.ops.sample import Sample
+from tests.ops.sample import Sample, is_op
 
 MODULES = (
     samples_pointwise,
@@ -45,6 +46,9 @@ NOT_RUN = {
 }
 """Ops whose content is anything."""
 
+RUN = sorted(kind for kind in set(RULES) - NOT_RUN if is_op(kind))
+"""Ops with a rule that are run; versions of PyTorch drop some."""
+
 
 @cache
 def samples_by_kind() -> dict[str, list[Sample]]:
@@ -52,5 +56,6 @@ def samples_by_kind() -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = {}
     for module in MODULES:
         for sample in module.samples():
-            found.setdefault(sample.kind, []).append(sample)
+            if is_op(sample.kind):
+                found.setdefault(sample.kind, []).append(sample)
     return found

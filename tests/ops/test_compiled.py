@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from autopar.ir.ops import RULES
 from autopar.ir.program import Function, Port, Program, Signature
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, write_weights
 from tests.ops.sample import Sample, f, i, s
-from tests.ops.samples import NOT_RUN, samples_by_kind
+from tests.ops.samples import RUN, samples_by_kind
 from tests.ops.split_run_combine import assert_equal, tolerance_of
 
 MESHES = ("2", "3", "2x2", "2x3")
@@ -108,7 +107,7 @@ def test_split_writes_add_to_what_was_there_once(no_weights: WeightFile) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(set(RULES) - NOT_RUN))
+@pytest.mark.parametrize("kind", RUN)
 def test_all_ops(kind: str, no_weights: WeightFile) -> None:
     dice = random.Random(kind)
     for sample in samples_by_kind()[kind]:

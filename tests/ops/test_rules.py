@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.ir.ops import RULES
-from tests.ops.samples import NOT_RUN, samples_by_kind
+from tests.ops.samples import RUN, samples_by_kind
 from tests.ops.split_run_combine import check_body, check_linear, check_splits
 
 
-@pytest.mark.parametrize("kind", sorted(set(RULES) - NOT_RUN))
+@pytest.mark.parametrize("kind", RUN)
 def test_split_run_combine(kind: str) -> None:
     samples = samples_by_kind().get(kind, [])
     assert samples, f"{kind} has a rule and no sample"

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.ir.ops import RULES
 from tests.ops.sample import compute
-from tests.ops.samples import NOT_RUN, samples_by_kind
+from tests.ops.samples import RUN, samples_by_kind
 from tests.ops.split_run_combine import assert_equal
 
 
@@ -29,7 +28,7 @@ def wider(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor], -1).narrow(-1, 0, tensor.shape[-1])
 
 
-@pytest.mark.parametrize("kind", sorted(set(RULES) - NOT_RUN))
+@pytest.mark.parametrize("kind", RUN)
 def test_strides_change_nothing(kind: str) -> None:
     for sample in samples_by_kind()[kind]:
         for strided in (every_second, last_first, wider):
