@@ -146,7 +146,8 @@ class Search:
             return self._search(byte_seconds)
         if self._proven is None:
             self.best, self.byte_seconds = self.find(), 0.0
-            self._prove(above)
+            if not self._is_close(self.bound, PROVEN):
+                self._prove(above)
             gap = self._found().gap
             if gap > PROVEN and self.bound <= above:
                 self._start(gap)
@@ -163,6 +164,10 @@ class Search:
         if self._first is None and self._proven is None:
             self.best, self.byte_seconds = None, 0.0
             self._prove(above)
+            if not self._is_small:
+                # Tables take as much memory again as those to find a plan with.
+                self._proof, self._messages = None, None
+                self.least = LeastTransfers(self.graph.space)
         return self.bound
 
     @property
