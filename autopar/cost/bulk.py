@@ -137,8 +137,7 @@ class _Moves:
         free, due = (codes == FREE).all(axis=1), (codes == PENDING).all(axis=1)
         run = self._runs(group)
         parts = float(self.model.mesh.axes_size(names))
-        if len(group) == 1:
-            self._offer(rest & free[:, None] & ~free[None, :], np.zeros_like(self.bytes))
+        self._offer(rest & free[:, None], np.zeros_like(self.bytes))
         gather = self._priced(self.model.all_gather, self.bytes, names)
         self._offer(rest & run[:, None] & free[None, :], gather)
         reduce = self._priced(self.model.all_reduce, self.bytes, names)
