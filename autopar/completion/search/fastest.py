@@ -21,7 +21,7 @@ from autopar.completion.search.dual import Dual
 from autopar.completion.search.eliminate import Reduced, eliminate
 from autopar.completion.search.held import Held
 from autopar.completion.search.improve import improve
-from autopar.completion.search.incumbents import Incumbent, Incumbents
+from autopar.completion.search.incumbents import PROVEN, Incumbent, Incumbents
 from autopar.completion.search.model import Model, build_model
 from autopar.completion.search.network import Array, Network
 from autopar.completion.search.proof import Proof
@@ -56,8 +56,8 @@ CLOSE = 1e-6
 STARTS = 2
 """How many presets are improved at a time."""
 
-ENOUGH, ROOM, PROVEN = 1e-3, 5e-3, 1e-2
-"""The same for large programs, which take longer to search, to start again, and to prove."""
+ENOUGH, ROOM = 1e-3, 5e-3
+"""The same for large programs, which take longer to search and to start again."""
 
 FEW_OPS = 500
 """Up to so many ops a program isn't large."""
@@ -319,7 +319,7 @@ class Search:
                 before = bound
                 if self.watch.is_late:
                     break
-        self.expected = max(self.expected, bound)
+        self.expected = bound
         if least - bound > CLOSE * least:
             starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
             best = min((_improved(reduced, start) for start in starts), key=whole.seconds)

@@ -7,7 +7,7 @@ phase, from which all that read it there take what they need.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.held import Held
 from autopar.completion.search.network import Array, Network
-from autopar.completion.search.transfer import Ends, Transfers
+from autopar.completion.search.transfer import Ends, Moved, Transfers
 from autopar.completion.space import Form
 
 Lifetime = tuple[str, int]
@@ -80,12 +80,17 @@ class Model:
             return graph.replicated(value)
         return choices[producer[0].index].produced[producer[1]]
 
-    def transfers_of(self, labels: Sequence[int]) -> Iterator[tuple[Ends, Form, Ends, Form, int]]:
-        """Yields the reshards that labels stand for: (from, form, to, form, bytes per element)."""
-        for source, before, target, after, itemsize in self.moves:
-            made, needed = before.of_label[labels[source]], after.of_label[labels[target]]
-            if made is not needed:
-                yield before, made, after, needed, itemsize
+    def transfers_of(self, labels: Sequence[int]) -> Iterator[Moved]:
+        """Yields the reshards that labels stand for."""
+        return transfers_of(self.moves, labels)
+
+
+def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Moved]:
+    """Yields the reshards that labels stand for, but for those between equal forms."""
+    for source, before, target, after, itemsize in moves:
+        made, needed = before.of_label[labels[source]], after.of_label[labels[target]]
+        if made is not needed:
+            yield before, made, after, needed, itemsize
 
 
 def _is_stored(graph: Graph, value: int) -> bool:

@@ -12,7 +12,6 @@ Tables hold what a reshard takes at least, until it was planned.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, cycle, islice, pairwise, product
 
@@ -21,9 +20,9 @@ import numpy as np
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.model import End, Lifetime
+from autopar.completion.search.model import End, Lifetime, Moves, transfers_of
 from autopar.completion.search.network import Array, Costs, Network
-from autopar.completion.search.transfer import Ends, Transfers
+from autopar.completion.search.transfer import Ends, Moved, Transfers
 from autopar.completion.space import Form
 
 MAX_PAIRS = 6
@@ -37,17 +36,6 @@ MOST_BYTES = 2**28
 
 Reader = tuple[Lifetime, int, Ends]
 """Who reads a value: when, its variable, and the form that it needs with each of its labels."""
-
-
-@dataclass(frozen=True)
-class _Move:
-    """A reshard from a variable's form to another's."""
-
-    source: int
-    before: Ends
-    target: int
-    after: Ends
-    itemsize: int
 
 
 class Proof:
@@ -68,7 +56,7 @@ class Proof:
         self.graph = graph
         self.candidates = candidates
         self.transfers = transfers
-        self.moves: list[_Move] = []
+        self.moves: list[Moves] = []
         self.stored: dict[int, End] = {}
         self._vectors: list[_Cost] = []
         self._edges: list[tuple[int, int, _Cost]] = []
@@ -99,13 +87,9 @@ class Proof:
         choices = self.choices(labels)
         return [self._form(labels, choices, value) for value in range(len(self.graph.values))]
 
-    def transfers_of(self, labels: Sequence[int]) -> Iterator[tuple[Ends, Form, Ends, Form, int]]:
-        """Yields the reshards that labels stand for: (from, form, to, form, bytes per element)."""
-        for move in self.moves:
-            made = move.before.of_label[labels[move.source]]
-            needed = move.after.of_label[labels[move.target]]
-            if made is not needed:
-                yield move.before, made, move.after, needed, move.itemsize
+    def transfers_of(self, labels: Sequence[int]) -> Iterator[Moved]:
+        """Yields the reshards that labels stand for."""
+        return transfers_of(self.moves, labels)
 
     def _form(self, labels: Sequence[int], choices: Sequence[Choice], value: int) -> Form:
         owner = self._renewed.get(value, value)
@@ -202,7 +186,7 @@ class Proof:
             return "move", before, after, itemsize, part, lasting, lessons
 
         self._edges.append((source[0], target[0], (key, make)))
-        self.moves.append(_Move(*source, *target, itemsize))
+        self.moves.append((*source, *target, itemsize))
 
 
 def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:

@@ -48,7 +48,7 @@ Moved = tuple[Ends, Form, Ends, Form, int]
 
 
 class Transfers:
-    """The tables of one space.
+    """Tables of what reshards take by way of known forms, until they are planned.
 
     Args:
         space: Prices.
@@ -71,7 +71,7 @@ class Transfers:
         return found
 
     def seconds(self, source: Ends, target: Ends, itemsize: int) -> Array:
-        """Returns at most the seconds of a reshard for each pair of labels."""
+        """Returns the seconds of a reshard for each pair of labels, as far as they are known."""
         key = (source, target, itemsize)
         table = self._tables.get(key)
         if table is None:
@@ -87,7 +87,7 @@ class Transfers:
         return table
 
     def learn(self, moves: Iterable[Moved]) -> bool:
-        """Plans reshards; returns whether one takes longer than the tables say.
+        """Plans reshards; returns whether one doesn't take what the tables say.
 
         Args:
             moves: Each (ends, form, ends, form, bytes per element).
