@@ -19,7 +19,7 @@ ROUNDING = 1e-9
 """Relative difference of seconds that doesn't count."""
 
 
-MOST_STATES = 100
+MOST_STATES = 12
 """At how many layouts to look for a reshard until it matters what it takes exactly."""
 
 
