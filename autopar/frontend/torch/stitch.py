@@ -213,14 +213,7 @@ def compute(
         parts.append(step.copy(joint.graph, given, "forward", number))
         buffers = {name: parts[-1][node] for name, node in joint.updates.items()}
     gradients = {
-        name: summed(
-            step,
-            [
-                step.cast(("backward", number), part[node], inputs.stored[name].meta["val"].dtype)
-                for number, part in enumerate(parts)
-                for node in nodes
-            ],
-        )
+        name: _accumulated(step, parts, nodes, inputs.stored[name].meta["val"].dtype)
         for name, nodes in joint.gradients.items()
         if name in inputs.stored
     }
@@ -239,6 +232,38 @@ def compute(
         losses = [part[joint.outputs[0]] for part in parts]
         loss = _averaged(step, losses)
     return Computed(outputs, loss, gradients, buffers)
+
+
+def _accumulated(
+    step: Step,
+    parts: Sequence[Mapping[fx.Node, fx.Node]],
+    nodes: Sequence[fx.Node],
+    dtype: torch.dtype,
+) -> fx.Node:
+    """Adds a parameter's gradients as each is made, so that they never lie in memory together.
+
+    Args:
+        step: The step.
+        parts: Per microbatch, the counterparts of the captured nodes.
+        nodes: The captured nodes that are its gradients.
+        dtype: That of the sum.
+    """
+    total: fx.Node | None = None
+    for number, part in enumerate(parts):
+        for node in nodes:
+            place = "backward", number
+            with step.graph.inserting_before(_behind(step, part[node], total)):
+                gradient = step.cast(place, part[node], dtype)
+                if total is not None:
+                    gradient = step.call(place, aten.add.Tensor, total, gradient)
+            total = gradient
+    assert total is not None
+    return total
+
+
+def _behind(step: Step, *nodes: fx.Node | None) -> fx.Node:
+    """Returns what follows the last of some nodes."""
+    return max(node for node in nodes if node is not None).next
 
 
 def _tangent(
