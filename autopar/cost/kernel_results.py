@@ -8,13 +8,14 @@ counted unless an op of torch's takes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from autopar.ir.kernel_memory import DENSE, DENSE_ROWS, TORCH_NAMESPACES, may_alias
 from autopar.ir.ops import functional_kind
-from autopar.ir.ops.strided import LAID_OUT, LIKE_OPERANDS, VIEWS
+from autopar.ir.ops.strided import IN_TERMS, LAID_OUT, LIKE_OPERANDS, VIEWS
 from autopar.ir.ops.view import RESHAPES
 from autopar.ir.program import Arg
 from autopar.ir.strides import Placed, Result, Shape, dense, elementwise, is_contiguous, reshaped
@@ -65,6 +66,8 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
     if given.get("memory_format") != CONTIGUOUS and kind in LIKE_OPERANDS:
         like = [(each.shape, each.strides) for each in operands]
         return Effect(tuple(Result(elementwise(shape, like)) for shape in results), copied)
+    if kind in IN_TERMS:
+        return Effect((Result(dense(results[0]), nbytes=_terms_bytes(operands)),), copied)
     if operands and len(results) == 1 and _is_unknown_view(kind):
         return Effect((Result(dense(results[0]), 0),), copied)
     return Effect(tuple(Result(dense(shape)) for shape in results), copied)
@@ -87,6 +90,11 @@ def _copied_bytes(kind: str, operands: Sequence[Placed]) -> int:
 
 _OURS = ("autopar", "comm")
 """The namespaces of ops that take operands as they lie; those of other libraries get dense ones."""
+
+
+def _terms_bytes(operands: Sequence[Placed]) -> int:
+    """Returns the bytes of the terms of a loss, whose operands broadcast."""
+    return max(math.prod(each.shape) * each.itemsize for each in operands)
 
 
 def _is_unknown_view(kind: str) -> bool:

@@ -223,7 +223,9 @@ class _Walk:
             placed = Placed(self._shape(name), result.strides, self._itemsize(name))
             if result.operand is None:
                 kind = HOST if op.kind == OFFLOAD else TEMPORARIES
-                self._bind(name, placed, (self._take(name, placed, kind, at),))
+                taken = self._take(name, placed, kind, at)
+                self.buffers[taken].nbytes = max(placed.nbytes, result.nbytes)
+                self._bind(name, placed, (taken,))
             else:
                 self._bind(name, placed, self.of[operands[result.operand]])
 

@@ -157,7 +157,9 @@ class Result(NamedTuple):
     Attributes:
         strides: How it lies there.
         operand: The position of the operand whose memory it shares; None if it has its own.
+        nbytes: What that takes at least, where it is more than the elements.
     """
 
     strides: Strides
     operand: int | None = None
+    nbytes: int = 0

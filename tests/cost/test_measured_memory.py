@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from autopar.cost import AUTOGRAD, Cluster, MemoryTimeline, memory_timeline
@@ -16,7 +17,7 @@ from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.frontend.torch.eager import record
 from autopar.frontend.torch.recorder import Recording
 from autopar.ir.program import Program
-from autopar.partition.recompute import recompute
+from autopar.partition.recompute import Recomputer, recompute
 from autopar.runtime.emit import emit
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.specialize import specialize
@@ -77,6 +78,36 @@ def test_a_compiled_step_that_computes_activations_again(name: str) -> None:
     assert executed(found.program, captured.weights).peak_bytes == predicted.peak_bytes
 
 
+class Dropping(nn.Module):
+    """Attention and a perceptron, with dropout in both: tiny, so that the masks are the largest."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList(nn.Linear(12, 12, dtype=dtype) for _ in range(3))
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).view(*x.shape[:2], 4, 3).transpose(1, 2) for layer in self.inner)
+        weights = self.drop((q @ k.transpose(-1, -2)).softmax(-1))
+        x = x + (weights @ v).transpose(1, 2).reshape(x.shape)
+        return self.drop(F.gelu(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rows", [4, 300])
+def test_a_step_with_dropout(dtype: torch.dtype, rows: int) -> None:
+    """What random kernels take is most of the peak; beyond a size they draw in pieces."""
+    x = torch.zeros(rows, 8, 12, dtype=dtype)
+    example = Example(Dropping(dtype), lambda _: (x, x), F.mse_loss)
+    captured = trained(example)
+    predicted = memory_timeline(captured.program)
+    assert executed(captured.program, captured.weights).peak_bytes == predicted.peak_bytes
+    recomputer = Recomputer(captured.program, Cluster.load("cpu"))
+    again = recomputer.within(recomputer.least_bytes)
+    predicted = memory_timeline(again.program)
+    assert executed(again.program, captured.weights).peak_bytes == predicted.peak_bytes
+
+
 def stepped(example: Example) -> Tracking:
     """Runs a forward and backward pass of a module under autograd."""
     model, batch = example.model, example.batch(0)
@@ -132,3 +163,20 @@ def test_what_autograd_saves(name: str) -> None:
     nbytes = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     timeline = predicted(record(example.model, batch, loss=example.loss))
     assert timeline.saved_bytes == nbytes
+
+
+def test_more_microbatches_take_no_more_memory() -> None:
+    """Gradients are added up as they are made: those of all microbatches never lie there together.
+
+    But for one that is being added, beside the sum and what it becomes.
+    """
+    peaks = []
+    for count in (2, 4, 8):
+        example = Example(nn.Linear(64, 64), lambda _: (torch.zeros(8, 64),) * 2, F.mse_loss)
+        optimizer = torch.optim.AdamW(example.model.parameters())
+        recipe = Recipe(example.loss, optimizer=optimizer, accumulate=count)
+        captured = capture(example.model, example.batch(0), recipe)
+        predicted = memory_timeline(captured.program)
+        assert executed(captured.program, captured.weights).peak_bytes == predicted.peak_bytes
+        peaks.append(predicted.peak_bytes)
+    assert sorted(peaks, reverse=True) == peaks

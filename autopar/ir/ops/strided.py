@@ -205,3 +205,9 @@ LAID_OUT: Mapping[str, Callable[[Sequence[Placed], Sequence[Shape]], list[Stride
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
 }
 """Kernels whose results lie in an order of their own."""
+
+IN_TERMS = frozenset(
+    f"aten.{name}.default"
+    for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
+)
+"""Losses that lie in the memory of their terms, of which there is one per element."""
