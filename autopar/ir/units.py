@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from autopar.ir.errors import InvalidInputError
@@ -44,14 +45,21 @@ def parse_limit(memory: str | int) -> int:
     return found
 
 
-def human_bytes(count: int) -> str:
-    """Returns a size with a binary unit: `512 B`, `1.5 KiB`, `64.0 MiB`."""
+def human_bytes(count: int, *, enough: bool = False) -> str:
+    """Returns a size with a binary unit: `512 B`, `1.5 KiB`, `64.0 MiB`.
+
+    Args:
+        count: The bytes.
+        enough: Whether the text must not stand for less, as a limit that is advised.
+    """
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
         size /= 1024
-    return f"{size:.1f} TiB"
+    if unit == "B":
+        return f"{count} B"
+    return f"{math.ceil(size * 10) / 10 if enough else size:.1f} {unit}"
 
 
 def human_flops(count: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from autopar.completion import Complete
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner, evaluate, memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
+from autopar.ir.units import parse_bytes
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit, recompute
 from autopar.pipeline import CompileOptions
@@ -151,6 +153,12 @@ def test_what_misses_by_a_lot_is_said_to() -> None:
     with pytest.raises(DoesNotFit, match="more than the limit of 1000 B; raise the limit") as miss:
         compiled("auto", 1000)
     # What it says would be enough is.
+    advised = re.search(
+        r"raise the limit to (\S+ \w+), or split .* over at least (\d+) times", str(miss.value)
+    )
+    assert advised is not None
+    assert peak(compiled("auto", parse_bytes(advised[1]))) <= parse_bytes(advised[1])
+    assert int(advised[2]) > 1
     assert peak(compiled("auto", miss.value.least_bytes)) <= miss.value.least_bytes
 
 
@@ -203,7 +211,7 @@ def test_the_time_that_is_printed_is_that_of_the_step(part: float) -> None:
 
 
 def test_inference_that_does_not_fit_gets_no_advice_on_training() -> None:
-    with pytest.raises(DoesNotFit, match="raise the limit, split parameters") as miss:
+    with pytest.raises(DoesNotFit, match=r"raise the limit to .*, or split parameters") as miss:
         autopar.compile(nn.Linear(64, 64), torch.ones(8, 64), mesh="2", memory=1000)
     assert "again" not in str(miss.value)
     assert "microbatches" not in str(miss.value)

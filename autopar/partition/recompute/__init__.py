@@ -41,15 +41,42 @@ class DoesNotFit(InvalidInputError):
         least_bytes: What it needs at least.
     """
 
-    def __init__(self, least_bytes: int, limit: int, *, trains: bool = True) -> None:
+    def __init__(
+        self, least_bytes: int, limit: int, *, stored_bytes: int = 0, trains: bool = True
+    ) -> None:
+        """Says what is missing, and what would help.
+
+        Args:
+            least_bytes: What the program needs at least.
+            limit: What there is.
+            stored_bytes: What is there all the time: parameters, state and the batch.
+            trains: Whether there is a backward pass.
+        """
         self.least_bytes = least_bytes
         again = " even if it computed again what it can" if trains else ""
-        advice = ", or accumulate gradients over more microbatches" if trains else ""
         super().__init__(
             f"a device would hold {human_bytes(least_bytes)}{again},"
             f" {human_bytes(least_bytes - limit)} more than the limit of {human_bytes(limit)};"
-            f" raise the limit, split parameters or the batch over more devices{advice}"
+            f" raise the limit to {human_bytes(least_bytes, enough=True)}"
+            + _advice(limit, stored_bytes, trains)
         )
+
+
+def _advice(limit: int, stored_bytes: int, trains: bool) -> str:
+    """Returns what helps besides a higher limit."""
+    what = "parameters, their state and the batch" if trains else "parameters and the batch"
+    if stored_bytes > limit:
+        times = -(-stored_bytes // limit)
+        return (
+            f", or split {what}, which alone take {human_bytes(stored_bytes)},"
+            f" over at least {times} times as many devices"
+        )
+    if not trains:
+        return f", or split {what} over more devices"
+    return (
+        ", accumulate gradients over more microbatches, which makes activations smaller,"
+        f" or split {what} over more devices"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +226,5 @@ class Recomputer:
 
     def _miss(self, limit: int) -> DoesNotFit:
         trains = any(op.phase == "backward" for op in self.program.main.ops)
-        return DoesNotFit(self.least_bytes, limit, trains=trains)
+        stored = sum(each.nbytes for each in self._choice.tape.memory.buffers if each.first < 0)
+        return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)
