@@ -162,7 +162,7 @@ class ReshardPlanner:
         self, sources: Sequence[Layout], targets: Sequence[Layout], itemsize: int
     ) -> NDArray[np.float64]:
         """Returns bounds like `least_seconds` from each source to each target on one mesh."""
-        if 0 in targets[0].shape:
+        if 0 in targets[0].shape or not targets[0].mesh.dim_names:
             return np.zeros((len(sources), len(targets)))
         return self._coarsening(targets[0].mesh).least_seconds(sources, targets, itemsize)
 
