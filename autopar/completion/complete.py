@@ -43,29 +43,26 @@ class Completed:
         program: The program.
         remarks: How it was decided, for the report.
         seconds: Predicted serialized seconds of a step; of slices of a mesh they aren't known.
-        rivals: Other plans that may be faster as they are run, with small sums joined.
         forecast: What search predicts of it; None where nothing was searched.
     """
 
     program: Program
     remarks: tuple[ReportEntry, ...] = ()
     seconds: float = math.nan
-    rivals: tuple[Completed, ...] = ()
     forecast: Forecast | None = None
 
     def reported(
-        self, joined_seconds: Callable[[], float], added_seconds: float
+        self, seconds: Callable[[], float], added_seconds: float
     ) -> tuple[ReportEntry, ...]:
         """Returns the remarks, with the forecast.
 
         Args:
-            joined_seconds: Predicts the serialized seconds of what ranks run, with small sums
-                joined; called only for a forecast.
+            seconds: Predicts the serialized seconds of what ranks run; called only for a forecast.
             added_seconds: What recomputation and transfers to the host's memory add.
         """
         if self.forecast is None:
             return self.remarks
-        return (self.forecast.remark(joined_seconds(), added_seconds), *self.remarks)
+        return (self.forecast.remark(seconds(), added_seconds), *self.remarks)
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,7 @@ class Complete:
                 cheaper = found.solution.seconds < decided.solution.seconds * (1 - GAIN)
                 if cheaper and splits_parts(other, found.solution):
                     done, decided = other, found
-            rivals = tuple(_written(done, rival) for rival in decided.rivals)
-            return replace(_written(done, decided), rivals=rivals)
+            return _written(done, decided)
 
         return completed
 

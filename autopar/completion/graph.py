@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from autopar.completion.buckets import Waiting
 from autopar.completion.call import Call, CallTable, Choice
 from autopar.completion.cuts import Cuts
 from autopar.completion.join import Joins
@@ -64,6 +65,7 @@ class Graph:
         settled: Per op, splits that it has whatever its neighbours want.
         decided: The choices of ops that the user pinned.
         lifetimes: The phases of microbatches, with their position in the program's order.
+        order: Per node, the position of its op in the program.
     """
 
     def __init__(
@@ -100,6 +102,8 @@ class Graph:
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
         self.nodes = [self._node(at, op) for at, op in enumerate(_canonical(ops))]
+        placed = {op.results: at for at, op in enumerate(ops)}
+        self.order = [placed[node.op.results] for node in self.nodes]
         self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
 
     def _pin(self, value: Value) -> Form | None:
@@ -184,6 +188,11 @@ class Graph:
     def cuts(self) -> Cuts:
         """The boundaries within the values' dimensions."""
         return Cuts(self.nodes)
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        """The values that nobody waits for."""
+        return Waiting(self)
 
     @cached_property
     def joins(self) -> Joins:

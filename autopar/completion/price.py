@@ -1,14 +1,17 @@
 """Price: the seconds of all reshards of a value, as partition will carry them out.
 
 A form that is there serves all that need it, and others are made from the nearest. What was
-gathered is there for one phase only; what is no larger than the value was at first stays.
+gathered is there for one phase only; what is no larger than the value was at first stays. Of a
+whole plan, sums that nobody waits for travel together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
+from operator import itemgetter
 
+from autopar.completion.buckets import Buckets, Filled, Steps
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.space import Form
@@ -22,6 +25,11 @@ ROUNDING = 1e-9
 Needs = tuple[tuple[Form, ...], ...]
 """The forms that are needed in each phase of a microbatch that reads a value."""
 
+Way = tuple[float, Steps]
+"""Seconds, and the reshards that take them."""
+
+NOWHERE: Way = (0.0, ())
+
 
 class Price:
     """The seconds of the values of one graph; equal ones are computed once.
@@ -33,26 +41,37 @@ class Price:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.space = graph.space
-        self._known: dict[tuple[Form, Needs, int], float] = {}
+        self.buckets = Buckets(graph)
+        self._known: dict[tuple[Form, Needs, int], Way] = {}
 
     def total(self, choices: Sequence[Choice], forms: Sequence[Form]) -> float:
-        """Returns the seconds of all ops and reshards.
+        """Returns the seconds of all ops and reshards, with sums joined.
 
         Args:
             choices: Per op.
             forms: Per value, how it is stored.
         """
-        moved = sum(self.value(choices, value, form) for value, form in enumerate(forms))
-        return sum(choice.seconds for choice in choices) + moved
+        ways = [self._way(choices, value, form) for value, form in enumerate(forms)]
+        saved = sum(bucket.saved_seconds for bucket in self._filled(choices, ways))
+        return sum(choice.seconds for choice in choices) + sum(way[0] for way in ways) - saved
+
+    def _filled(self, choices: Sequence[Choice], ways: Sequence[Way]) -> Iterator[Filled]:
+        """Returns the buckets in which a plan's sums travel."""
+        found = ((value, ways[value][1]) for value in self.graph.waiting.group)
+        pending = ((value, way) for value, way in found if way and way[0][0].layout.partial)
+        return self.buckets.filled(choices, pending)
 
     def value(self, choices: Sequence[Choice], value: int, stored: Form) -> float:
-        """Returns the seconds of a value's reshards.
+        """Returns the seconds of a value's reshards, each by itself.
 
         Args:
             choices: Per op.
             value: The value.
             stored: How it is stored.
         """
+        return self._way(choices, value, stored)[0]
+
+    def _way(self, choices: Sequence[Choice], value: int, stored: Form) -> Way:
         graph = self.graph
         producer = graph.producer[value]
         first = stored
@@ -66,54 +85,54 @@ class Price:
             lifetime = node.op.phase, node.op.microbatch
             needs.setdefault(lifetime, {})[choices[node.index].consumed[at]] = None
         ordered = sorted(needs, key=graph.lifetimes.__getitem__)
-        return self.seconds(
+        return self._through(
             first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value]
         )
 
-    def seconds(self, first: Form, needs: Needs, itemsize: int) -> float:
-        """Returns the seconds to bring a value from its first form to others, phase by phase."""
+    def _through(self, first: Form, needs: Needs, itemsize: int) -> Way:
+        """Returns how a value is brought from its first form to others, phase by phase."""
         if all(form is first for forms in needs for form in forms):
-            return 0.0
+            return NOWHERE
         key = (first, needs, itemsize)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._seconds(first, needs, itemsize)
+            found = self._known[key] = self._new_way(first, needs, itemsize)
         return found
 
-    def _seconds(self, first: Form, needs: Needs, itemsize: int) -> float:
+    def _new_way(self, first: Form, needs: Needs, itemsize: int) -> Way:
         lasting, total = [first], 0.0
+        steps: Steps = ()
         for forms in needs:
             missing = [form for form in forms if form not in lasting]
             seconds, made = self._made(lasting, missing, itemsize)
-            total += seconds
-            lasting += [form for form in made if not self.space.is_gathered(form, first)]
-        return total
+            total, steps = total + seconds, steps + made
+            lasting += [form for _, form in made if not self.space.is_gathered(form, first)]
+        return total, steps
 
-    def _made(
-        self, there: Sequence[Form], missing: Sequence[Form], itemsize: int
-    ) -> tuple[float, Sequence[Form]]:
-        """Returns the seconds to make forms, each from the nearest of those before it.
+    def _made(self, there: Sequence[Form], missing: Sequence[Form], itemsize: int) -> Way:
+        """Returns how forms are made, each from the nearest of those before it.
 
-        Beside them what is made: a pending value may be reduced on the way, as by partition.
+        A pending value may be reduced on the way, as by partition.
         """
         if not 0 < len(missing) <= MAX_ORDERED:
-            return self._in_order(there, missing, itemsize), missing
+            return self._in_order(there, missing, itemsize)
         reduced = self.space.complete(there[0])
         plain = self._least(there, permutations(missing), itemsize)
         if reduced in there or reduced in missing:
-            return plain, missing
-        more = (reduced, *missing)
-        seconds = self._least(there, permutations(more), itemsize)
-        return (seconds, more) if seconds <= plain * (1 + ROUNDING) else (plain, missing)
+            return plain
+        by_way = self._least(there, permutations((reduced, *missing)), itemsize)
+        return by_way if by_way[0] <= plain[0] * (1 + ROUNDING) else plain
 
-    def _least(
-        self, there: Sequence[Form], orders: Iterable[Sequence[Form]], itemsize: int
-    ) -> float:
-        return min(self._in_order(there, order, itemsize) for order in orders)
+    def _least(self, there: Sequence[Form], orders: Iterable[Sequence[Form]], itemsize: int) -> Way:
+        return min((self._in_order(there, order, itemsize) for order in orders), key=itemgetter(0))
 
-    def _in_order(self, there: Sequence[Form], order: Sequence[Form], itemsize: int) -> float:
+    def _in_order(self, there: Sequence[Form], order: Sequence[Form], itemsize: int) -> Way:
         total, known = 0.0, list(there)
+        steps: list[tuple[Form, Form]] = []
         for form in order:
-            total += min(self.space.seconds(other, form, itemsize) for other in known)
+            costs = [self.space.seconds(other, form, itemsize) for other in known]
+            nearest = min(range(len(known)), key=costs.__getitem__)
+            total += costs[nearest]
+            steps.append((known[nearest], form))
             known.append(form)
-        return total
+        return total, tuple(steps)

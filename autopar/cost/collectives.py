@@ -76,6 +76,7 @@ class CommunicationModel:
     ) -> None:
         self.cluster = cluster
         self.mesh = mesh
+        self.order = order
         root = mesh
         while root.parent is not None:
             root = root.parent

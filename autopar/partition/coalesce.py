@@ -8,7 +8,8 @@ alike and don't wait for one another are joined, as DistributedDataParallel does
 
 Reductions move to where their operands are known, and those of a bucket to the last of them, so
 that they run beside what follows; slices and views of results stand where these are read first.
-What would take longer to copy than a collective's latency stays alone.
+What would take longer to copy than a collective's latency stays alone. Sums that are for later
+phases, as gradients are for the update, don't travel with those that their own phase waits for.
 
 What slices of the mesh send to others is joined in the same way, but not before the receivers read
 it: until then they compute.
@@ -21,13 +22,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from autopar.cost.buckets import BUCKET_BYTES, is_worth_joining
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.ir.ops.view import VIEWS
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 
-BUCKET_BYTES = 25 * 2**20
-"""Bytes of a bucket at most: DistributedDataParallel's default."""
+WAITING = ("", "update")
+"""The groups of sums that nobody waits for: before the updates, and of these."""
 
 ALL_REDUCE, REDUCE_SCATTER = "comm.all_reduce", "comm.reduce_scatter"
 BROADCAST = "comm.broadcast"
@@ -54,10 +56,18 @@ class Coalesce:
         assert program.mesh is not None
         model = CommunicationModel(self.cluster, program.mesh)
         functions = {
-            name: _Coalescing(function, model, self).run()
-            for name, function in program.functions.items()
+            name: self._coalesced(function, model) for name, function in program.functions.items()
         }
         return replace(program, functions=functions)
+
+    def _coalesced(self, function: Function, model: CommunicationModel) -> Function:
+        """Returns a function with its reductions joined, then those of their results, and so on."""
+        joined: set[str] = set()
+        while True:
+            coalescing = _Coalescing(function, model, self, joined)
+            function = coalescing.run()
+            if not coalescing.has_put_off:
+                return function
 
 
 @dataclass(eq=False)
@@ -69,7 +79,8 @@ class _Bucket:
         last: Position of the last of the reductions.
         ops: The reductions.
         nbytes: Bytes of the operands.
-        after: What takes results out of the buffer, and the views that were put off.
+        after: What takes results out of the buffer, and the views and sums that were put off.
+        sums: How many of them are sums.
     """
 
     key: tuple[object, ...]
@@ -77,15 +88,29 @@ class _Bucket:
     ops: list[Op] = field(default_factory=list)
     nbytes: int = 0
     after: list[Op] = field(default_factory=list)
+    sums: int = 0
 
 
 class _Coalescing:
     """Rewrites one function."""
 
-    def __init__(self, function: Function, model: CommunicationModel, options: Coalesce) -> None:
+    def __init__(
+        self,
+        function: Function,
+        model: CommunicationModel,
+        options: Coalesce,
+        joined: set[str],
+    ) -> None:
         self.function = function
+        self.joined = joined
+        self.has_put_off = False
         self.model = model
         self.options = options
+        self.producers = function.producers()
+        self.readers: dict[str, list[Op]] = {}
+        for op in function.ops:
+            for name in op.operands:
+                self.readers.setdefault(name, []).append(op)
         self.values = dict(function.values)
         self.outputs = frozenset(function.outputs)
         self.open: dict[tuple[object, ...], _Bucket] = {}
@@ -108,11 +133,10 @@ class _Coalescing:
 
     def _hoisted(self) -> list[Op]:
         """Returns the ops with each reduction right behind what computes its operand."""
-        producers = self.function.producers()
         moved: dict[int, list[Op]] = {}
         for op in self.function.ops:
-            if self._is_reduction(op) and op.operands[0] in producers:
-                moved.setdefault(id(producers[op.operands[0]]), []).append(op)
+            if self._is_reduction(op) and op.operands[0] in self.producers:
+                moved.setdefault(id(self.producers[op.operands[0]]), []).append(op)
         gone = {id(op) for ops in moved.values() for op in ops}
         found: list[Op] = []
         for op in self.function.ops:
@@ -127,10 +151,20 @@ class _Coalescing:
             self.bucket_of[op.results[0]] = read[0]
             self.dropped.add(at)
             return
+        if len(read) == 1 and self._is_put_off(op):
+            read[0].after.append(op)
+            read[0].sums += 1
+            self.bucket_of[op.results[0]] = read[0]
+            self.dropped.add(at)
+            return
         for bucket in dict.fromkeys(read):
             self._finish(bucket, at - 1)
         if self._is_joinable(op):
             self._join(at, op)
+
+    def _is_put_off(self, op: Op) -> bool:
+        """Whether a sum of a bucket's result is reduced over further axes, and nobody waits."""
+        return self._is_reduction(op) and self._group(op) in WAITING
 
     def _join(self, at: int, op: Op) -> None:
         key, nbytes = self._key(op), self._nbytes(op)
@@ -149,6 +183,13 @@ class _Coalescing:
         joined, taken = (bucket.ops, []) if alone else self._joined(bucket.ops)
         self.placed.setdefault(bucket.last, []).extend(joined)
         bucket.after[:0] = taken
+        if bucket.sums:
+            # They are joined next, and run beside what follows too.
+            self.placed[bucket.last].extend(bucket.after)
+            bucket.after.clear()
+            self.has_put_off = True
+            if alone:
+                self.joined.add(bucket.ops[0].results[0])
 
     def _finish(self, bucket: _Bucket, at: int) -> None:
         """Places what takes the results of a bucket, behind the op at a position."""
@@ -168,14 +209,15 @@ class _Coalescing:
         """Whether an op may be joined, its blocks are even and copies are cheap."""
         if not self._is_reduction(op) and not self._is_sent(op):
             return False
+        if op.results[0] in self.joined:
+            return False
         operand, result = self.values[op.operands[0]], self.values[op.results[0]]
         if not is_known(operand) or not is_known(result):
             return False
         if op.kind == REDUCE_SCATTER and not self._is_even(op, operand, result):
             return False
         price = self.model.broadcast if self._is_sent(op) else self.model.all_reduce
-        latency = price(0, _axes(op))
-        return 0 < self.model.local_copy(self._nbytes(op)) < latency
+        return is_worth_joining(self.model, self._nbytes(op), price(0, _axes(op)))
 
     def _is_even(self, op: Op, operand: Value, result: Value) -> bool:
         parts = self._parts(op)
@@ -189,7 +231,22 @@ class _Coalescing:
         dtype = self.values[op.operands[0]].dtype
         phase = op.phase if self.options.phases_apart else ""
         own = tuple((name, arg) for name, arg in op.args if name not in ("self", "dim"))
-        return op.kind, own, op.dist, self._source(op), dtype, op.microbatch, phase
+        group = self._group(op)
+        return op.kind, own, op.dist, self._source(op), dtype, op.microbatch, phase, group
+
+    def _group(self, op: Op) -> str:
+        """Returns with which others a sum may travel: not with what its own phase waits for."""
+        made = op
+        while made.kind.startswith("comm.") and made.operands[0] in self.producers:
+            made = self.producers[made.operands[0]]
+        later = list(op.results)
+        while later:
+            for reader in self.readers.get(later.pop(), ()):
+                if reader.kind in VIEWS or self._is_reduction(reader):
+                    later += reader.results
+                elif (reader.phase, reader.microbatch) == (made.phase, made.microbatch):
+                    return "awaited"
+        return WAITING[made.phase == "update"]
 
     def _source(self, op: Op) -> OpDist | None:
         """Returns who computes on the operand: of what is sent, another slice of the mesh."""
@@ -225,6 +282,7 @@ class _Coalescing:
         joined = _local(last, "aten.cat.default", {"tensors": tuple(flat), "dim": dim}, bucket)
         found.append(replace(joined, dist=self._source(last)))
         found.append(replace(last.with_operands([bucket]), results=(reduced,)))
+        self.joined.add(reduced)
         taken: list[Op] = []
         start = 0
         for op, ref in zip(members, flat, strict=True):

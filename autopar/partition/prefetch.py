@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from autopar.cost.buckets import BUCKET_BYTES
 from autopar.ir.program import Function, Op, Program
-from autopar.partition.coalesce import BUCKET_BYTES, is_known
+from autopar.partition.coalesce import is_known
 
 ALL_GATHER = "comm.all_gather"
 

@@ -35,7 +35,6 @@ from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.pipeline.options import CompileOptions
-from autopar.planning.as_run import fastest_as_run
 from autopar.planning.mesh_shape import fastest_shape, remark
 from autopar.planning.within_memory import Within
 
@@ -128,17 +127,17 @@ def compile_program(
     decided = found.decided if found else _decided(complete, program, options, planner, store)
     completed = decided.program
     seen(complete.name, completed)
-    program, joined = lower(completed, options, planner, seen, store)
+    program, lowered = lower(completed, options, planner, seen, store)
     recompute = Recompute(options.cluster, options.memory_bytes)
-    fitted = recompute.decide(joined)
+    fitted = recompute.decide(lowered)
     partitioned = fitted.program
     seen(recompute.name, partitioned)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
 
-    def joined_seconds() -> float:
-        return evaluate(joined, options.cluster).serialized_seconds
+    def seconds() -> float:
+        return evaluate(lowered, options.cluster).serialized_seconds
 
-    said = (*decided.reported(joined_seconds, fitted.added_seconds), *fitted.remarks)
+    said = (*decided.reported(seconds, fitted.added_seconds), *fitted.remarks)
     entries = (*report, *said, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
@@ -154,7 +153,7 @@ def _decided(
 
     lowered = _lowering(options, planner, store)
     if options.strategy != AUTO or options.memory_bytes is None:
-        return fastest_as_run(complete.decide(program), lowered, options.cluster)
+        return complete.decide(program)
     within = Within(complete, program, lowered, options.cluster)
     return within.completed(options.memory_bytes)
 
@@ -261,11 +260,7 @@ def with_fastest_mesh(
 
     decide = None if options.memory_bytes is None else within_memory
     found = fastest_shape(program, options.mesh.size, complete, decide)
-    on, decided = chosen(found.shapes[0].mesh), found.completed
-    if decide is None:
-        planner = ReshardPlanner(CommunicationModel(on.cluster, on.mesh))
-        decided = fastest_as_run(decided, _lowering(on, planner, store), on.cluster)
-    return FastestMesh(on, remark(found.shapes), decided)
+    return FastestMesh(chosen(found.shapes[0].mesh), remark(found.shapes), found.completed)
 
 
 def inherit(program: Program, layouts: Mapping[str, Layout]) -> Program:

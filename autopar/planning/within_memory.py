@@ -30,7 +30,6 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.units import counted, human_bytes, human_slowdown
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
-from autopar.planning.as_run import fastest_as_run
 
 PRICES = (1 / 16, 1 / 4, 1, 4, 16, 64)
 """Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
@@ -155,8 +154,7 @@ class Within:
     @cached_property
     def base(self) -> Plan:
         """The plan that is the fastest if there is enough memory."""
-        completed = fastest_as_run(self._at_price(0.0), self.lower, self.cluster)
-        return self._plan(completed)
+        return self._plan(self._at_price(0.0))
 
     @cached_property
     def plans(self) -> list[Plan]:

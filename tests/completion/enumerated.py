@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 
 from autopar.annotate import parse_mesh
@@ -86,11 +87,12 @@ def least_seconds(graph: Graph) -> float:
 
 
 def _seconds(graph: Graph, price: Price, choices: Sequence[Choice]) -> float:
-    total = sum(choice.seconds for choice in choices)
-    for value in range(len(graph.values)):
-        forms = _stored(graph, choices, value)
-        total += min(price.value(choices, value, form) for form in forms)
-    return total
+    """Returns the seconds of a plan, with inputs stored as is best and sums joined."""
+    forms = [
+        min(_stored(graph, choices, value), key=partial(price.value, choices, value))
+        for value in range(len(graph.values))
+    ]
+    return price.total(choices, forms)
 
 
 def _stored(graph: Graph, choices: Sequence[Choice], value: int) -> Iterator[Form]:

@@ -34,7 +34,7 @@ func main {
   %u: f32[2, 3] = comm.all_reduce(self=%b, monoid="sum", axes=["x"])
   %t: f32[3, 2] = aten.t.default(self=%u)
   %w: f32[2] = comm.all_reduce(self=%n, monoid="sum", axes=["x"])
-  %out: f32[3, 2] = aten.add.Tensor(self=%t, other=%w)
+  %out: f32[3, 2] = aten.add.Tensor(self=%t, other=%w) phase=update
   return %out, %s
 }
 """
@@ -75,6 +75,22 @@ func main {
 }
 """
 
+TWICE = """
+program partitioned
+mesh x=3, y=2
+
+func main {
+  input %a: f32[6, 2] replicated
+  input %b: f32[3] replicated
+  %s: f32[2, 2] = comm.reduce_scatter(self=%a, dim=0, monoid="sum", axes=["x"])
+  %t: f32[2, 2] = comm.all_reduce(self=%s, monoid="sum", axes=["y"])
+  %u: f32[1] = comm.reduce_scatter(self=%b, dim=0, monoid="sum", axes=["x"])
+  %v: f32[1] = comm.all_reduce(self=%u, monoid="sum", axes=["y"])
+  %sum: f32[2, 2] = aten.add.Tensor(self=%t, other=%v) phase=update
+  return %sum
+}
+"""
+
 
 def coalesced(program: Program, bucket_bytes: int = 1 << 20) -> Program:
     """Returns the coalesced program, which must be well-formed."""
@@ -93,6 +109,18 @@ def test_sums_that_wait_for_nothing_in_common_are_joined() -> None:
         for op in coalesced(parse_program(SUMS)).main.ops
     ]
     assert lines == JOINED_SUMS.strip().splitlines()
+
+
+def test_what_its_phase_waits_for_travels_apart() -> None:
+    found = coalesced(parse_program(SUMS.replace(" phase=update", "")))
+    (cat,) = (op for op in found.main.ops if op.kind == "aten.cat.default")
+    assert cat.operands == ("w.flat", "u.flat")
+
+
+def test_sums_of_scattered_sums_are_joined_too() -> None:
+    found = coalesced(parse_program(TWICE))
+    sums = [(op.kind, op.arg("axes")) for op in found.main.ops if op.kind.startswith("comm.")]
+    assert sums == [("comm.reduce_scatter", ("x",)), ("comm.all_reduce", ("y",))]
 
 
 def test_a_bucket_holds_so_many_bytes() -> None:
@@ -116,7 +144,7 @@ def test_what_takes_longer_to_copy_than_to_start_stays_alone() -> None:
     assert cat.operands == ("s.flat", "w.flat")
 
 
-@pytest.mark.parametrize("text", [SUMS, SCATTERED])
+@pytest.mark.parametrize("text", [SUMS, SCATTERED, TWICE])
 def test_joined_sums_are_the_sums(text: str, tmp_path: Path) -> None:
     assert_same(parse_program(text), 0, tmp_path)
 

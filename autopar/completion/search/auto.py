@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.completion.search.fastest import FEW_OPS, Search
+from autopar.completion.search.fastest import Search
 from autopar.completion.search.forecast import Forecast
-from autopar.completion.search.incumbents import Incumbent
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
 from autopar.ir.units import human_seconds
-
-CLOSE_FEW, CLOSE_MANY = 2.0, 1.05
-"""Presets that take up to so many times a plan's seconds may be faster once small sums are joined:
-in programs of few ops, where most seconds are those of small messages, and of many."""
-
-MOST_RIVALS = 2
-"""Such presets that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +23,10 @@ class Decided:
     Attributes:
         solution: The plan.
         forecast: What search predicts; None where nothing was searched.
-        rivals: Presets that may be faster as they are run, with small sums joined.
     """
 
     solution: Solution
     forecast: Forecast | None = None
-    rivals: tuple[Decided, ...] = ()
 
 
 def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
@@ -64,13 +54,4 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
     late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else ""
     notes = tuple(filter(None, (against, late)))
-    forecast = Forecast(named(solution), seconds, found.bound_seconds, notes)
-    near = seconds * (CLOSE_FEW if len(graph.nodes) <= FEW_OPS else CLOSE_MANY)
-    rivals = [each for each in presets if each.solution is not solution and each.seconds <= near]
-    return Decided(solution, forecast, tuple(map(_rival, rivals[:MOST_RIVALS])))
-
-
-def _rival(preset: Incumbent) -> Decided:
-    note = f"this is preset {preset.strategy}, the fastest plan tried once small sums are joined"
-    forecast = Forecast(named(preset.solution), preset.seconds, notes=(note,))
-    return Decided(preset.solution, forecast)
+    return Decided(solution, Forecast(named(solution), seconds, found.bound_seconds, notes))

@@ -10,7 +10,7 @@ charges no plan more than it takes (`proof`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.completion.call import Choice
@@ -129,10 +129,23 @@ class Search:
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
         self.held = Held(self.graph)
-        self.transfers = Transfers(self.graph.space)
-        self.least = LeastTransfers(self.graph.space)
         table = CandidateTable(self.graph)
         self.candidates = [table.of(node) for node in self.graph.nodes]
+        most = self._most_bytes()
+        self.transfers = Transfers(self.graph.space, most)
+        self.least = LeastTransfers(self.graph.space, most)
+
+    def _most_bytes(self) -> Mapping[str, int]:
+        """Returns by group the bytes of all sums that may travel together."""
+        waiting = self.graph.waiting
+        may_wait = [
+            value
+            for node, candidates in zip(self.graph.nodes, self.candidates, strict=True)
+            for value, forms in zip(node.results, candidates.produced, strict=True)
+            if any(form.layout.partial for form in forms)
+        ]
+        groups = dict.fromkeys(map(waiting.group_of, may_wait))
+        return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}
 
     def run(self, byte_seconds: float = 0.0, above: float = math.inf) -> Found:
         """Returns the best plan, with a bound. Without a price it is searched only once.
@@ -167,7 +180,7 @@ class Search:
             if not self._is_small:
                 # Tables take as much memory again as those to find a plan with.
                 self._proof, self._messages = None, None
-                self.least = LeastTransfers(self.graph.space)
+                self.least = LeastTransfers(self.graph.space, self._most_bytes())
         return self.bound
 
     @property

@@ -12,9 +12,6 @@ from autopar.completion.search.fastest import CLOSE
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.units import human_seconds, human_slowdown
 
-JOINED = 1e-3
-"""From this part of the seconds on, what joining small sums saves is mentioned."""
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -22,7 +19,7 @@ class Forecast:
 
     Attributes:
         plan: What it does along each mesh axis.
-        seconds: Serialized, before small sums are joined and anything is done to save memory.
+        seconds: Serialized, before anything is done to save memory.
         bound_seconds: No plan takes less, however much memory there is; 0 if none was found in
             time, None if it says nothing of this plan.
         notes: What else there is to say.
@@ -35,29 +32,21 @@ class Forecast:
     notes: tuple[str, ...] = ()
     is_limited: bool = False
 
-    def remark(
-        self, joined_seconds: float | None = None, added_seconds: float = 0.0
-    ) -> ReportEntry:
+    def remark(self, seconds: float | None = None, added_seconds: float = 0.0) -> ReportEntry:
         """Returns the entry of the report.
 
         Args:
-            joined_seconds: The serialized seconds with small sums joined, as they are run; None if
-                they aren't known.
+            seconds: The serialized seconds of what ranks run; None if it wasn't lowered.
             added_seconds: What recomputation and transfers to the host's memory add.
         """
-        run_seconds = self.seconds if joined_seconds is None else joined_seconds
-        total = f"{human_seconds(run_seconds + added_seconds, 4)} predicted, one op after another"
+        run_seconds = (self.seconds if seconds is None else seconds) + added_seconds
+        total = f"{human_seconds(run_seconds, 4)} predicted, one op after another"
         if added_seconds > 0:
             total += f", {human_seconds(added_seconds, 4)} of it to save memory"
         best = "the fastest"
         if self.is_limited or added_seconds > 0:
             best += " with any memory"
-        apart = ""
-        if run_seconds < self.seconds * (1 - JOINED):
-            apart = f"before small sums are joined {human_seconds(self.seconds, 4)}"
-        distance = self._distance(self.seconds + added_seconds, best)
-        found = ", ".join(filter(None, (apart, distance)))
-        parts = (self.plan, total, found, *self.notes)
+        parts = (self.plan, total, self._distance(run_seconds, best), *self.notes)
         return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
 
     def _distance(self, seconds: float, best: str) -> str:

@@ -18,7 +18,7 @@ from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.held import Held
 from autopar.completion.search.network import Array, Network
-from autopar.completion.search.transfer import Ends, Moved, Transfers
+from autopar.completion.search.transfer import Ends, Moved, Tensors, Transfers
 from autopar.completion.space import Form
 
 Lifetime = tuple[str, int]
@@ -30,8 +30,8 @@ End = tuple[int, Ends]
 Readers = dict[int, list[Ends]]
 """Per op, how it needs a value, as often as it reads it."""
 
-Moves = tuple[int, Ends, int, Ends, int]
-"""A reshard: from a variable, with its forms, to another; and the bytes per element."""
+Moves = tuple[int, Ends, int, Ends, Tensors]
+"""A reshard: from a variable, with its forms, to another; and of what."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,16 @@ class Model:
 
 def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Moved]:
     """Yields the reshards that labels stand for, but for those between equal forms."""
-    for source, before, target, after, itemsize in moves:
+    for source, before, target, after, of in moves:
         made, needed = before.of_label[labels[source]], after.of_label[labels[target]]
         if made is not needed:
-            yield before, made, after, needed, itemsize
+            yield before, made, after, needed, of
+
+
+def tensors_of(graph: Graph, value: int, source: Ends) -> Tensors:
+    """Returns of which tensors a reshard of a value is, from one of these forms."""
+    group = graph.waiting.group_of(value) if source.may_pend else None
+    return Tensors(graph.itemsizes[value], group)
 
 
 def _is_stored(graph: Graph, value: int) -> bool:
@@ -174,18 +180,22 @@ class _Builder:
             shared = len(ops) > 1 and not free and (is_fixed or len(readers) > 1)
             near = self._gathered(value, source, ops) if shared else source
             for op, ends in ops.items():
-                self._read(near, op, ends, self.graph.itemsizes[value])
+                self._read(near, op, ends, tensors_of(self.graph, value, near[1]))
 
     def _is_fixed(self, value: int) -> bool:
         """Whether a value lies in a form of its own, however its producer leaves it."""
         graph = self.graph
         return graph.pins[value] is not None or value in graph.outputs or value in self.renewed
 
+    def _contents(self, value: int) -> Sequence[int]:
+        """Returns a value and, if there is one, its new content."""
+        return (value, self.renewed[value]) if value in self.renewed else (value,)
+
     def _makers(self, value: int) -> list[End]:
         """Returns the variables of the ops that make a value, or its new content."""
         found = []
-        for each in (value, self.renewed.get(value)):
-            producer = self.graph.producer[each] if each is not None else None
+        for each in self._contents(value):
+            producer = self.graph.producer[each]
             if producer is not None:
                 node, at = producer
                 ends = self.transfers.ends(self.candidates[node.index].produced[at])
@@ -195,8 +205,8 @@ class _Builder:
     def _readers(self, value: int) -> dict[Lifetime, Readers]:
         """Returns per lifetime the ops that read a value, with how they need it."""
         found: dict[Lifetime, Readers] = {}
-        for each in (value, self.renewed.get(value)):
-            for node, at in self.graph.uses[each] if each is not None else ():
+        for each in self._contents(value):
+            for node, at in self.graph.uses[each]:
                 lifetime = (node.op.phase, node.op.microbatch)
                 ends = self.transfers.ends(self.candidates[node.index].consumed[at])
                 found.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
@@ -207,8 +217,10 @@ class _Builder:
         kept = self._variable(self._kept_forms(value, made, readers))
         self.stored[value] = kept
         is_free = self.graph.pins[value] is None and self.graph.producer[value] is not None
-        for maker in made:
-            self._move(maker, kept, self.graph.itemsizes[value], is_free and len(readers) > 1)
+        contents = (each for each in self._contents(value) if self.graph.producer[each] is not None)
+        for maker, each in zip(made, contents, strict=True):
+            of = tensors_of(self.graph, each, maker[1])
+            self._move(maker, kept, of, is_free and len(readers) > 1)
         return kept
 
     def _kept_forms(
@@ -228,7 +240,7 @@ class _Builder:
     def _gathered(self, value: int, source: End, ops: Readers) -> End:
         """Adds the variable of the form to which a value is brought in a phase."""
         gathered = self._variable([*source[1].forms, *_forms(ops)])
-        self._move(source, gathered, self.graph.itemsizes[value])
+        self._move(source, gathered, tensors_of(self.graph, value, source[1]))
         return gathered
 
     def _variable(self, forms: Sequence[Form]) -> End:
@@ -238,34 +250,34 @@ class _Builder:
         zeros = self.network.costs.of(("free", count), lambda: np.zeros(count))
         return self.network.variable(zeros), ends
 
-    def _move(self, source: End, target: End, itemsize: int, lasting: bool = False) -> None:
+    def _move(self, source: End, target: End, of: Tensors, lasting: bool = False) -> None:
         """Adds the reshard from one variable's form to another's."""
         transfers, (before, after) = self.transfers, (source[1], target[1])
 
         def make() -> Array:
-            seconds = transfers.seconds(before, after, itemsize)
+            seconds = transfers.seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
-        key = ("move", before, after, itemsize, lasting)
+        key = ("move", before, after, of, lasting)
         self.network.connect(source[0], target[0], self.network.costs.of(key, make))
-        self.moves.append((*source, *target, itemsize))
+        self.moves.append((*source, *target, of))
 
-    def _read(self, near: End, op: int, ends: Sequence[Ends], itemsize: int) -> None:
+    def _read(self, near: End, op: int, ends: Sequence[Ends], of: Tensors) -> None:
         """Adds the reshards from a variable's form to those that an op needs, each once."""
         transfers, source = self.transfers, near[1]
 
         def make() -> Array:
-            total = transfers.seconds(source, ends[0], itemsize)
+            total = transfers.seconds(source, ends[0], of)
             for at, more in enumerate(ends[1:], start=1):
-                seconds = transfers.seconds(source, more, itemsize)
+                seconds = transfers.seconds(source, more, of)
                 for other in ends[:at]:
                     seconds[:, other.is_same(more)] = 0.0
                 total = total + seconds
             return total
 
-        key = ("read", source, tuple(ends), itemsize)
+        key = ("read", source, tuple(ends), of)
         self.network.connect(near[0], op, self.network.costs.of(key, make))
-        self.moves.extend((*near, op, each, itemsize) for each in ends)
+        self.moves.extend((*near, op, each, of) for each in ends)
 
 
 def _forms(ops: Readers) -> list[Form]:

@@ -6,7 +6,8 @@ of them it is known what the fewest seconds are: both get what they need by way 
 is one of theirs, the first or the reduced one, and which must last if they are in different phases.
 Whatever others need can only be more.
 
-Tables hold what a reshard takes at least, until it was planned.
+Tables hold what a reshard takes at least, until it was planned. A sum that nobody waits for takes
+at least its part of the largest bucket there can be; one that its phase waits for counts as alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.model import End, Lifetime, Moves, transfers_of
+from autopar.completion.search.model import End, Lifetime, Moves, tensors_of, transfers_of
 from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.transfer import Ends, Moved, Transfers
 from autopar.completion.space import Form
@@ -175,18 +176,18 @@ class Proof:
     ) -> None:
         """Adds a part of the seconds of the reshard from one variable's form to another's."""
         transfers, before, after = self.transfers, source[1], target[1]
-        itemsize = self.graph.itemsizes[value]
+        of = tensors_of(self.graph, value, before)
 
         def make() -> Array:
-            seconds = part * transfers.seconds(before, after, itemsize)
+            seconds = part * transfers.seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
         def key() -> Hashable:
-            lessons = transfers.lessons(before, after, itemsize)
-            return "move", before, after, itemsize, part, lasting, lessons
+            lessons = transfers.lessons(before, after, of)
+            return "move", before, after, of, part, lasting, lessons
 
         self._edges.append((source[0], target[0], (key, make)))
-        self.moves.append((*source, *target, itemsize))
+        self.moves.append((*source, *target, of))
 
 
 def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:

@@ -2,18 +2,24 @@
 
 Planning every reshard that could happen would take longer than the search. So tables hold bounds
 that need no planning, and a reshard is planned once a solution would carry it out.
+
+Of values that nobody waits for sums travel together (`completion.buckets`); they have tables of
+their own, in which a sum takes a part of a bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.completion.search.network import IMPOSSIBLE, Array
 from autopar.completion.space import Form, Space
+from autopar.cost.buckets import SharedModel, sums_of
 from autopar.cost.bulk import BulkPlanner
+from autopar.cost.reshard import ReshardPlanner
 
 ROUNDING = 1e-9
 """Relative difference of seconds that doesn't count."""
@@ -29,12 +35,14 @@ class Ends:
     Attributes:
         forms: The different forms.
         index: Per label, the form's position.
+        may_pend: Whether a sum is pending in one of them.
     """
 
     def __init__(self, of_label: Sequence[Form]) -> None:
         self.of_label = tuple(of_label)
         order = {form: at for at, form in enumerate(dict.fromkeys(of_label))}
         self.forms = tuple(order)
+        self.may_pend = any(form.layout.partial for form in order)
         self.index: NDArray[np.intp] = np.array([order[form] for form in of_label], dtype=np.intp)
 
     def is_same(self, other: Ends) -> NDArray[np.bool_]:
@@ -43,8 +51,24 @@ class Ends:
         return np.array([one is another for one, another in pairs])
 
 
-Moved = tuple[Ends, Form, Ends, Form, int]
-"""A reshard: from which of some forms, to which, and the bytes per element."""
+Moved = tuple[Ends, Form, Ends, Form, "Tensors"]
+"""A reshard: between which ends, from which form to which, and of what."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Of which tensors a reshard is.
+
+    Attributes:
+        itemsize: Bytes per element.
+        group: With which others their sums travel (`Waiting`); None where they are awaited.
+    """
+
+    itemsize: int
+    group: str | None = None
+
+
+_Key = tuple[Ends, Ends, Tensors]
 
 
 class Transfers:
@@ -52,15 +76,20 @@ class Transfers:
 
     Args:
         space: Prices.
+        bucket_bytes: Bytes of a bucket at most, by group.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, bucket_bytes: Mapping[str, int]) -> None:
         self.space = space
-        self.bulk = BulkPlanner(space.planner.model)
         self._ends: dict[tuple[Form, ...], Ends] = {}
-        self._tables: dict[tuple[Ends, Ends, int], Array] = {}
-        self._lessons: dict[tuple[Ends, Ends, int], int] = {}
-        self._looked: dict[tuple[Form, Form, int], float] = {}
+        self._tables: dict[_Key, Array] = {}
+        self._lessons: dict[_Key, int] = {}
+        self._looked: dict[tuple[Form, Form, Tensors], float] = {}
+        model = space.planner.model
+        self._shared = {group: SharedModel(model, nbytes) for group, nbytes in bucket_bytes.items()}
+        self._bulk: dict[str | None, BulkPlanner] = {None: BulkPlanner(model)}
+        for group, shared in self._shared.items():
+            self._bulk[group] = BulkPlanner(shared)
 
     def ends(self, of_label: Sequence[Form]) -> Ends:
         """Returns the forms of labels; equal ones are the same object."""
@@ -70,45 +99,51 @@ class Transfers:
             found = self._ends[key] = Ends(key)
         return found
 
-    def seconds(self, source: Ends, target: Ends, itemsize: int) -> Array:
+    def seconds(self, source: Ends, target: Ends, of: Tensors) -> Array:
         """Returns the seconds of a reshard for each pair of labels, as far as they are known."""
-        key = (source, target, itemsize)
+        key = (source, target, of)
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = self._table(source, target, itemsize)
+            table = self._tables[key] = self._table(source, target, of)
         return table[np.ix_(source.index, target.index)]
 
-    def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
+    def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
-        seconds = self.bulk.seconds([form.layout for form in forms], itemsize)
+        seconds = self._bulk[of.group].seconds([form.layout for form in forms], of.itemsize)
         at = {form: number for number, form in enumerate(forms)}
         rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
         table: Array = seconds[np.ix_(rows, columns)]
         return table
 
     def learn(self, moves: Iterable[Moved]) -> bool:
-        """Plans reshards; returns whether one doesn't take what the tables say.
+        """Plans reshards; returns whether one doesn't take what the tables say."""
+        return self._learn(moves, self._planned)
 
-        Args:
-            moves: Each (ends, form, ends, form, bytes per element).
-        """
-        return self._learn(moves, self.space.seconds)
-
-    def _learn(self, moves: Iterable[Moved], price: Callable[[Form, Form, int], float]) -> bool:
+    def _learn(self, moves: Iterable[Moved], price: Callable[[Form, Form, Tensors], float]) -> bool:
         changed = False
-        for source, made, target, needed, itemsize in dict.fromkeys(moves):
-            table = self._tables[source, target, itemsize]
+        for source, made, target, needed, of in dict.fromkeys(moves):
+            key = source, target, of
+            table = self._tables[key]
             at = source.forms.index(made), target.forms.index(needed)
-            seconds = price(made, needed, itemsize)
+            seconds = price(made, needed, of)
             if abs(seconds - table[at]) > ROUNDING * seconds:
                 changed = True
                 table[at] = seconds
-                self._lessons[source, target, itemsize] = 1 + self.lessons(source, target, itemsize)
+                self._lessons[key] = 1 + self.lessons(*key)
         return changed
 
-    def lessons(self, source: Ends, target: Ends, itemsize: int) -> int:
+    def _planned(self, made: Form, needed: Form, of: Tensors) -> float:
+        """Returns the seconds of a reshard as it is carried out."""
+        if of.group is None or not made.layout.partial:
+            return self.space.seconds(made, needed, of.itemsize)
+        shared, model = self._shared[of.group], self.space.planner.model
+        reshard = self.space.plan(made, needed, of.itemsize)
+        moves = sums_of(model, made.layout, reshard, of.itemsize)
+        return sum(shared.seconds_of(*pair) for pair in moves)
+
+    def lessons(self, source: Ends, target: Ends, of: Tensors) -> int:
         """Returns how often something was learned of a table."""
-        return self._lessons.get((source, target, itemsize), 0)
+        return self._lessons.get((source, target, of), 0)
 
     def lasting(self, source: Ends, target: Ends) -> Array:
         """Returns what forbids to keep a form beyond one phase that was gathered for it."""
@@ -123,6 +158,13 @@ class Transfers:
 class LeastTransfers(Transfers):
     """Tables of what reshards take at least, until they are planned."""
 
+    def __init__(self, space: Space, bucket_bytes: Mapping[str, int]) -> None:
+        super().__init__(space, bucket_bytes)
+        self._planners: dict[str | None, ReshardPlanner] = {
+            group: ReshardPlanner(shared) for group, shared in self._shared.items()
+        }
+        self._planners[None] = space.planner
+
     def look(self, moves: Iterable[Moved]) -> bool:
         """Looks for reshards for a short time; returns whether one takes longer than known.
 
@@ -130,23 +172,22 @@ class LeastTransfers(Transfers):
         """
         return self._learn(moves, self._looked_at)
 
-    def _looked_at(self, source: Form, target: Form, itemsize: int) -> float:
-        planned = source.seconds.get((target, itemsize))
-        if planned is not None:
-            return planned
-        key = (source, target, itemsize)
+    def _looked_at(self, source: Form, target: Form, of: Tensors) -> float:
+        if (target, of.itemsize) in source.seconds:
+            return self._planned(source, target, of)
+        key = (source, target, of)
         if key not in self._looked:
-            self._looked[key] = self.space.planner.least_seconds_found(
-                source.layout, target.layout, itemsize, MOST_STATES
+            self._looked[key] = self._planners[of.group].least_seconds_found(
+                source.layout, target.layout, of.itemsize, MOST_STATES
             )
         return self._looked[key]
 
-    def _table(self, source: Ends, target: Ends, itemsize: int) -> Array:
+    def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
-        table = self.space.planner.least_seconds_between(rows, columns, itemsize)
-        columns_of = {form: column for column, form in enumerate(target.forms)}
+        least = self._planners[of.group].least_seconds_between(rows, columns, of.itemsize)
+        table = np.array(least)
         for row, made in enumerate(source.forms):
-            for (needed, size), planned in made.seconds.items():
-                if size == itemsize and needed in columns_of:
-                    table[row, columns_of[needed]] = planned
+            for column, needed in enumerate(target.forms):
+                if (needed, of.itemsize) in made.seconds:
+                    table[row, column] = self._planned(made, needed, of)
         return table
