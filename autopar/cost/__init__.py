@@ -6,6 +6,7 @@ from autopar.cost.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.evaluation import Evaluation, OpCost, evaluate
+from autopar.cost.fullest import fullest_timeline, kinds_of_ranks
 from autopar.cost.lifetimes import lifetimes
 from autopar.cost.memory import CPU, CUDA, EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.cost.reshard import Move, Reshard, ReshardPlanner, plan_reshard
@@ -30,6 +31,8 @@ __all__ = [
     "Reshard",
     "ReshardPlanner",
     "evaluate",
+    "fullest_timeline",
+    "kinds_of_ranks",
     "lifetimes",
     "local_bytes",
     "local_operations",

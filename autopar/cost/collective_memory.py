@@ -90,7 +90,9 @@ def exchange(kind: str, collective: Collective) -> Exchange:
         kind: Its kind, such as `comm.all_gather`.
         collective: The rest.
     """
-    if collective.members == 1 or collective.operand.nbytes == 0:
+    # An empty block is padded like a short one, to be gathered.
+    moved = collective.result if kind == "comm.all_gather" else collective.operand
+    if collective.members == 1 or moved.nbytes == 0:
         same = collective.operand.shape == collective.result.shape
         return Exchange(0 if same else collective.result.nbytes)
     formula = _FORMULAS.get(kind)

@@ -125,6 +125,8 @@ def memory_timeline(
 ) -> MemoryTimeline:
     """Returns the memory of a rank over time. Linear in the size of the program.
 
+    That the peak of the first rank is the highest holds where blocks are even; see `fullest`.
+
     Args:
         program, coords, execution: As of `lifetimes`.
         allocator: How bytes are counted.

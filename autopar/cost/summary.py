@@ -1,7 +1,7 @@
 """What one rank's program does: communication, weights, arithmetic.
 
 All ranks of a class run one program. Blocks never grow with a coordinate, so the rank with all
-coordinates 0 holds and computes most, and the last one least: looking at these two is enough.
+coordinates 0 stores and computes most, and the last one least: looking at these two is enough.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cost import ReshardPlanner, evaluate, memory_timeline
+from autopar.cost import ReshardPlanner, evaluate, fullest_timeline
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, predicted
 
@@ -18,7 +18,7 @@ class Price:
         overlapped_seconds: With sums beside what doesn't wait for them.
         communication_seconds: Of all collectives, one after another.
         communication_bytes: The larger of operand and result of each collective, summed up.
-        peak_bytes: The most memory that is taken at a time.
+        peak_bytes: The most memory that is taken at a time, by the rank that takes most.
         transfer_seconds: Of all transfers to the host's memory and back, one after another.
         host_bytes: The most that waits in the host's memory at a time.
     """
@@ -45,7 +45,7 @@ def price(completed: Program, options: CompileOptions, planner: ReshardPlanner) 
     """
     ranks = predicted(completed, options, planner)
     found = evaluate(ranks, options.cluster, model=planner.model)
-    timeline = memory_timeline(ranks)
+    timeline = fullest_timeline(ranks)
     return Price(
         found.serialized_seconds,
         found.overlapped_seconds,

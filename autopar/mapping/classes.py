@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.mapping.membership import Ints, Membership
+from autopar.ir.expr_arrays import Ints
+from autopar.mapping.membership import Membership
 
 
 @dataclass(frozen=True, eq=False)

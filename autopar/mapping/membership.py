@@ -6,17 +6,14 @@ by rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
-from autopar.ir.expr import Binary, Coord, IntExpr
+from autopar.ir.expr_arrays import Ints
 from autopar.mapping.groups import RankLists
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,38 +64,9 @@ def _problems(name: str, members: Ints, lengths: Ints, world: int) -> list[str]:
     return [f"group {name!r} holds {rank_text(twice)} more than once"] if twice else []
 
 
-_ARRAY_OPS: Mapping[str, Callable[[Ints, Ints], Ints]] = {
-    "+": np.add,
-    "*": np.multiply,
-    "//": np.floor_divide,
-    "min": np.minimum,
-    "max": np.maximum,
-}
-
-
 def at_ranks(values: Ints, ranks: Ints) -> Ints:
     """Returns the values of these ranks; a constant, an array of one element, stays one."""
     return values if len(values) == 1 else values[ranks]
-
-
-def evaluate_on_ranks(expr: IntExpr, coords: Mapping[str, Ints]) -> Ints:
-    """Returns the value of a rank expression on every rank, a constant as an array of one element.
-
-    Args:
-        expr: The expression.
-        coords: Every rank's coordinate, by axis.
-
-    Raises:
-        KeyError: If the expression uses an axis that `coords` lacks.
-    """
-    if isinstance(expr, int):
-        return np.full(1, expr, np.int64)
-    if isinstance(expr, Coord):
-        return coords[expr.axis]
-    if isinstance(expr, Binary):
-        lhs, rhs = (evaluate_on_ranks(side, coords) for side in (expr.lhs, expr.rhs))
-        return _ARRAY_OPS[expr.op](lhs, rhs)
-    raise TypeError(f"not a rank expression: {expr!r}")
 
 
 def rank_text(ranks: Sequence[int]) -> str:

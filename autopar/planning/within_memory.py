@@ -22,7 +22,7 @@ from autopar.completion import Complete
 from autopar.completion.complete import Completed
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import strategies
-from autopar.cost import Cluster, evaluate, memory_timeline
+from autopar.cost import Cluster, evaluate, fullest_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
@@ -49,7 +49,7 @@ class Plan:
         completed: The program.
         lowered: What a rank runs.
         seconds: Serialized.
-        peak_bytes: The most that a rank holds at once.
+        peak_bytes: The most that any rank holds at once.
         strategy: The preset that it is; "" of a plan that was searched.
     """
 
@@ -172,7 +172,7 @@ class Within:
     def _plan(self, completed: Completed, strategy: str = "") -> Plan:
         lowered = self.lower(completed.program)
         seconds = evaluate(lowered, self.cluster).serialized_seconds
-        return Plan(completed, lowered, seconds, memory_timeline(lowered).peak_bytes, strategy)
+        return Plan(completed, lowered, seconds, fullest_timeline(lowered).peak_bytes, strategy)
 
     def _priced(self) -> Iterator[Plan]:
         """Yields the plans of prices; those that there is time for."""

@@ -17,6 +17,8 @@ from autopar.cost import (
     Execution,
     MemoryTimeline,
     evaluate,
+    fullest_timeline,
+    kinds_of_ranks,
     memory_timeline,
 )
 from autopar.cost.buffers import HOST, SAVED
@@ -83,7 +85,7 @@ def profile(
         return _longest(profile_compiled(target.serial, target.deployment, known, allocator))
     hardware = Cluster.load("cpu") if named is None else named
     if isinstance(target, Program):
-        timeline = memory_timeline(target, allocator=allocator)
+        timeline = fullest_timeline(target, allocator=allocator)
         return _profile(target.name, hardware, timeline, evaluate(target, hardware))
     return _of_module(target, inputs, loss, backward, keep_outputs, hardware, allocator)
 
@@ -128,7 +130,8 @@ def profile_compiled(
 ) -> tuple[Profile, ...]:
     """Returns the profiles of a compiled program, one per class of ranks that run one program.
 
-    Of each class it is the rank with the largest blocks.
+    Of each class seconds are those of the rank with the largest blocks, and memory is that of the
+    rank that takes most: where blocks are uneven, another one may.
 
     Args:
         serial: The completed serial program.
@@ -144,9 +147,10 @@ def profile_compiled(
     found = []
     for number, program in enumerate(deployment.programs):
         ranks = [at for at, rank in enumerate(deployment.ranks) if rank.program == number]
-        first = min(ranks, key=lambda rank: deployment.ranks[rank].coords)
-        coords = deployment.coords_of(first)
-        timeline = memory_timeline(program, coords, allocator=allocator, execution=execution)
+        ranks.sort(key=lambda rank: deployment.ranks[rank].coords)
+        first, coords = ranks[0], deployment.coords_of(ranks[0])
+        kinds = kinds_of_ranks(program, [deployment.coords_of(rank) for rank in ranks])
+        timeline = fullest_timeline(program, kinds, allocator=allocator, execution=execution)
         costs = evaluate(program, cluster, coords, model=model, axes_of=axes_of)
         title = f"{serial.name}: rank {first} of {deployment.world_size}{_mesh_text(mesh)}"
         if len(ranks) < deployment.world_size:

@@ -139,7 +139,7 @@ def _whole_bytes(ports: Sequence[Port], roles: Sequence[str]) -> int:
 def _ends(deployment: Deployment) -> list[tuple[int, dict[str, int], dict[str, int]]]:
     """Returns each program with the coordinates of its first and its last rank.
 
-    No rank of a program holds more than the first one, or less than the last.
+    No rank of a program stores more than the first one, or less than the last.
     """
     coords: dict[int, list[tuple[int, ...]]] = {}
     for rank in deployment.ranks:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from autopar.cost import Cluster
 from autopar.ir.build import read_build
-from autopar.modules import compile
+from autopar.modules import CompiledModule, compile
 from autopar.profiling import profile_compiled
 from autopar.runtime.processes import Processes
 from autopar.runtime.trainer import open_trainer
@@ -41,15 +41,24 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(BATCH, WIDTH), torch.randint(CLASSES, (BATCH,))
 
 
-def build(folder: Path, mesh: str, strategy: str) -> int:
-    """Compiles a step and returns the predicted peak of a rank."""
+def compile_step(mesh: str, strategy: str, memory: int | None = None) -> CompiledModule:
+    """Compiles a step."""
     torch.manual_seed(0)
     model = Mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    step = compile(
-        model, batch(), mesh=mesh, strategy=strategy, loss=cross_entropy, optimizer=optimizer
+    return compile(
+        model,
+        batch(),
+        mesh=mesh,
+        strategy=strategy,
+        loss=cross_entropy,
+        optimizer=torch.optim.AdamW(model.parameters(), 1e-3),
+        memory=memory,
     )
-    step.save(folder)
+
+
+def build(folder: Path, mesh: str, strategy: str) -> int:
+    """Compiles a step and returns the predicted peak of the rank that holds most."""
+    compile_step(mesh, strategy).save(folder)
     found = read_build(folder)
     (profile,) = profile_compiled(found.serial, found.deployment, Cluster.load("cpu"))
     return profile.peak_bytes

@@ -86,7 +86,7 @@ class Recomputed:
     Attributes:
         program: The program.
         added_seconds: What this adds to a step, in serialized seconds.
-        peak_bytes: The most bytes that a rank holds at once; 0 if nobody asked.
+        peak_bytes: The most bytes that any rank holds at once; 0 if nobody asked.
         transfer_seconds: What of the added seconds are transfers to the host's memory and back.
         host_bytes: The most bytes that wait in the host's memory.
     """

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from autopar.cost import Cluster, evaluate, memory_timeline
+from autopar.cost import Cluster, evaluate, fullest_timeline, memory_timeline
 from autopar.ir.program import Op, Program
 from autopar.ir.transfers import END_OFFLOAD, OFFLOAD, RELOAD
 
@@ -35,9 +35,9 @@ def beside(program: Program, cluster: Cluster) -> Program:
     moves.reloads()
     order = sorted(range(len(ops)), key=lambda at: (*moves.places.get(at, (at, 0)), at))
     moved = program.with_main(replace(program.main, ops=tuple(ops[at] for at in order)))
-    fits = memory_timeline(moved).peak_bytes <= moves.peak
+    peaks = [fullest_timeline(each).peak_bytes for each in (program, moved)]
     before, after = (evaluate(each, cluster).overlapped_seconds for each in (program, moved))
-    return moved if fits and after < before else program
+    return moved if peaks[1] <= peaks[0] and after < before else program
 
 
 class _Moves:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.cost import memory_timeline
+from autopar.cost import fullest_timeline
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.plan import Learned, Plan, Planner
 from autopar.partition.recompute.replay import replay
@@ -44,7 +44,7 @@ class Point:
     Attributes:
         way: What is computed again, and what leaves and comes back.
         added_seconds: What this adds to a step.
-        peak_bytes: The most bytes that a rank holds at once.
+        peak_bytes: The most bytes that any rank holds at once.
     """
 
     way: Way
@@ -146,7 +146,7 @@ def measure(tape: Tape, way: Way) -> Point:
     steps = replay(tape, way, range(len(tape.ops)))
     seconds = sum(step.seconds(tape) for step in steps)
     program = tape.program.with_main(write_copies(tape, steps))
-    return Point(way, seconds, memory_timeline(program).peak_bytes)
+    return Point(way, seconds, fullest_timeline(program, tape.kinds).peak_bytes)
 
 
 def _is_confirmed(plan: Plan, point: Point) -> bool:

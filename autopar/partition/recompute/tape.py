@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from autopar.cost import Cluster, Lifetimes, evaluate, lifetimes
+from autopar.cost import Cluster, Lifetimes, evaluate, kinds_of_ranks, lifetimes
 from autopar.ir.activations import OFFLOAD, SAVE, choice_of
 from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.program import Function, Op, Program
@@ -28,7 +28,7 @@ class Tape:
 
     Attributes:
         program: The program.
-        memory: The memory that it takes.
+        memory: The memory that it takes on the first rank.
         seconds: Of each op.
         cheap: Whether each op computes no product and doesn't communicate.
         reads: The values that each op reads, each once.
@@ -68,6 +68,11 @@ class Tape:
     def function(self) -> Function:
         """The function."""
         return self.program.main
+
+    @cached_property
+    def kinds(self) -> Sequence[Mapping[str, int]]:
+        """The coordinates of a rank of each kind."""
+        return kinds_of_ranks(self.program)
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
