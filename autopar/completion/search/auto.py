@@ -13,7 +13,6 @@ from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
-from autopar.ir.units import human_seconds
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,17 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
     if byte_seconds:
         return Decided(found.solution, Forecast(named(found.solution), found.solution.seconds))
     solution, seconds = found.solution, found.seconds
-    against = ""
+    against: tuple[str, float] | None = None
+    note = ""
     presets = search.presets(found.gap)
     best = next(iter(presets), None)
     if best is not None:
-        against = f"the best preset tried, {best.strategy}, takes {human_seconds(best.seconds, 4)}"
+        against = best.strategy, best.seconds
         if best.seconds < seconds:
-            solution, seconds = best.solution, best.seconds
-            against = f"this is preset {best.strategy}, which search did not beat"
+            solution, seconds, against = best.solution, best.seconds, None
+            note = f"this is preset {best.strategy}, which search did not beat"
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
     late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else ""
-    notes = tuple(filter(None, (against, late)))
-    return Decided(solution, Forecast(named(solution), seconds, found.bound_seconds, notes))
+    notes = tuple(filter(None, (note, late)))
+    forecast = Forecast(named(solution), seconds, found.bound_seconds, against, notes)
+    return Decided(solution, forecast)

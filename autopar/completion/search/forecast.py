@@ -22,6 +22,8 @@ class Forecast:
         seconds: Serialized, before anything is done to save memory.
         bound_seconds: No plan takes less, however much memory there is; 0 if none was found in
             time, None if it says nothing of this plan.
+        preset: The name of the best preset that was tried, and its serialized seconds, before
+            anything is done to save memory; None if none is to be named.
         notes: What else there is to say.
         is_limited: Whether it was chosen for a limit of memory.
     """
@@ -29,6 +31,7 @@ class Forecast:
     plan: str
     seconds: float
     bound_seconds: float | None = None
+    preset: tuple[str, float] | None = None
     notes: tuple[str, ...] = ()
     is_limited: bool = False
 
@@ -41,22 +44,39 @@ class Forecast:
         """
         run_seconds = (self.seconds if seconds is None else seconds) + added_seconds
         total = f"{human_seconds(run_seconds, 4)} predicted, one op after another"
-        if added_seconds > 0:
+        saves = added_seconds > 0
+        if saves:
             total += f", {human_seconds(added_seconds, 4)} of it to save memory"
-        best = "the fastest"
-        if self.is_limited or added_seconds > 0:
-            best += " with any memory"
-        parts = (self.plan, total, self._distance(run_seconds, best), *self.notes)
+        distance = self._distance(run_seconds, saves)
+        parts = (self.plan, total, distance, self._against(saves), *self.notes)
         return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
 
-    def _distance(self, seconds: float, best: str) -> str:
-        """Returns how far the plan may be from the fastest."""
+    def _against(self, saves: bool) -> str:
+        """Returns what the best preset takes."""
+        if self.preset is None:
+            return ""
+        name, seconds = self.preset
+        before = " before anything is done to save memory" if saves else ""
+        return f"the best preset tried, {name}, takes {human_seconds(seconds, 4)}{before}"
+
+    def _distance(self, seconds: float, saves: bool) -> str:
+        """Returns how far the plan may be from the fastest.
+
+        Args:
+            seconds: What it takes.
+            saves: Whether some of that is to save memory.
+        """
         if self.bound_seconds is None:
             return ""
         if self.is_proven(seconds):
             return "" if self.is_limited else "no plan is faster"
         if not self.bound_seconds:
             return "no bound yet"
+        best = "the fastest"
+        if self.is_limited:
+            best += " with any memory"
+        elif saves:
+            best += " that does nothing to save memory"
         return f"at most {human_slowdown(seconds / self.bound_seconds)} {best}"
 
     def is_proven(self, seconds: float) -> bool:
