@@ -7,9 +7,10 @@ series-parallel networks vanish altogether (Dechter, *Bucket elimination*, 1999)
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from autopar.completion.search.network import Costs, Network
 
@@ -57,16 +58,18 @@ class Reduced:
 def eliminate(network: Network) -> Reduced:
     """Returns what is left of a network once no variable with one or two neighbours is.
 
-    The network itself is used up.
+    The network itself is used up. Those with one neighbour leave first: that takes a sum per pair
+    of labels, of which a tree needs no more, and two neighbours take one per triple.
     """
     costs, edges = network.costs, network.edges
     gone: list[_Gone] = []
     alive = [True] * len(edges)
     seconds = 0.0
-    queue = deque(at for at in range(len(edges)) if len(edges[at]) <= 2)
+    queue = [(_work(network, at), at) for at in range(len(edges))]
+    heapify(queue)
     while queue:
-        variable = queue.popleft()
-        if not alive[variable] or not _may_go(network, variable):
+        work, variable = heappop(queue)
+        if not alive[variable] or work > MOST_WORK or work != _work(network, variable):
             continue
         alive[variable] = False
         around = tuple(sorted(edges[variable].items()))
@@ -81,21 +84,20 @@ def eliminate(network: Network) -> Reduced:
         else:
             (one, first), (other, second) = around
             network.connect(one, other, costs.join(vector, first, second))
-        queue.extend(other for other, _ in around if len(edges[other]) <= 2)
+        for other, _ in around:
+            heappush(queue, (_work(network, other), other))
     kept = tuple(at for at, stays in enumerate(alive) if stays)
     return Reduced(_renumbered(network, kept, costs), kept, seconds, tuple(gone), len(edges))
 
 
-def _may_go(network: Network, variable: int) -> bool:
+def _work(network: Network, variable: int) -> float:
+    """Returns the sums that it takes to join a variable's edges; 0 where that is not needed."""
     around = network.edges[variable]
-    if len(around) < 2:
-        return True
     if len(around) > 2:
-        return False
-    work = network.size(variable)
-    for other in around:
-        work *= network.size(other)
-    return work <= MOST_WORK
+        return math.inf
+    if len(around) < 2:
+        return 0
+    return network.size(variable) * math.prod(map(network.size, around))
 
 
 def _renumbered(network: Network, kept: Sequence[int], costs: Costs) -> Network:
