@@ -5,7 +5,8 @@ A collective takes a latency however small it is, so sums that nobody waits for 
 sum takes its part of the bucket's seconds, and the copy.
 
 The seconds of a reduction grow ever slower with its bytes. So a sum takes at least the part of the
-largest bucket there can be that its bytes are.
+largest bucket there can be that its bytes are; and it adds at least as much to any bucket as to the
+largest.
 """
 
 from __future__ import annotations
@@ -144,3 +145,19 @@ class SharedModel(CommunicationModel):
     def _rate(self, kind: str, axes: Sequence[str]) -> float:
         """Returns the seconds per byte of the largest bucket."""
         return self._seconds(kind, self.bucket_bytes, axes) / self.bucket_bytes
+
+
+class AddedModel(SharedModel):
+    """Prices sums as what they add at least to a bucket, whatever else is in it.
+
+    Args:
+        model: Prices everything else, and sums that are alone.
+    """
+
+    def __init__(self, model: CommunicationModel) -> None:
+        super().__init__(model, BUCKET_BYTES)
+
+    def _rate(self, kind: str, axes: Sequence[str]) -> float:
+        """Returns the seconds per byte by which the largest bucket grows."""
+        most = self.bucket_bytes
+        return (self._seconds(kind, 2 * most, axes) - self._seconds(kind, most, axes)) / most

@@ -7,7 +7,8 @@ is one of theirs, the first or the reduced one, and which must last if they are 
 Whatever others need can only be more.
 
 Tables hold what a reshard takes at least, until it was planned. A sum that nobody waits for takes
-at least its part of the largest bucket there can be; one that its phase waits for counts as alone.
+at least its part of the largest bucket there can be. Of those that their phases wait for, the sums
+along one path are in different buckets and count as alone; all others as what they add to a bucket.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from itertools import combinations, cycle, islice, pairwise, product
 
 import numpy as np
 
+from autopar.completion.buckets import AWAITED
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.model import End, Lifetime, Moves, tensors_of, transfers_of
+from autopar.completion.search.model import End, Lifetime, Moves, transfers_of
 from autopar.completion.search.network import Array, Costs, Network
-from autopar.completion.search.transfer import Ends, Moved, Transfers
+from autopar.completion.search.order import SumsInOrder
+from autopar.completion.search.transfer import Ends, Moved, Tensors, Transfers
 from autopar.completion.space import Form
 
 MAX_PAIRS = 6
@@ -63,6 +66,7 @@ class Proof:
         self._edges: list[tuple[int, int, _Cost]] = []
         self._renewed = dict(graph.aliases)
         self._costs = Costs()
+        self._alone = SumsInOrder(graph, candidates).reader
         for found in candidates:
             self._vectors.append((partial(_same, ("op", found)), partial(_least_seconds, found)))
         for value in range(len(graph.values)):
@@ -118,7 +122,7 @@ class Proof:
             source = self._stored(value)
         readers = list(dict.fromkeys(readers))
         if len(readers) == 1:
-            self._move(source, readers[0][1:], value, 1.0)
+            self._move(source, readers[0][1:], self._tensors(value, source, readers), 1.0)
         if len(readers) > 1:
             self._add_pairs(value, source, readers)
 
@@ -132,12 +136,28 @@ class Proof:
         wanted = (form for _, _, ends in readers for form in ends.forms)
         forms = (*made, *map(self.graph.space.complete, made), *wanted)
         lasting = len({lifetime for lifetime, _, _ in readers}) == len(readers)
-        pairs = _pairs(readers)
+        alone = [reader for reader in readers if self._is_alone(value, source, [reader])]
+        others = [reader for reader in readers if reader not in alone]
+        pairs = _pairs_with(alone[0], others or alone[1:]) if alone else _pairs(readers)
+        part = 1 / len(pairs)
         for pair in pairs:
             middle = self._variable(forms)
-            self._move(source, middle, value, 1 / len(pairs), lasting)
+            self._move(source, middle, self._tensors(value, source, pair), part, lasting)
             for reader in pair:
-                self._move(middle, reader[1:], value, 1 / len(pairs))
+                self._move(middle, reader[1:], self._tensors(value, middle, [reader]), part)
+
+    def _is_alone(self, value: int, source: End, readers: Sequence[Reader]) -> bool:
+        """Whether the sums of a value that are for one of some readers count as alone."""
+        reader = self._alone.get(value)
+        return source[1].may_pend and any(each[1] == reader for each in readers)
+
+    def _tensors(self, value: int, source: End, readers: Sequence[Reader]) -> Tensors:
+        """Returns of which tensors the reshards of a value for some readers are."""
+        graph = self.graph
+        group = graph.waiting.group.get(value, AWAITED) if source[1].may_pend else None
+        if group == AWAITED and self._is_alone(value, source, readers):
+            group = None
+        return Tensors(graph.itemsizes[value], group)
 
     def _readers(self, value: int) -> Iterator[Reader]:
         for node, at in self.graph.uses[value]:
@@ -172,11 +192,10 @@ class Proof:
         return len(self._vectors) - 1, ends
 
     def _move(
-        self, source: End, target: End, value: int, part: float, lasting: bool = False
+        self, source: End, target: End, of: Tensors, part: float, lasting: bool = False
     ) -> None:
         """Adds a part of the seconds of the reshard from one variable's form to another's."""
         transfers, before, after = self.transfers, source[1], target[1]
-        of = tensors_of(self.graph, value, before)
 
         def make() -> Array:
             seconds = part * transfers.seconds(before, after, of)
@@ -206,6 +225,12 @@ def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
         few = zip(cycle(first), second, strict=False)
     pairs = list(islice(found, MAX_PAIRS + 1))
     return pairs if len(pairs) <= MAX_PAIRS else list(islice(few, MAX_PAIRS))
+
+
+def _pairs_with(reader: Reader, others: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
+    """Returns the pairs of a reader and others, of other phases if there are such."""
+    apart = [other for other in others if other[0] != reader[0]]
+    return [(reader, other) for other in (apart or others)[:MAX_PAIRS]]
 
 
 def _same(key: Hashable) -> Hashable:

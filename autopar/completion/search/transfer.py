@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.completion.buckets import AWAITED
 from autopar.completion.search.network import IMPOSSIBLE, Array
 from autopar.completion.space import Form, Space
-from autopar.cost.buckets import SharedModel, sums_of
+from autopar.cost.buckets import AddedModel, SharedModel, sums_of
 from autopar.cost.bulk import BulkPlanner
 from autopar.cost.reshard import ReshardPlanner
 
@@ -61,7 +62,7 @@ class Tensors:
 
     Attributes:
         itemsize: Bytes per element.
-        group: With which others their sums travel (`Waiting`); None where they are awaited.
+        group: With which others their sums travel (`Waiting`); None where they are alone.
     """
 
     itemsize: int
@@ -156,10 +157,14 @@ class Transfers:
 
 
 class LeastTransfers(Transfers):
-    """Tables of what reshards take at least, until they are planned."""
+    """Tables of what reshards take at least, until they are planned.
+
+    Of awaited values sums take what they add to others.
+    """
 
     def __init__(self, space: Space, bucket_bytes: Mapping[str, int]) -> None:
         super().__init__(space, bucket_bytes)
+        self._shared[AWAITED] = AddedModel(space.planner.model)
         self._planners: dict[str | None, ReshardPlanner] = {
             group: ReshardPlanner(shared) for group, shared in self._shared.items()
         }
