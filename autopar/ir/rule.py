@@ -222,6 +222,7 @@ def make_rule(
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
     work: float = 1,
+    aside: Sequence[str] = (),
 ) -> Rule:
     """Parses a rule like `m k, k n -> m n` for the shapes of one call.
 
@@ -233,6 +234,7 @@ def make_rule(
         sizes: Sizes of factors that occur only within compound dimensions.
         reduce: Monoid of each factor that is absent from a result, or of a (factor, result) pair.
         indexed: The op that computes a shard, by its kind alone where it takes no more arguments.
+        aside: Factors that `work` doesn't grow with: it is per point of the others.
 
     The other arguments are those of `Rule`. `whole` may name `*b` too.
 
@@ -259,6 +261,7 @@ def make_rule(
         local=local,
         bodies=bodies,
         work=work,
+        aside=aside,
     )
 
 
@@ -277,6 +280,7 @@ def build_rule(
     local: Mapping[str, LocalArg] | None = None,
     bodies: Sequence[Body] = (),
     work: float = 1,
+    aside: Sequence[str] = (),
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
@@ -297,7 +301,7 @@ def build_rule(
         windows=dict(windows or {}),
         local=dict(local or {}),
         bodies=tuple(bodies),
-        work=work,
+        work=work / math.prod(max(1, known.get(factor, 1)) for factor in aside),
     )
 
 

@@ -47,6 +47,7 @@ def _bags(call: OpCall, shard: Shard | None) -> Rule:
         reduce={**others, ("v", 0): "sum"},
         indexed={"v": shard} if shard else None,
         whole=["n", "o", "b", *counts, *(() if shard else ("v",))],
+        work=0,
     )
 
 
@@ -115,6 +116,7 @@ def weights_backward(call: OpCall) -> Rule | None:
         indexed={"v": "autopar.embedding_bag_weights_backward"},
         whole=["b", "o", "p", *(() if known else ("n",))],
         linear=FIRST,
+        work=0,
     )
 
 

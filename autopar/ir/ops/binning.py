@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from autopar.ir.ops.indexing import bisection
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, operand_dims, pending, same
 from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
 
 
 def membership(call: OpCall) -> Rule | None:
-    """aten.isin: whether any test element equals an element, or none does."""
+    """aten.isin: whether any test element equals an element, or none does.
+
+    Many test elements are sorted, and looked up by bisection.
+    """
     by_name: dict[str, Dims] = {}
     for name, prefix in (("elements", "e"), ("test_elements", "t")):
         tensor = call.tensor(name)
@@ -18,7 +23,11 @@ def membership(call: OpCall) -> Rule | None:
     monoid = "all" if call.flag("invert") else "any"
     reduce = {name: monoid for (name,) in by_name.get("test_elements", ())}
     result = by_name.get("elements", ())
-    return build_rule(call, operand_dims(call, by_name), [result], reduce=reduce)
+    tests = call.tensor("test_elements")
+    work = bisection(math.prod(tests.shape)) if tests else 1
+    return build_rule(
+        call, operand_dims(call, by_name), [result], reduce=reduce, work=work, aside=list(reduce)
+    )
 
 
 def histogram(call: OpCall) -> Rule | None:
@@ -90,6 +99,7 @@ def segments(gradient: bool) -> RuleFunction:
             whole=("n", "s", "o"),
             # What depends on `lengths` alone is repeated for every part of `d`.
             linear=(pending(0),) if gradient else (),
+            aside=("s", "o"),
         )
 
     return rule

@@ -70,7 +70,9 @@ def pairs(call: OpCall) -> Rule | None:
     order = order_of(call, "p")
     monoid = MONOIDS.get(order) if order is not None else None
     whole = ("n", "t") if monoid else ("n", "t", "m")
-    return make_rule("n m -> t", call, reduce={"m": monoid or SAME}, whole=whole, work=3)
+    return make_rule(
+        "n m -> t", call, reduce={"m": monoid or SAME}, whole=whole, work=3, aside=("n",)
+    )
 
 
 RULES: Table = {
@@ -79,6 +81,6 @@ RULES: Table = {
     "aten._euclidean_dist.default": row("p m, r m -> p r", whole=("m",), work=3),
     "aten._pdist_forward.default": pairs,
     "aten._pdist_backward.default": row(
-        "t, n m, t -> n m", whole=("t", "n"), linear=(pending(0),), work=3
+        "t, n m, t -> n m", whole=("t", "n"), linear=(pending(0),), work=3, aside=("n",)
     ),
 }

@@ -6,12 +6,12 @@ import math
 
 from autopar.ir.ops.table import (
     MOVED,
+    RuleFunction,
     Table,
     along_index,
     axis,
     factors,
     operand_dims,
-    row,
     whole,
 )
 from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule, make_rule
@@ -111,9 +111,29 @@ def searchsorted(call: OpCall) -> Rule | None:
     A `sorter` permutes the whole row.
     """
     rows, values = ("*b n", "*b m") if len(call.operands[0].shape) > 1 else ("n", "*b")
+    work = bisection(math.prod(call.operands[0].shape[-1:]))
     if call.tensor("sorter") is not None:
-        return make_rule(f"{rows}, {values}, {rows} -> {values}", call, whole=("n",))
-    return make_rule(f"{rows}, {values} -> {values}", call, reduce={"n": "sum"})
+        return make_rule(
+            f"{rows}, {values}, {rows} -> {values}", call, whole=("n",), work=work, aside=("n",)
+        )
+    return make_rule(
+        f"{rows}, {values} -> {values}", call, reduce={"n": "sum"}, work=work, aside=("n",)
+    )
+
+
+def searched(text: str) -> RuleFunction:
+    """Returns the rule function of a search in a sorted vector, the last operand."""
+
+    def rule(call: OpCall) -> Rule | None:
+        work = bisection(math.prod(call.operands[-1].shape))
+        return make_rule(text, call, reduce={"n": "sum"}, work=work, aside=("n",))
+
+    return rule
+
+
+def bisection(count: int) -> int:
+    """Returns the comparisons of a binary search in a sorted row of `count`."""
+    return max(1, count.bit_length())
 
 
 RULES: Table = {
@@ -124,7 +144,7 @@ RULES: Table = {
     "aten.gather.default": gather,
     "aten.take.default": take,
     "aten.searchsorted.Tensor": searchsorted,
-    "aten.searchsorted.Scalar": row("n -> ", reduce={"n": "sum"}),
-    "aten.bucketize.Tensor": row("*b, n -> *b", reduce={"n": "sum"}),
-    "aten.bucketize.Scalar": row("n -> ", reduce={"n": "sum"}),
+    "aten.searchsorted.Scalar": searched("n -> "),
+    "aten.bucketize.Tensor": searched("*b, n -> *b"),
+    "aten.bucketize.Scalar": searched("n -> "),
 }

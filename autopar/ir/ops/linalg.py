@@ -5,6 +5,7 @@ A matrix is computed whole; the batch around it is not, nor are the right-hand s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from autopar.ir.ops.body import BodyWriter, with_bodies
@@ -59,11 +60,13 @@ def matrices(
     Args:
         operands: The last dimensions of each argument that is a tensor; `_` must not be split.
         results: The same per result. A result without a dimension that is split is complete.
-        work: Floating-point operations, divided by the third power of a matrix's size.
+        work: Floating-point operations, divided by the elements of a matrix and by the fewer of
+            its rows and columns.
     """
 
     def rule(call: OpCall) -> Rule | None:
-        return _matrices(call, operands, results, work=work)
+        matrix = _matrix(call, operands)
+        return _matrices(call, operands, results, work * math.prod(matrix) * min(matrix))
 
     return rule
 
@@ -72,9 +75,10 @@ def _matrices(
     call: OpCall,
     operands: Mapping[str, str],
     results: Sequence[str],
+    work: float,
     linear: Sequence[Linear] = (),
-    work: float = 2,
 ) -> Rule:
+    """Returns the rule; `work` is that of one matrix of the batch with all its columns."""
     batches = [
         result.shape[: len(result.shape) - len(text.split())]
         for result, text in zip(call.results, results, strict=True)
@@ -96,12 +100,20 @@ def _matrices(
         whole=list(batch.own),
         reduce=dict.fromkeys((*lead, *columns), SAME),
         linear=linear,
-        work=work * max(batch.own.values(), default=1),
+        work=work,
+        aside=[*batch.own, *dict.fromkeys(columns)],
     )
 
 
+def _matrix(call: OpCall, operands: Mapping[str, str]) -> tuple[int, int]:
+    """Returns the rows and columns of the matrices of the first operand."""
+    tensor = call.tensor(next(iter(operands)))
+    rows, columns = tensor.shape[-2:] if tensor and len(tensor.shape) > 1 else (1, 1)
+    return rows, columns
+
+
 def solution(
-    coefficients: Mapping[str, str], right: str, others: Sequence[str] = ()
+    coefficients: Mapping[str, str], right: str, others: Sequence[str] = (), factoring: float = 0
 ) -> RuleFunction:
     """Returns the rule function of an op that solves equations with many right-hand sides.
 
@@ -111,6 +123,7 @@ def solution(
         coefficients: The last dimensions of the other arguments.
         right: Name of the argument.
         others: The last dimensions of results after the solution; they depend on the coefficients.
+        factoring: Floating-point operations before the solution, as `work` of `matrices`.
     """
 
     def rule(call: OpCall) -> Rule | None:
@@ -118,7 +131,11 @@ def solution(
         if call.kind == "aten._linalg_solve_ex.default" and _is_vector(call, "A", right):
             text = OWN
         linear = () if others else (pending(call.positions[right][0]),)
-        return _matrices(call, {**coefficients, right: text}, (text, *others), linear)
+        matrix = _matrix(call, coefficients)
+        side = call.operands[call.positions[right][0]].shape[-2:]
+        sides = side[text.split().index("k")] if "k" in text and len(side) == 2 else 1
+        work = math.prod(matrix) * (factoring * min(matrix) + 2 * sides)
+        return _matrices(call, {**coefficients, right: text}, (text, *others), work, linear)
 
     return rule
 
@@ -137,7 +154,10 @@ def least_squares(call: OpCall) -> Rule | None:
     Right-hand sides must not be split: without any, the kernel computes no rank.
     """
     sides = ONE if _is_vector(call, "self", "b") else TWO
-    return _matrices(call, {"self": TWO, "b": sides}, (sides, ONE, "", ONE))
+    given = call.tensor("b")
+    matrix, columns = _matrix(call, {"self": TWO}), given.shape[-1] if given and sides == TWO else 1
+    work = 2 * math.prod(matrix) * (min(matrix) + columns)
+    return _matrices(call, {"self": TWO, "b": sides}, (sides, ONE, "", ONE), work)
 
 
 def trace(call: OpCall) -> Rule | None:
@@ -184,12 +204,12 @@ RULES: Table = {
     "aten.ormqr.default": solution({"self": TWO, "input2": ONE}, "input3"),
     "aten.linalg_lu.default": matrices({"A": TWO}, (TWO, TWO, TWO)),
     "aten.linalg_lu_factor_ex.default": matrices({"A": TWO}, (TWO, ONE, "")),
-    "aten.lu_unpack.default": matrices({"LU_data": TWO, "LU_pivots": ONE}, (TWO, TWO, TWO)),
+    "aten.lu_unpack.default": matrices({"LU_data": TWO, "LU_pivots": ONE}, (TWO, TWO, TWO), work=0),
     "aten.linalg_lu_solve.default": solution({"LU": TWO, "pivots": ONE}, "B"),
     "aten.linalg_ldl_factor_ex.default": matrices({"self": TWO}, (TWO, ONE, "")),
     "aten.linalg_ldl_solve.default": solution({"LD": TWO, "pivots": ONE}, "B"),
     "aten.linalg_solve_triangular.default": solution({"self": TWO}, "B"),
-    "aten._linalg_solve_ex.default": solution({"A": TWO}, "B", (TWO, ONE, "")),
+    "aten._linalg_solve_ex.default": solution({"A": TWO}, "B", (TWO, ONE, ""), factoring=2),
     "aten.triangular_solve.default": solution({"A": TWO}, "self", (TWO,)),
     "aten.cholesky_solve.default": solution({"input2": TWO}, "self"),
     "aten.linalg_lstsq.default": least_squares,

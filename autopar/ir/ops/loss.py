@@ -93,6 +93,7 @@ def margin_loss(call: OpCall) -> Rule | None:
             reduce={"n": "sum"},
             whole=("c", "k", *(("n",) if reduction == MEAN and not split else ())),
             work=3,
+            aside=("k",),
         )
 
     def write(w: BodyWriter) -> None:
@@ -114,7 +115,9 @@ def margin_loss_backward(call: OpCall) -> Rule | None:
 
     def make(split: bool) -> Rule:
         whole = ("c", "k", *(("n",) if reduction == MEAN and not split else ()))
-        return build_rule(call, operands, [scores], whole=whole, linear=(pending(0),), work=3)
+        return build_rule(
+            call, operands, [scores], whole=whole, linear=(pending(0),), work=3, aside=("k",)
+        )
 
     def write(w: BodyWriter) -> None:
         share = w.like("aten.div.Scalar", w.required("grad_output"), other=count)

@@ -88,6 +88,7 @@ def loss_of_targets(name: str) -> RuleFunction:
                 whole=("k",) if split else whole,
                 reduce=reduce,
                 work=1 if name == "nll" else 5,
+                aside=("k",),
             )
 
         def write(w: BodyWriter) -> None:
@@ -249,6 +250,7 @@ def nll_loss_backward(call: OpCall) -> Rule | None:
             reduce={"k": SAME},
             whole=("k",) if split else ("k", "c"),
             linear=(pending(0),),
+            aside=("k",),
         )
 
     def write(w: BodyWriter) -> None:

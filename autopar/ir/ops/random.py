@@ -52,6 +52,7 @@ def multinomial(call: OpCall) -> Rule | None:
         whole=("c", "s"),
         local={"grid": Grid(samples if call.flag("replacement") else given)},
         work=WORK,
+        aside=("s",) if call.operands[0].shape[-1] > call.results[0].shape[-1] else "c",
     )
 
 

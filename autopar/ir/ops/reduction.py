@@ -201,12 +201,19 @@ def along(dims_of: DimsOf, linear: Sequence[Linear] = (), work: float = 1) -> Ru
     """Returns the rule function of an op that goes along dimensions, and maps all others alike.
 
     The dimensions that it goes along must not be split; their size may change. All results have
-    the rank of the one operand.
+    the rank of the one operand. The work is that per element of the larger of operand and result.
     """
 
     def rule(call: OpCall) -> Rule | None:
         operand, results, whole = kept(call, dims_of(call))
-        return build_rule(call, [operand], results, whole=whole, linear=linear, work=work)
+        # A dimension whose size changes has two factors, which span all pairs of their indexes.
+        pairs = zip(
+            operand, results[0], call.operands[0].shape, call.results[0].shape, strict=False
+        )
+        aside = [(old if m < n else new)[0] for old, new, m, n in pairs if m != n]
+        return build_rule(
+            call, [operand], results, whole=whole, linear=linear, work=work, aside=aside
+        )
 
     return rule
 

@@ -191,12 +191,14 @@ def unpool(spatial: int) -> RuleFunction:
 
 
 def fourier(call: OpCall) -> Rule | None:
-    """A Fourier transform along the dimensions in `dim`."""
+    """A Fourier transform along the dimensions in `dim`: 5 n log2(n) operations, as is custom."""
 
     def dims(call: OpCall) -> frozenset[int]:
         return axes(call, len(call.operands[0].shape))
 
-    return along(dims, FIRST, work=10)(call)
+    shapes = (call.operands[0].shape, call.results[0].shape)
+    count = math.prod(max(shape[at] for shape in shapes) for at in dims(call))
+    return along(dims, FIRST, work=5 * max(1, math.log2(max(1, count))))(call)
 
 
 def histogram(call: OpCall) -> Rule | None:
