@@ -8,6 +8,7 @@ import click
 
 from autopar.cli.console import status, unsuited
 from autopar.cli.options import BACKEND, PATH
+from autopar.cli.progress import progress
 
 
 @click.command("explain", short_help="Say why a value is split so, and what else it could be.")
@@ -21,7 +22,9 @@ from autopar.cli.options import BACKEND, PATH
 @click.option(
     "--alternatives/--no-alternatives",
     default=True,
-    help="Whether to say what other splits would cost. The program is completed once for each.",
+    help="Whether to say what other splits would cost: each is pinned, all else follows as it was"
+    " decided, and the whole program that was found is priced. A search changes its plan as far as"
+    " that helps; one from scratch may find a faster one.",
 )
 def explain_command(build: Path, name: str | None, cluster: str | None, alternatives: bool) -> None:
     """Say why a value is split as it is, and what other splits would cost.
@@ -37,12 +40,13 @@ def explain_command(build: Path, name: str | None, cluster: str | None, alternat
     """
     from autopar.explanation import explain
 
-    with status("predicting"):
+    with progress("predicting") as tell:
         if name is None:
             unsuited("the list of collectives has no", ("alternatives",))
             shown = str(explain(build, cluster=cluster))
         else:
-            shown = str(explain(build, name, cluster=cluster, alternatives=alternatives))
+            found = explain(build, name, cluster=cluster, alternatives=alternatives, tell=tell)
+            shown = str(found)
     click.echo(shown)
 
 

@@ -171,7 +171,7 @@ class Complete:
 
         done = complete_slices(main, find_places(main), space.mesh, completed)
         _check_fit(unfit)
-        return Completed(_with_main(program, done, space.mesh), tuple(remarks))
+        return Completed(with_main(program, done, space.mesh), tuple(remarks))
 
     def _decider(
         self, program: Program, calls: CallTable, number: int = 0
@@ -241,13 +241,19 @@ def _check_fit(unfit: Sequence[tuple[ProcessMesh, Unfit]]) -> None:
 def _written(program: Program, decided: Decided) -> Completed:
     main = write_solution(program.main, decided.solution)
     assert program.mesh is not None
-    written = _with_main(program, main, program.mesh)
+    written = with_main(program, main, program.mesh)
     seconds = decided.solution.seconds
     return Completed(written, seconds=seconds, forecast=decided.forecast)
 
 
-def _with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:
-    """Returns a program with a completed main; other functions are computed by all alike."""
+def with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:
+    """Returns a program with a completed main; other functions are computed by all alike.
+
+    Args:
+        program: The program.
+        main: Its main function, completed.
+        mesh: The mesh of the program.
+    """
     functions = {
         name: main if name == "main" else write_replicated(function, mesh)
         for name, function in program.functions.items()

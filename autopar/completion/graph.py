@@ -7,6 +7,7 @@ order in which the program lists independent ops; so all that follows doesn't ei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +18,7 @@ from autopar.completion.join import Joins
 from autopar.completion.space import Form, Space
 from autopar.completion.splits import Key, Splits
 from autopar.ir.errors import AnnotationError
-from autopar.ir.layout import DimLayout, dim_axes, normalize_dim
+from autopar.ir.layout import DimLayout, Origin, dim_axes, normalize_dim
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
 
@@ -123,6 +124,20 @@ class Graph:
         for value, form in pins.items():
             self.pins[value] = form
         self.placed |= pins.keys()
+
+    def repinned(self, pins: Mapping[int, Form], decided: Mapping[int, Choice]) -> Graph:
+        """Returns the graph with more pins of the user's.
+
+        Args:
+            pins: By value.
+            decided: The choices of ops, by their number.
+        """
+        other = copy(self)
+        other.pins = [pins.get(value, pin) for value, pin in enumerate(self.pins)]
+        other.origins = {**self.origins, **dict.fromkeys(pins, Origin("annotated"))}
+        other.annotated = self.annotated | pins.keys()
+        other.decided = {**self.decided, **decided}
+        return other
 
     def keep(self, value: int, axis: str) -> None:
         """Says that an axis splits a value while it is kept, not where it is used.

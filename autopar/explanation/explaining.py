@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import overload
 
+from autopar.completion.presets.strategy import AUTO
+from autopar.completion.search.watch import Progress, Watch
 from autopar.cost import Cluster, Reshard
 from autopar.explanation.alternatives import Alternative, op_alternatives, value_alternatives
 from autopar.explanation.communication import Expense, expenses
@@ -47,6 +49,8 @@ class Explanation:
             first; empty if they weren't asked for.
         within: Where this is a value within a body: the value that the body leads to.
         cluster: The name of the cluster that prices are for.
+        is_searched: Whether alternatives are searched from the present plan on, so that a search
+            from scratch may find faster ones.
     """
 
     value: Value
@@ -57,6 +61,7 @@ class Explanation:
     alternatives: tuple[Alternative, ...]
     within: str
     cluster: str
+    is_searched: bool = False
 
     def __str__(self) -> str:
         """Returns the explanation as text for a terminal."""
@@ -101,6 +106,7 @@ def explain(
     *,
     cluster: str | Cluster | None = None,
     alternatives: bool = True,
+    tell: Callable[[Progress], None] | None = None,
 ) -> Explanation: ...
 
 
@@ -110,6 +116,7 @@ def explain(
     *,
     cluster: str | Cluster | None = None,
     alternatives: bool = True,
+    tell: Callable[[Progress], None] | None = None,
 ) -> Overview | Explanation:
     """Explains why a value is split as it is, or what of a program's communication costs most.
 
@@ -120,7 +127,8 @@ def explain(
         name: A value; None for the most expensive collectives.
         cluster: The hardware to predict for, if it isn't what the program was compiled for.
         alternatives: Whether to price other layouts of the value, or other choices of its op.
-            The program is completed once for each.
+            The program is completed and lowered once for each.
+        tell: Called before each of them, with how far it is.
 
     Raises:
         InvalidInputError: If there is no such build or value.
@@ -132,10 +140,11 @@ def explain(
         total = price(subject.completed, subject.options, subject.planner)
         found = expenses(subject)
         return Overview(subject.serial.name, total, found, subject.options.cluster.name)
-    return _explained(subject, subject.value(name), alternatives)
+    watch = Watch(subject.options.seconds_limit, tell) if alternatives else None
+    return _explained(subject, subject.value(name), watch)
 
 
-def _explained(subject: Subject, value: Value, alternatives: bool) -> Explanation:
+def _explained(subject: Subject, value: Value, watch: Watch | None) -> Explanation:
     main = subject.program(value.name).main
     value = main.values[value.name]
     op = main.producers().get(value.name)
@@ -145,9 +154,10 @@ def _explained(subject: Subject, value: Value, alternatives: bool) -> Explanatio
         _rule_text(main, op),
         tuple(_readings(subject, main, value)),
         reasons(main, value),
-        _alternatives(subject, value, op) if alternatives else (),
+        _alternatives(subject, value, op, watch) if watch is not None else (),
         "" if value.name in subject.completed.main.values else _end_of_body(subject, value.name),
         subject.options.cluster.name,
+        is_searched=subject.options.strategy == AUTO,
     )
 
 
@@ -156,10 +166,14 @@ def _rule_text(main: Function, op: Op | None) -> str:
     return str(rule.under(op.dist.body)) if rule and op and op.dist else ""
 
 
-def _alternatives(subject: Subject, value: Value, op: Op | None) -> tuple[Alternative, ...]:
+def _alternatives(
+    subject: Subject, value: Value, op: Op | None, watch: Watch
+) -> tuple[Alternative, ...]:
     if value.name not in subject.completed.main.values:
         return ()
-    return value_alternatives(subject, value) if op is None else op_alternatives(subject, op)
+    if op is None:
+        return value_alternatives(subject, value, watch)
+    return op_alternatives(subject, op, watch)
 
 
 def _end_of_body(subject: Subject, name: str) -> str:

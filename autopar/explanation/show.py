@@ -133,10 +133,10 @@ def _alternatives(explanation: Explanation) -> Iterator[str]:
     if not rows:
         return
     what = "lay" if explanation.op is None else "were computed"
-    yield (
-        f"one execution on {explanation.cluster}, if it {what} otherwise and all else were"
-        " completed anew"
-    )
+    rest = "all else were completed anew"
+    if explanation.is_searched:
+        rest = "the plan were changed to suit (a search from scratch may find a faster one)"
+    yield f"one execution on {explanation.cluster}, if it {what} otherwise and {rest}"
     now = next(row.price for row in rows if row.present)
     width = max(len(row.text) for row in rows)
     yield f"  {'':<{width}}  {'seconds':>9}  {'communicated':>12}  {'peak memory':>11}"

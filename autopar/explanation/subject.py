@@ -28,11 +28,13 @@ class Subject:
         serial: The completed program.
         completed: The same before ops were replaced by bodies.
         options: The cluster, the presets, the memory.
+        is_moved: Whether the cluster isn't the one for which it was compiled.
     """
 
     serial: Program
     completed: Program
     options: CompileOptions
+    is_moved: bool = False
 
     @classmethod
     def of(cls, what: Explainable) -> Subject:
@@ -50,7 +52,8 @@ class Subject:
 
     def on(self, cluster: Cluster) -> Subject:
         """Returns the same program on another cluster."""
-        return replace(self, options=replace(self.options, cluster=cluster))
+        options = replace(self.options, cluster=cluster)
+        return replace(self, options=options, is_moved=options != self.options)
 
     @cached_property
     def mesh(self) -> ProcessMesh:

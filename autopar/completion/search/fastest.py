@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from autopar.completion.call import Choice
@@ -218,6 +219,32 @@ class Search:
         self.known += tried
         return self._found()
 
+    def varied(self, graph: Graph) -> Search:
+        """Returns a search of the same ops with other pins, which shares what is known of costs.
+
+        Args:
+            graph: What `repinned` returned for the graph of this search.
+        """
+        other = copy(self)
+        other.graph, other.incumbents, other.known, other.best = graph, None, [], None
+        other._first = other._proven = other._proof = other._messages = None
+        other.bound = other.expected = 0.0
+        table, decided = CandidateTable(graph), self.graph.decided
+        other.candidates = [
+            known if graph.decided.get(at) is decided.get(at) else table.of(graph.nodes[at])
+            for at, known in enumerate(self.candidates)
+        ]
+        return other
+
+    def near(self, choices: Sequence[Choice]) -> Found:
+        """Returns the best plan found from one whose choices are known.
+
+        Args:
+            choices: Per op; those that pins forbid don't count.
+        """
+        self._improve(choices, itself=True)
+        return self._found()
+
     def presets(self, gap: float) -> Sequence[Incumbent]:
         """Returns the presets that are worth their time at a gap, the fastest first."""
         if self.incumbents is None:
@@ -240,11 +267,18 @@ class Search:
                 self._improve(preset.solution.choices)
         return self.best.seconds < before * (1 - PROVEN)
 
-    def _improve(self, choices: Sequence[Choice]) -> None:
-        """Looks for better plans than one whose choices are known, and keeps the best."""
+    def _improve(self, choices: Sequence[Choice], *, itself: bool = False) -> None:
+        """Looks for better plans than one whose choices are known, and keeps the best.
+
+        Args:
+            choices: Per op.
+            itself: Whether to keep that plan too, if none is better.
+        """
         model = self._model()
         labels = labels_of(model, choices)
         self._learn(model, labels)
+        if itself:
+            self._keep(model, labels)
         for _ in range(MAX_ROUNDS):
             model = self._model()
             labels = _improved(eliminate(model.network), labels)

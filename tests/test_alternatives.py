@@ -1,0 +1,80 @@
+"""Alternatives to a searched plan: found around it, and about as fast as a search from scratch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autopar.annotate import parse_mesh
+from autopar.completion import Complete
+from autopar.completion.presets.strategy import AUTO
+from autopar.completion.search.watch import Progress
+from autopar.completion.variations import Pinned
+from autopar.cost import Cluster
+from autopar.explanation import Explanation, Subject, explain
+from autopar.explanation.alternatives import ORIGIN, as_annotated, other_choices, other_layouts
+from autopar.explanation.price import Price, price
+from autopar.explanation.why import choice_text
+from autopar.pipeline import Compiled, CompileOptions, compile_program
+from tests.completion.enumerated import CLUSTERS, random_program
+
+NEAR = 1e-2
+"""How much slower than what a search from scratch finds an alternative may be."""
+
+
+def searched(seed: int) -> Compiled:
+    chance = random.Random(seed)
+    program, mesh = random_program(chance), parse_mesh(chance.choice(("4", "2x2", "4x2")))
+    cluster = Cluster.load(chance.choice(CLUSTERS))
+    return compile_program(program, CompileOptions(mesh=mesh, strategy=AUTO, cluster=cluster))
+
+
+def from_scratch(subject: Subject, pinned: Pinned) -> Price:
+    """Returns the price of the program with a pin, searched anew."""
+    options = subject.options
+    complete = Complete(options.cluster, AUTO, subject.planner, calls=subject.calls)
+    program = complete(as_annotated(subject.completed, pinned))
+    return price(program, options, subject.planner)
+
+
+def pins_of(subject: Subject, found: Explanation) -> Iterator[tuple[str, Pinned]]:
+    if found.op is None:
+        for layout in other_layouts(subject.mesh, found.value):
+            yield str(layout), replace(found.value, dist=layout, origin=ORIGIN)
+        return
+    for op in other_choices(subject, found.op):
+        yield choice_text(op), op
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 7])
+def test_alternatives_are_about_what_a_search_from_scratch_finds(seed: int) -> None:
+    subject = Subject.of(searched(seed))
+    main = subject.completed.main
+    names = [main.inputs[-1], main.ops[0].results[0], main.ops[-1].results[0]]
+    for name in names:
+        found = explain(searched(seed), name)
+        seconds = {row.text: row.price.seconds for row in found.alternatives if row.price}
+        (present,) = (row.price for row in found.alternatives if row.present)
+        pins = dict(pins_of(subject, found))
+        assert len(seconds) == len(pins) + 1
+        for text, pinned in pins.items():
+            anew = from_scratch(subject, pinned).seconds
+            assert seconds[text] <= anew * (1 + NEAR)
+            assert present is not None
+            assert seconds[text] >= present.seconds * (1 - NEAR)
+        assert found.is_searched
+        assert "a search from scratch may find" in str(found)
+
+
+def test_each_alternative_is_told() -> None:
+    told: list[Progress] = []
+    done = searched(1)
+    found = explain(done, done.completed.main.ops[0].results[0], tell=told.append)
+    count = len(found.alternatives) - 1
+    assert count > 1
+    assert [each.doing for each in told if each.doing.startswith("alternative")] == [
+        f"alternative {number} of {count}" for number in range(1, count + 1)
+    ]
