@@ -1,7 +1,7 @@
 """The text of a dims_mapping: `[-1, tp]`, `[(dp,tp), None]`, `[0, -1]`, `[(3)(12@tp)(64), -1]`.
 
-The last one says how a dimension is split exactly: into 3 times 12 times 64, of which the 12 are
-split over tp.
+Several axes may stand in brackets too, `[[dp,tp], None]`, as in plan files. The last one says how a
+dimension is split exactly: into 3 times 12 times 64, of which the 12 are split over tp.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from autopar.ir.layout import DimLayout, SubDim
 
 Entry = int | str | None | tuple[int | str, ...] | DimLayout
 """One entry of a dims_mapping: -1 or None (not split), an axis, several axes, or sub-dimensions."""
+
+CLOSING = {"(": ")", "[": "]"}
+"""What several axes stand in."""
 
 _SUB_DIM = re.compile(r"\(\s*(\d+)\s*(?:@\s*(?:(\w+)|\(([\w\s,]+)\))\s*)?\)\s*")
 _SUB_DIMS = re.compile(rf"\s*((?:{_SUB_DIM.pattern}){{2,}})")
@@ -30,16 +33,16 @@ def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
     """
     entries: list[Entry] = []
     group: list[int | str] | None = None
-    expect_item = True
+    expect_item, opened = True, "("
     tokens = _tokens(text)
     if not tokens or tokens[0] != ("[", None) or tokens[-1] != ("]", None):
         raise _error(text, "it must be a list in brackets")
     for mark, item in tokens[1:-1]:
         if mark == "," and (not expect_item or group is not None):
             expect_item = True
-        elif mark == "(" and group is None and expect_item:
-            group = []
-        elif mark == ")" and group is not None:
+        elif mark in CLOSING and group is None and expect_item:
+            group, opened = [], mark
+        elif group is not None and mark == CLOSING[opened]:
             entries.append(tuple(group))
             group, expect_item = None, False
         elif mark == "item" and expect_item:
@@ -53,7 +56,7 @@ def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
         else:
             raise _error(text, f"unexpected {item if mark == 'item' else mark!r}")
     if group is not None:
-        raise _error(text, "a '(' is not closed")
+        raise _error(text, f"a {opened!r} is not closed")
     return tuple(entries)
 
 

@@ -1,12 +1,17 @@
-"""Progress: on a terminal, how far a search is, once it takes longer than one would wait."""
+"""Progress: how far a search is, once it takes longer than one would wait.
+
+On a terminal that is shown as long as it takes; elsewhere, as in a log, it is said once.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import click
 
 from autopar.cli.console import status
 from autopar.ir.units import human_seconds
@@ -19,35 +24,47 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 1.0
 """Before that nothing but what the command does is shown."""
 
+LOG_SECONDS = 10.0
+"""The same where standard error is no terminal."""
+
 
 @contextmanager
 def progress(text: str, hidden: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Shows what a command is busy with, and yields what shows how far a search is.
-
-    Nothing is shown where standard error is no terminal.
 
     Args:
         text: What the command does.
         hidden: Whether to show nothing, since something else is.
     """
     shown: list[Status] = []
-    start = time.monotonic()
-    silent = hidden or not sys.stderr.isatty()
+    line = text
+    is_terminal = sys.stderr.isatty()
 
     def tell(now: Progress) -> None:
-        if silent or time.monotonic() - start < PATIENCE_SECONDS:
-            return
+        nonlocal line
         line = described(now)
-        if shown:
-            shown[0].update(line)
+        for each in shown:
+            each.update(line)
+
+    def show() -> None:
+        if not is_terminal:
+            click.echo(f"{line}; --time-limit SECONDS ends a search early", err=True)
             return
         shown.append(_status(line))
         shown[0].start()
 
+    # A step of a search may take long, so that it is not the search that looks at the clock.
+    timer = threading.Timer(PATIENCE_SECONDS if is_terminal else LOG_SECONDS, show)
+    timer.daemon = True
+    if not hidden:
+        timer.start()
     try:
         with status(text, hidden):
             yield tell
     finally:
+        timer.cancel()
+        if not hidden:
+            timer.join()
         for each in shown:
             each.stop()
 

@@ -18,7 +18,7 @@ from autopar.completion.presets.zero import keep_states
 from autopar.completion.refine import GAIN
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
-from autopar.completion.search.forecast import Forecast
+from autopar.completion.search.forecast import Forecast, predicted_time
 from autopar.completion.search.incumbents import Incumbents
 from autopar.completion.search.watch import Watch
 from autopar.completion.share import share_moves
@@ -54,14 +54,17 @@ class Completed:
     def reported(
         self, seconds: Callable[[], float], added_seconds: float
     ) -> tuple[ReportEntry, ...]:
-        """Returns the remarks, with the forecast.
+        """Returns the remarks, with the forecast; without search, with the time alone.
 
         Args:
-            seconds: Predicts the serialized seconds of what ranks run; called only for a forecast.
+            seconds: Predicts the serialized seconds of what ranks run; not called for slices.
             added_seconds: What recomputation and transfers to the host's memory add.
         """
-        if self.forecast is None:
+        if math.isnan(self.seconds):
             return self.remarks
+        if self.forecast is None:
+            total = predicted_time(seconds() + added_seconds, added_seconds)
+            return (ReportEntry("search", "time", total), *self.remarks)
         return (self.forecast.remark(seconds(), added_seconds), *self.remarks)
 
 

@@ -77,10 +77,14 @@ def sync_file(path: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> InvalidInputError:
-    where = f" ({error.filename})" if error.filename else ""
-    return InvalidInputError(
-        f"can't write {path}: {error.strerror}{where}; choose another folder with -o"
-    )
+    # The system names a folder that was to be made; what the user knows is the one above it.
+    above = Path(os.path.realpath(path)).parent
+    while not above.exists():
+        above = above.parent
+    why = f"{error.strerror}, in {above}" if above.is_dir() else f"{above} is a file"
+    if isinstance(error, FileNotFoundError):
+        why = f"no folder can be made in {above}"
+    return InvalidInputError(f"can't write {path}: {why}; choose another folder with -o")
 
 
 def _check_target(target: Path, check: Callable[[Path], None]) -> None:

@@ -33,12 +33,14 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * unit)
 
 
-def parse_limit(memory: str | int) -> int:
+def parse_limit(memory: str | float) -> int:
     """Returns the bytes that a device may hold at once, given as such or as text.
 
     Raises:
         InvalidInputError: If it can't be understood, or is nothing.
     """
+    if isinstance(memory, float) and not memory.is_integer():
+        raise InvalidInputError(f"memory {memory!r}: give whole bytes, or a text as '24.5GiB'")
     found = parse_bytes(memory) if isinstance(memory, str) else int(memory)
     if found <= 0:
         raise InvalidInputError(f"memory {memory!r}: a device holds more than nothing; give bytes")

@@ -48,6 +48,7 @@ class CompileOptions:
         verify: Whether to verify the program between passes.
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
         memory_bytes: What a device may hold at once; None for any number.
+        memory_place: The file that says so; "" if the caller does.
         seconds_limit: Wall time of a search, after which it takes the best plan so far.
         op_pins: The user's pins of ops.
         apart: Whether pins name fused weights of unequal parts by their parts.
@@ -64,6 +65,7 @@ class CompileOptions:
     verify: bool = True
     phases_apart: bool = False
     memory_bytes: int | None = None
+    memory_place: str = ""
     seconds_limit: float | None = None
     op_pins: tuple[OpPin, ...] = ()
     apart: bool = False
@@ -125,10 +127,12 @@ class CompileOptions:
             strategy = None if loaded.strategy == NO_PRESETS else loaded.strategy
             if not self.any_shape:
                 _check_strategy(strategy, self.mesh, f"{path}: ")
+        says_memory = self.memory_bytes is None and loaded.memory_bytes is not None
         return replace(
             self,
             strategy=strategy,
-            memory_bytes=loaded.memory_bytes if self.memory_bytes is None else self.memory_bytes,
+            memory_bytes=loaded.memory_bytes if says_memory else self.memory_bytes,
+            memory_place=str(path) if says_memory else self.memory_place,
             pins=(*self.pins, *loaded.pins),
             op_pins=(*self.op_pins, *loaded.ops),
             apart=self.apart or loaded.apart,

@@ -31,9 +31,11 @@ from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
 from autopar.ir.program import STORED_ROLES, Program
+from autopar.ir.units import human_bytes
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
+from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
 from autopar.planning.mesh_shape import fastest_shape, remark
 from autopar.planning.within_memory import Within
@@ -98,9 +100,25 @@ def compile_program(
     Raises:
         AnnotationError: If pins contradict the program or one another, or ask for what isn't
             carried out yet.
+        DoesNotFit: If it needs more memory than the limit.
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
     watch = watch or Watch(options.seconds_limit)
+    try:
+        return _compiled(program, options, observe, report, store, watch)
+    except DoesNotFit as miss:
+        raise miss.at(options.memory_place) from miss
+
+
+def _compiled(
+    program: Program,
+    options: CompileOptions,
+    observe: Observer | None,
+    report: Sequence[ReportEntry],
+    store: Callable[[Program], Program] | None,
+    watch: Watch,
+) -> Compiled:
+    """Returns a compiled program; see `compile_program`."""
     found: FastestMesh | None = None
     if options.any_shape:
         found = with_fastest_mesh(program, options, watch, store)
@@ -138,6 +156,9 @@ def compile_program(
         return evaluate(lowered, options.cluster).serialized_seconds
 
     said = (*decided.reported(seconds, fitted.added_seconds), *fitted.remarks)
+    if decided.forecast is None and options.memory_bytes is not None:
+        held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
+        said = (*said, ReportEntry("search", "memory", held))
     entries = (*report, *said, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 

@@ -53,6 +53,7 @@ class Shape:
         bound_seconds: What each of its plans takes at least, as far as it was proven.
         is_dropped: Whether it was dropped because of its bound.
         is_late: Whether it was left when time was up.
+        is_cut: Whether time was up before its plan was proven the fastest, or nearly.
     """
 
     mesh: ProcessMesh
@@ -60,6 +61,7 @@ class Shape:
     bound_seconds: float = 0.0
     is_dropped: bool = False
     is_late: bool = False
+    is_cut: bool = False
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, self.mesh.shape))
@@ -69,7 +71,8 @@ class Shape:
             return sizes
         if math.isinf(self.seconds):
             return f"{sizes} doesn't fit"
-        return f"{sizes} {human_seconds(self.seconds, 4)}"
+        cut = " (stopped early)" if self.is_cut else ""
+        return f"{sizes} {human_seconds(self.seconds, 4)}{cut}"
 
 
 def mesh_shapes(devices: int) -> Iterator[ProcessMesh]:
@@ -133,6 +136,7 @@ class _Comparison:
     Attributes:
         fastest: Seconds of the fastest plan so far.
         tried: The shapes so far, by their sizes.
+        count: How many shapes there are.
     """
 
     def __init__(self, program: Program, complete: Complete, decide: Decide | None) -> None:
@@ -143,11 +147,13 @@ class _Comparison:
         self.decide = decide or _decided
         self.fastest = math.inf
         self.tried: dict[Sizes, Shape] = {}
+        self.count = 0
         self._completed: Completed | None = None
         self._problem: InvalidInputError | None = None
 
     def run(self, meshes: Sequence[ProcessMesh]) -> Fastest:
         """Tries shapes, those of fewer axes first."""
+        self.count = len(meshes)
         for axes in range(1, MOST_AXES + 1):
             some = [mesh for mesh in meshes if mesh.ndim == axes]
             for mesh in sorted(some, key=lambda mesh: _promise(mesh.shape, self.tried)):
@@ -166,20 +172,37 @@ class _Comparison:
         if self._completed is not None and watch.is_late:
             self.tried[mesh.shape] = Shape(mesh, math.inf, is_late=True)
             return
-        watch.tell(Progress(f"searching on {mesh}", self.fastest))
+        complete = replace(self.complete, watch=watch.on(self._part(mesh)))
+        complete.watch.tell(Progress("begun"))
         on_mesh = apply_mesh(self.program, mesh)
         try:
-            searches = self.complete.searches_of(on_mesh)
+            searches = complete.searches_of(on_mesh)
         except AnnotationError:
             if self._completed is None:
                 raise
             return
-        self.tried[mesh.shape] = self._compared(on_mesh, mesh, searches)
+        shape = self._compared(complete, on_mesh, mesh, searches)
+        is_cut = watch.is_late and not shape.is_dropped and _gap(shape) > PROVEN
+        self.tried[mesh.shape] = replace(shape, is_cut=is_cut)
         # What a search learned is full of cycles, and all of it is young.
         del searches
         gc.collect(0)
 
-    def _compared(self, program: Program, mesh: ProcessMesh, searches: tuple[Search, ...]) -> Shape:
+    def _part(self, mesh: ProcessMesh) -> str:
+        """Returns which shape comes next, and the best so far."""
+        sizes = "x".join(map(str, mesh.shape))
+        part = f"searching {sizes} ({len(self.tried) + 1} of {self.count})"
+        if math.isinf(self.fastest):
+            return part
+        return f"{part}, best so far {human_seconds(self.fastest, 4)}"
+
+    def _compared(
+        self,
+        complete: Complete,
+        program: Program,
+        mesh: ProcessMesh,
+        searches: tuple[Search, ...],
+    ) -> Shape:
         """Returns a shape as it compares with the fastest so far, whose place it may take."""
         above = self.fastest * (1 - searches[0].precision)
         if math.isfinite(above):
@@ -192,7 +215,7 @@ class _Comparison:
         if not self.is_limited and shape.seconds >= self.fastest and _gap(shape) <= PROVEN:
             return shape
         planner = searches[0].graph.space.planner
-        going_on = replace(self.complete, planner=planner, begun=searches)
+        going_on = replace(complete, planner=planner, begun=searches)
         try:
             seconds, completed = self.decide(going_on, program)
         except InvalidInputError as error:

@@ -10,7 +10,7 @@ from autopar.cost.summary import CollectiveCount, summarize_rank
 from autopar.explanation import Price, Subject
 from autopar.explanation.price import price
 from autopar.explanation.subject import Explainable
-from autopar.ir.units import human_bytes, human_seconds
+from autopar.ir.units import counted, human_bytes, human_seconds
 from autopar.pipeline import predicted
 
 SHOWN = 20
@@ -47,6 +47,7 @@ class Comparison:
         limits_bytes: What a device may hold at once; None for any number.
         collectives: What a rank of each communicates.
         models: What the models are called.
+        clusters: What they were compiled for.
     """
 
     names: tuple[str, str]
@@ -58,6 +59,7 @@ class Comparison:
     limits_bytes: tuple[int | None, int | None]
     collectives: tuple[tuple[CollectiveCount, ...], tuple[CollectiveCount, ...]]
     models: tuple[str, str] = ("", "")
+    clusters: tuple[str, str] = ("", "")
 
     def __str__(self) -> str:
         """Returns the comparison as text for a terminal."""
@@ -84,6 +86,7 @@ def diff(
     one, two = Subject.of(first), Subject.of(second)
     known = cluster if cluster is not None else one.options.cluster
     hardware = Cluster.load(known) if isinstance(known, str) else known
+    clusters = one.options.cluster.name, two.options.cluster.name
     one, two = one.on(hardware), two.on(hardware)
     common = one.serial.main.values.keys() & two.serial.main.values.keys()
     return Comparison(
@@ -96,6 +99,7 @@ def diff(
         (one.options.memory_bytes, two.options.memory_bytes),
         (_collectives(one), _collectives(two)),
         (one.serial.name, two.serial.name),
+        clusters,
     )
 
 
@@ -126,6 +130,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     meshes = (
         found.meshes[0] if found.meshes[0] == found.meshes[1] else " against ".join(found.meshes)
     )
+    if found.clusters[0] != found.clusters[1]:
+        yield f"these are compiled for different clusters: {' and '.join(found.clusters)}"
     yield f"{found.names[0]} against {found.names[1]}: {meshes}, predicted for {found.cluster}"
     yield ""
     totals = [*_totals(*found.prices), *_limits(*found.limits_bytes)]
@@ -138,7 +144,14 @@ def _lines(found: Comparison) -> Iterator[str]:
     if not found.layouts:
         yield f"all {found.values} values lie alike"
         return
-    yield f"{len(found.layouts)} values lie otherwise, of {found.values} in both"
+    both = sum(bool(each.first and each.second) for each in found.layouts)
+    alone = len(found.layouts) - both
+    if both:
+        yield f"{both} of {counted(found.values, 'value')} in both lie otherwise"
+    elif found.values:
+        yield f"all {found.values} values in both lie alike"
+    if alone:
+        yield f"{counted(alone, 'value')} {'is' if alone == 1 else 'are'} in only one of them"
     shown = [(f"%{each.name}", each.first or "-", each.second or "-") for each in _first(found)]
     yield from _aligned(shown)
     if len(found.layouts) > SHOWN:

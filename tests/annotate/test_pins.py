@@ -131,3 +131,14 @@ def test_a_bad_file_says_where(
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_annotations(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("axes", ["(dp,tp)", "[dp,tp]", "[ dp, tp ]"])
+def test_several_axes_stand_in_either_bracket(axes: str) -> None:
+    assert parse_pin(f"w=[-1, {axes}]").dims_mapping == (-1, ("dp", "tp"))
+
+
+@pytest.mark.parametrize("text", ["[(dp,tp]]", "[[dp,tp)]", "[[dp,[tp]]]", "[[dp]"])
+def test_brackets_must_match(text: str) -> None:
+    with pytest.raises(AnnotationError, match=r"unexpected|not closed"):
+        parse_pin(f"w={text}")

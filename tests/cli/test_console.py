@@ -144,12 +144,35 @@ def test_how_far_a_search_is() -> None:
     assert described(Progress("searching", 0.0025)) == "searching: 2.5 ms predicted"
 
 
-def test_progress_is_for_terminals(
+class Elapsed:
+    """A timer whose time is up at once."""
+
+    def __init__(self, seconds: float, then: Callable[[], None]) -> None:
+        self.then = then
+
+    def start(self) -> None:
+        self.then()
+
+    def cancel(self) -> None:
+        """Too late."""
+
+    def join(self) -> None:
+        """Nothing is under way."""
+
+
+def test_a_long_search_says_what_it_does_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autopar.cli.progress.PATIENCE_SECONDS", 0.0)
     with progress("working") as tell:
         tell(Progress("searching, round 1"))
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr("threading.Timer", Elapsed)
+    with progress("working") as tell:
+        tell(Progress("searching, round 1"))
+    said = "working; --time-limit SECONDS ends a search early\n"
+    assert capfd.readouterr() == ("", said)
+    with progress("working", hidden=True):
+        pass
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with progress("working") as tell:

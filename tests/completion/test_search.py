@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
-from autopar.annotate import parse_mesh
+from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
@@ -24,7 +25,7 @@ from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.planning.mesh_shape import fastest_shape
 from tests.captured import check
 from tests.completion.enumerated import drawn, graph_of, least_seconds, random_network
-from tests.completion.networks import Network
+from tests.completion.networks import Network, mlp
 from tests.completion.test_training import language
 
 
@@ -160,6 +161,30 @@ def test_a_limit_of_time_gives_the_best_plan_so_far() -> None:
     graph = layers()
     hurried, best = search(graph, watch=Watch(0.0)), search(graph)
     assert hurried.bound_seconds <= best.seconds <= hurried.seconds
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_data_parallel_plans_are_tried_whatever_the_limit(limit: int) -> None:
+    program = apply_mesh(mlp(batch=1024), parse_mesh("a=2,b=2"))
+    told: list[str] = []
+    watch = Watch(limit, lambda progress: told.append(progress.doing), count().__next__)
+    found = Complete(Cluster.load("h100"), "auto", watch=watch).decide(program)
+    assert sum(text.startswith("preset ") for text in told) >= 2
+    assert found.forecast is not None
+    assert found.forecast.notes[-1] == f"stopped at the limit of {limit} s"
+    for strategy in ("data:a,data:b", "replicate:a,replicate:b"):
+        preset = Complete(Cluster.load("h100"), strategy).decide(program)
+        assert found.seconds <= preset.seconds * (1 + 1e-9)
+
+
+def test_a_plan_is_said_to_be_a_preset_only_if_all_values_lie_alike() -> None:
+    program = apply_mesh(mlp(batch=1 << 20), parse_mesh("a=2"))
+    found = Complete(Cluster.load("h100"), "auto").decide(program)
+    preset = Complete(Cluster.load("h100"), "data:a").decide(program)
+    inputs = [each.program.main.values["x"].dist for each in (found, preset)]
+    assert inputs[0] != inputs[1]
+    assert found.forecast is not None
+    assert found.forecast.notes == ("preset data:a takes as long",)
 
 
 def test_the_shape_of_a_mesh_is_searched() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import autopar
-from autopar.annotate import apply_mesh
+from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
 from autopar.completion.search.fastest import CLOSE
 from autopar.completion.search.watch import Watch
@@ -75,9 +76,11 @@ def test_a_shape_is_searched_once_and_only_if_its_bound_allows() -> None:
     shapes = next(each.detail for each in compiled.report if each.subject == "mesh shape")
     dropped = shapes.partition("dropped, by their bounds: ")[2].count(" at least ")
     assert dropped
-    tried = sum(text.startswith("searching on ") for text in told)
-    assert tried == 4
-    assert told.count("searching, round 1") == tried - dropped
+    begun = [text for text in told if text.endswith(": begun")]
+    assert begun[0] == "searching 8 (1 of 4): begun"
+    assert all(re.search(r"\(\d of 4\), best so far [\d.]+ us: ", text) for text in begun[1:])
+    assert len(begun) == 4
+    assert sum(text.endswith(": searching, round 1") for text in told) == 4 - dropped
 
 
 def test_no_shape_is_begun_when_time_is_up() -> None:
@@ -87,6 +90,26 @@ def test_no_shape_is_begun_when_time_is_up() -> None:
     assert [shape.mesh.shape for shape in others] == [(2, 3), (3, 2)]
     assert all(shape.is_late for shape in others)
     assert remark([first, *others]).detail.endswith("; left at the time limit: 2x3, 3x2")
+
+
+def test_a_shape_is_marked_whose_search_was_cut_off() -> None:
+    watch = Watch(2, clock=count().__next__)
+    first, *others = fastest_shape(small(), 4, replace(COMPLETE, watch=watch)).shapes
+    assert first.is_cut
+    assert str(first).endswith(" (stopped early)")
+    assert not any(shape.is_cut for shape in others)
+    assert not any(shape.is_cut for shape in fastest_shape(small(), 4, COMPLETE).shapes)
+
+
+def test_a_plan_in_which_all_do_the_same_says_what_helps() -> None:
+    model, x = nn.Linear(4, 4), torch.zeros(4, 4)
+    recipe = Recipe(loss=nn.functional.mse_loss, optimizer=torch.optim.SGD(model.parameters()))
+    program = apply_mesh(capture(model, (x, x), recipe).program, parse_mesh("a=2,b=2"))
+    found = Complete(Cluster.load("cpu"), "auto").decide(program).forecast
+    assert found is not None
+    assert found.plan == "a: replicate, b: replicate"
+    assert found.notes[0] == "this is preset replicate:a,replicate:b"
+    assert "give a larger batch, or a strategy by name" in found.notes[1]
 
 
 def test_the_report_names_the_shapes() -> None:

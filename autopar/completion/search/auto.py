@@ -6,13 +6,22 @@ computed in one of the ways that search considers, however values lie in between
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.completion.search.fastest import Search
+from autopar.completion.refine import GAIN
+from autopar.completion.search.fastest import Found, Search
 from autopar.completion.search.forecast import Forecast
+from autopar.completion.search.incumbents import Incumbent
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
+
+NO_GAIN = (
+    "more devices don't help at this size: communication would take longer than it saves"
+    "; give a larger batch, or a strategy by name"
+)
+"""What is said of a plan by which every process does all the work."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +51,39 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
     if byte_seconds:
         return Decided(found.solution, Forecast(named(found.solution), found.solution.seconds))
     solution, seconds = found.solution, found.seconds
-    against: tuple[str, float] | None = None
-    note = ""
     presets = search.presets(found.gap)
-    best = next(iter(presets), None)
-    if best is not None:
-        against = best.strategy, best.seconds
-        if best.seconds < seconds:
-            solution, seconds, against = best.solution, best.seconds, None
-            note = f"this is preset {best.strategy}, which search did not beat"
+    best = presets[0] if presets else None
+    note = _is_preset(found, presets)
+    against = (best.strategy, best.seconds) if best is not None and not note else None
+    if best is not None and best.seconds < seconds:
+        solution, seconds = best.solution, best.seconds
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
     late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else ""
-    notes = tuple(filter(None, (note, late)))
+    alone = NO_GAIN if not late and _is_replicated(solution) else ""
+    notes = tuple(filter(None, (note, alone, late)))
     forecast = Forecast(named(solution), seconds, found.bound_seconds, against, notes)
     return Decided(solution, forecast)
+
+
+def _is_preset(found: Found, presets: Sequence[Incumbent]) -> str:
+    """Returns which of the presets tried a plan is, or comes to; "" if it is faster than all."""
+    ties = [each for each in presets if abs(found.seconds - each.seconds) <= GAIN * each.seconds]
+    same = next((each for each in ties if _lie_alike(found, each)), None)
+    if same is not None:
+        return f"this is preset {same.strategy}"
+    if ties and presets[0] in ties:
+        return f"preset {presets[0].strategy} takes as long"
+    if presets and presets[0].seconds < found.seconds:
+        return f"this is preset {presets[0].strategy}, which search did not beat"
+    return ""
+
+
+def _lie_alike(found: Found, preset: Incumbent) -> bool:
+    """Whether all values lie as by a preset."""
+    pairs = zip(found.solution.forms, preset.solution.forms, strict=True)
+    return all(one.layout == other.layout for one, other in pairs)
+
+
+def _is_replicated(solution: Solution) -> bool:
+    """Whether every process does all the work."""
+    return not any(choice.splits.items for choice in solution.choices)

@@ -43,10 +43,8 @@ class Forecast:
             added_seconds: What recomputation and transfers to the host's memory add.
         """
         run_seconds = (self.seconds if seconds is None else seconds) + added_seconds
-        total = f"{human_seconds(run_seconds, 4)} predicted, one op after another"
+        total = predicted_time(run_seconds, added_seconds)
         saves = added_seconds > 0
-        if saves:
-            total += f", {human_seconds(added_seconds, 4)} of it to save memory"
         distance = self._distance(run_seconds, saves)
         parts = (self.plan, total, distance, self._against(saves), *self.notes)
         return ReportEntry("search", "auto", "; ".join(filter(None, parts)))
@@ -82,3 +80,16 @@ class Forecast:
     def is_proven(self, seconds: float) -> bool:
         """Whether no plan takes less than so many seconds."""
         return seconds <= (self.bound_seconds or 0.0) * (1 + CLOSE)
+
+
+def predicted_time(seconds: float, added_seconds: float) -> str:
+    """Returns the time of a step in words.
+
+    Args:
+        seconds: The serialized seconds of all of it.
+        added_seconds: What of them recomputation and transfers to the host's memory add.
+    """
+    total = f"{human_seconds(seconds, 4)} predicted, one op after another"
+    if added_seconds > 0:
+        total += f", {human_seconds(added_seconds, 4)} of it to save memory"
+    return total

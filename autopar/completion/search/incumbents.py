@@ -27,6 +27,10 @@ USUAL, LEAST = 6, 9
 """The first presets: of which the best is to be named beside the plan, and those that are completed
 however large the program is, if one of them may be faster."""
 
+ALWAYS = 2
+"""The first presets, `data` on all axes and `replicate`: they are completed even when time is up,
+so that no plan is slower than what everybody would try first."""
+
 MOST_PRESETS = 36
 """Presets that are completed at most."""
 
@@ -113,10 +117,10 @@ class Incumbents:
         """
         most = _affordable(self._ops, gap)
         for strategy in islice(self._left, max(0, most - self._tried)):
+            if self._tried >= ALWAYS and self._watch.is_late:
+                break
             self._tried += 1
             self._watch.tell(replace(told, doing=f"preset {self._tried} of {most}"))
-            if self._watch.is_late:
-                break
             try:
                 solution = self._complete(strategy)
             except AnnotationError:

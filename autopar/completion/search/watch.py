@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,35 @@ class Watch:
         seconds_limit: Wall time after which the best plan so far is taken; None for no limit, with
             which the same program always gets the same plan.
         tell: Called often, with how far the search is.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
-        self, seconds_limit: float | None = None, tell: Callable[[Progress], None] | None = None
+        self,
+        seconds_limit: float | None = None,
+        tell: Callable[[Progress], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seconds_limit = seconds_limit
         self.tell = tell or _nobody
-        self._start = time.monotonic()
+        self._clock, self._start = clock, clock()
+
+    def on(self, part: str) -> Watch:
+        """Returns the same watch for one of several searches.
+
+        Args:
+            part: What is searched, which comes before what is told.
+        """
+        told = self.tell
+        watch = copy(self)
+        watch.tell = lambda now: told(replace(now, doing=f"{part}: {now.doing}"))
+        return watch
 
     @property
     def is_late(self) -> bool:
         """Whether the limit is reached."""
         limit = self.seconds_limit
-        return limit is not None and time.monotonic() - self._start > limit
+        return limit is not None and self._clock() - self._start > limit
 
 
 def _nobody(progress: Progress) -> None:

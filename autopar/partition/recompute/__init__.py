@@ -42,7 +42,13 @@ class DoesNotFit(InvalidInputError):
     """
 
     def __init__(
-        self, least_bytes: int, limit: int, *, stored_bytes: int = 0, trains: bool = True
+        self,
+        least_bytes: int,
+        limit: int,
+        *,
+        stored_bytes: int = 0,
+        trains: bool = True,
+        place: str = "",
     ) -> None:
         """Says what is missing, and what would help.
 
@@ -51,14 +57,24 @@ class DoesNotFit(InvalidInputError):
             limit: What there is.
             stored_bytes: What is there all the time: parameters, state and the batch.
             trains: Whether there is a backward pass.
+            place: Where the limit stands, if the caller didn't give it.
         """
         self.least_bytes = least_bytes
+        self._known = (limit, stored_bytes, trains)
+        given = human_bytes(limit) + (f" in {place}" if place else "")
         again = " even if it computed again what it can" if trains else ""
         super().__init__(
             f"a device would hold {human_bytes(least_bytes)}{again},"
-            f" {human_bytes(least_bytes - limit)} more than the limit of {human_bytes(limit)};"
+            f" {human_bytes(least_bytes - limit)} more than the limit of {given};"
             f" raise the limit to {human_bytes(least_bytes, enough=True)}"
             + _advice(limit, stored_bytes, trains)
+        )
+
+    def at(self, place: str) -> DoesNotFit:
+        """Returns the error with the place where the limit stands."""
+        limit, stored_bytes, trains = self._known
+        return DoesNotFit(
+            self.least_bytes, limit, stored_bytes=stored_bytes, trains=trains, place=place
         )
 
 
