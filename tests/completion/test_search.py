@@ -184,7 +184,7 @@ def test_a_plan_is_said_to_be_a_preset_only_if_all_values_lie_alike() -> None:
     inputs = [each.program.main.values["x"].dist for each in (found, preset)]
     assert inputs[0] != inputs[1]
     assert found.forecast is not None
-    assert found.forecast.notes == ("preset data:a takes as long",)
+    assert found.forecast.remark().detail.endswith("; preset data:a takes as long")
 
 
 def test_the_shape_of_a_mesh_is_searched() -> None:

@@ -66,14 +66,12 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
 
 
 def _is_preset(found: Found, presets: Sequence[Incumbent]) -> str:
-    """Returns which of the presets tried a plan is, or comes to; "" if it is faster than all."""
+    """Returns which of the presets tried a plan is; "" if it is none of them."""
     ties = [each for each in presets if abs(found.seconds - each.seconds) <= GAIN * each.seconds]
     same = next((each for each in ties if _lie_alike(found, each)), None)
     if same is not None:
         return f"this is preset {same.strategy}"
-    if ties and presets[0] in ties:
-        return f"preset {presets[0].strategy} takes as long"
-    if presets and presets[0].seconds < found.seconds:
+    if presets and not ties and presets[0].seconds < found.seconds:
         return f"this is preset {presets[0].strategy}, which search did not beat"
     return ""
 

@@ -55,6 +55,8 @@ class Forecast:
             return ""
         name, seconds = self.preset
         before = " before anything is done to save memory" if saves else ""
+        if abs(seconds - self.seconds) <= CLOSE * seconds:
+            return f"preset {name} takes as long{before}"
         return f"the best preset tried, {name}, takes {human_seconds(seconds, 4)}{before}"
 
     def _distance(self, seconds: float, saves: bool) -> str:
