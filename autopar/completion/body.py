@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autopar.completion.space import Form
 from autopar.ir.distribution import consumed, produced
 from autopar.ir.layout import Origin
 from autopar.ir.program import Function, Op, OpDist, Value
 from autopar.ir.rule import Rule
 
 if TYPE_CHECKING:
-    from autopar.completion.call import Call, CallTable
+    from autopar.completion.call import Call, CallTable, Priced
     from autopar.completion.solve import Solution
 
 
@@ -83,7 +84,42 @@ def solve_body(calls: CallTable, function: Function) -> Solution:
     return solve(graph)
 
 
-def body_seconds(calls: CallTable, call: Call, dist: OpDist) -> float:
-    """Returns the predicted seconds of computing an op by a body, reshards inside included."""
+def left_otherwise(function: Function, solution: Solution) -> Iterator[tuple[int, int, Form]]:
+    """Yields the results that a body's ops leave otherwise than they are pinned.
+
+    Args:
+        function: The body.
+        solution: The choices of its ops.
+
+    Yields:
+        The position of a result, its value in the graph of the solution, and its form.
+    """
+    graph = solution.graph
+    by_name = {value.name: at for at, value in enumerate(graph.values)}
+    for at, name in enumerate(function.outputs):
+        value = by_name[name]
+        producer = graph.producer[value]
+        if producer is not None:
+            node, position = producer
+            made = solution.choices[node.index].leaves(position)
+            if made is not solution.forms[value]:
+                yield at, value, made
+
+
+def priced_body(calls: CallTable, call: Call, dist: OpDist) -> Priced:
+    """Returns what computing an op by a body takes, reshards inside included.
+
+    Results stay as the body's ops leave them.
+    """
+    from autopar.completion.call import Priced
+    from autopar.completion.price import Price
+
     op, values = call.example
-    return solve_body(calls, body_function(call.rule, op, dist, values)).seconds
+    function = body_function(call.rule, op, dist, values)
+    solution = solve_body(calls, function)
+    price, seconds, left = Price(solution.graph), solution.seconds, {}
+    for at, value, made in left_otherwise(function, solution):
+        pinned = price.value(solution.choices, value, solution.forms[value])
+        seconds += price.value(solution.choices, value, made) - pinned
+        left[at] = made
+    return Priced(seconds, left)

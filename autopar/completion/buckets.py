@@ -165,9 +165,9 @@ class Buckets:
         graph, first = self.graph, math.inf
         made = graph.producer[value]
         assert made is not None
-        produced = choices[made[0].index].produced[made[1]]
+        left = choices[made[0].index].leaves(made[1])
         for node, at in graph.uses[value]:
-            if choices[node.index].consumed[at] is not produced:
+            if choices[node.index].consumed[at] is not left:
                 first = min(first, self._reached(node))
         return first
 

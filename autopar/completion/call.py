@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autopar.completion.space import Form, Space
@@ -27,6 +27,20 @@ from autopar.ir.rule import SAME, Dims, Rule, TensorType
 from autopar.ir.window import Window
 
 
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What a choice takes.
+
+    Attributes:
+        seconds: Predicted time of the computation on the rank with the largest part.
+        left: Forms of results that a body's ops leave otherwise than the choice says, by position.
+            A choice doesn't know what the ops within a body can be split along.
+    """
+
+    seconds: float
+    left: Mapping[int, Form] = field(default_factory=dict)
+
+
 @dataclass(eq=False, slots=True)
 class Choice:
     """One way to compute an op; it isn't changed.
@@ -36,22 +50,29 @@ class Choice:
         splits: The same as splits of the op's factors.
         consumed: Form of each operand.
         produced: Form of each result.
-        price: Predicts its seconds, which takes long for a body.
+        price: Predicts what it takes, which takes long for a body.
     """
 
     dist: OpDist
     splits: Splits
     consumed: tuple[Form, ...]
     produced: tuple[Form, ...]
-    price: Callable[[OpDist], float]
-    _seconds: float | None = None
+    price: Callable[[OpDist], Priced]
+    _priced: Priced | None = None
 
     @property
     def seconds(self) -> float:
         """Predicted time of the computation on the rank with the largest part."""
-        if self._seconds is None:
-            self._seconds = self.price(self.dist)
-        return self._seconds
+        return self._known().seconds
+
+    def leaves(self, at: int) -> Form:
+        """Returns the form in which a result is really left."""
+        return self._known().left.get(at, self.produced[at])
+
+    def _known(self) -> Priced:
+        if self._priced is None:
+            self._priced = self.price(self.dist)
+        return self._priced
 
 
 class Call:
@@ -115,7 +136,7 @@ class Call:
         taken = tuple(self.space.replicated(t.shape) for t in self.operands)
         made = tuple(self.space.replicated(t.shape) for t in self.results)
         dist = OpDist(self.space.mesh)
-        return Choice(dist, self.space.table.none, taken, made, self._seconds)
+        return Choice(dist, self.space.table.none, taken, made, self._priced)
 
     def suggest(self, at: int, form: Form) -> Splits:
         """Returns the splits of factors that fit a tensor which lies in this form.
@@ -216,7 +237,7 @@ class Call:
             if len({monoid for _, monoid in partial}) > 1:
                 return None
             made.append(self._form(dims, tensor, splits, partial))
-        return Choice(dist, splits, tuple(taken), tuple(made), self._seconds)
+        return Choice(dist, splits, tuple(taken), tuple(made), self._priced)
 
     def _read(self, rule: Rule, splits: Splits) -> Splits:
         """Returns the splits together with those of the factors read through windows."""
@@ -244,20 +265,20 @@ class Call:
         parts = (splits.items.get(f, (SubDim(self.rule.sizes[f]),)) for f in factors)
         return normalize_dim(tuple(sub for part in parts for sub in part), self.space.mesh)
 
-    def _seconds(self, dist: OpDist) -> float:
+    def _priced(self, dist: OpDist) -> Priced:
         types = (*self.operands, *self.results)
         if self.example[0].kind in FREE:
-            return 0.0
+            return Priced(0.0)
         if dist.pending:
             # What flows through changes no size.
             dist = replace(dist, pending=())
         if not dist.body:
             rule = self.rule if self.has_rule else None
             halo = halo_seconds(self.rule, dist, self.operands, self.space.planner.model)
-            return op_seconds(rule, dist, types, self.space.cluster) + halo
-        from autopar.completion.body import body_seconds
+            return Priced(op_seconds(rule, dist, types, self.space.cluster) + halo)
+        from autopar.completion.body import priced_body
 
-        return body_seconds(self.calls, self, dist)
+        return priced_body(self.calls, self, dist)
 
     def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
         plain = self.choice(splits)

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from autopar.completion.body import body_function, expand_body, solve_body
+from autopar.completion.body import body_function, expand_body, left_otherwise, solve_body
 from autopar.completion.call import Call, CallTable
-from autopar.completion.solve import Solution
 from autopar.completion.space import Space
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.errors import AnnotationError
@@ -148,24 +147,8 @@ def _solved(calls: CallTable, function: Function) -> _Template:
     return _Template(
         tuple(op.dist for op in done.ops),
         tuple(done.values[name].dist for name in between),
-        _left_otherwise(function, solution),
+        {at: made.layout for at, _, made in left_otherwise(function, solution)},
     )
-
-
-def _left_otherwise(function: Function, solution: Solution) -> Mapping[int, Layout]:
-    """Returns the layouts of results that a body's ops leave otherwise than they are pinned."""
-    graph = solution.graph
-    by_name = {value.name: at for at, value in enumerate(graph.values)}
-    found = {}
-    for at, name in enumerate(function.outputs):
-        value = by_name[name]
-        producer = graph.producer[value]
-        if producer is not None:
-            node, position = producer
-            made = solution.choices[node.index].produced[position]
-            if made is not solution.forms[value]:
-                found[at] = made.layout
-    return found
 
 
 def _between(function: Function) -> Sequence[str]:

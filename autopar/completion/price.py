@@ -78,8 +78,10 @@ class Price:
         needs: dict[tuple[str, int], dict[Form, None]] = {}
         if producer is not None:
             node, at = producer
-            first = choices[node.index].produced[at]
+            first = choices[node.index].leaves(at)
             if value in graph.outputs:
+                if graph.pins[value] is None and first is not choices[node.index].produced[at]:
+                    stored = self.space.complete(first)
                 needs[node.op.phase, node.op.microbatch] = {stored: None}
         for node, at in graph.uses[value]:
             lifetime = node.op.phase, node.op.microbatch
