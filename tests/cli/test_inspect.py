@@ -26,6 +26,7 @@ model: 8 ranks (d0=2 x d1=4)
 ops      5 per rank, 4 in the serial program
 weights  1.0 KiB per rank of 4.1 KiB (25.0%)
 compute  2.05 KFLOP per rank of 16.4 KFLOP (12.5%)
+time     1.001 ms predicted, one op after another
 layouts  8 values: 3 preset, 5 implied
 
 collective  group  count  bytes per rank
@@ -92,7 +93,7 @@ def test_summary_as_json(here: Path) -> None:
     assert found.keys() == {field.name for field in fields(Summary)}
     assert (found["axes"], found["weight_bytes"]) == ({"d0": 2, "d1": 4}, 4224)
     assert found["collectives"] == [{"kind": "all_reduce", "group": "d1", "count": 1, "bytes": 256}]
-    assert [entry["category"] for entry in found["report"]] == ["origins"]
+    assert [entry["category"] for entry in found["report"]] == ["search", "origins"]
 
 
 def test_summary_of_a_mesh_that_does_not_divide_and_of_many_remarks(here: Path) -> None:
