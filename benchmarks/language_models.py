@@ -1,4 +1,4 @@
-"""GPT-2 and Llama as benchmarks train them: as large as they are, without dropout and caches.
+"""Language models as benchmarks train them: as large as they are, without dropout and caches.
 
 Under `torch.device("meta")` their weights are never made.
 """
@@ -44,6 +44,24 @@ def llama(sizes: Mapping[str, Any]) -> nn.Module:
         num_key_value_heads=8, max_position_embeddings=4096, use_cache=False, **sizes
     )
     model: nn.Module = LlamaForCausalLM(config)
+    return model.train()
+
+
+def bert() -> nn.Module:
+    """Returns a BERT, the base one."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model: nn.Module = BertForMaskedLM(config)
+    return model.train()
+
+
+def t5() -> nn.Module:
+    """Returns a T5, the small one."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(decoder_start_token_id=0, dropout_rate=0.0, use_cache=False)  # type: ignore[call-arg]
+    model: nn.Module = T5ForConditionalGeneration(config)
     return model.train()
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 ROWS = {
     "gpt2": "32x8",
     "llama": "32x8",
+    "t5": "2x4",
+    "bert": "2x4",
     "mlp": "8x8x4",
     "mlp-4": "4x4x4x4",
     "gpt2-4": "4x4x4x4",
@@ -42,7 +44,7 @@ HOSTS_OF_8 = "h100x{hosts}"
 def model(name: str) -> tuple[Any, Any, Any]:
     """Returns a model on the meta device, a batch, and a loss (None: the model has it)."""
     import torch
-    from language_models import LLAMA_8B, gpt2, llama, tokens
+    from language_models import LLAMA_8B, bert, gpt2, llama, t5, tokens
     from torch import nn
     from torch.nn import functional
 
@@ -53,6 +55,8 @@ def model(name: str) -> tuple[Any, Any, Any]:
             return nn.Sequential(*blocks).train(), (x, x), functional.mse_loss
         if name.startswith("gpt2"):
             return gpt2(), tokens(256, 1024), None
+        if name in ("bert", "t5"):
+            return bert() if name == "bert" else t5(), tokens(32, 512), None
         return llama(LLAMA_8B), tokens(256, 4096), None
 
 
