@@ -8,7 +8,7 @@ phase, from which all that read it there take what they need.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -109,6 +109,8 @@ def build_model(
     transfers: Transfers,
     held: Held | None = None,
     byte_seconds: float = 0.0,
+    *,
+    together: bool = True,
 ) -> Model:
     """Returns the model of a graph.
 
@@ -118,8 +120,9 @@ def build_model(
         transfers: Tables of reshards.
         held: The values whose bytes have a price.
         byte_seconds: That price.
+        together: Whether sums that may travel together take a part of a bucket, or count as alone.
     """
-    builder = _Builder(graph, candidates, transfers)
+    builder = _Builder(graph, candidates, transfers, together)
     model = builder.run()
     if held is not None and byte_seconds:
         builder.charge(held, byte_seconds)
@@ -128,8 +131,13 @@ def build_model(
 
 class _Builder:
     def __init__(
-        self, graph: Graph, candidates: Sequence[Candidates], transfers: Transfers
+        self,
+        graph: Graph,
+        candidates: Sequence[Candidates],
+        transfers: Transfers,
+        together: bool,
     ) -> None:
+        self.together = together
         self.graph = graph
         self.space = graph.space
         self.transfers = transfers
@@ -180,7 +188,7 @@ class _Builder:
             shared = len(ops) > 1 and not free and (is_fixed or len(readers) > 1)
             near = self._gathered(value, source, ops) if shared else source
             for op, ends in ops.items():
-                self._read(near, op, ends, tensors_of(self.graph, value, near[1]))
+                self._read(near, op, ends, self._tensors(value, near[1]))
 
     def _is_fixed(self, value: int) -> bool:
         """Whether a value lies in a form of its own, however its producer leaves it."""
@@ -219,7 +227,7 @@ class _Builder:
         is_free = self.graph.pins[value] is None and self.graph.producer[value] is not None
         contents = (each for each in self._contents(value) if self.graph.producer[each] is not None)
         for maker, each in zip(made, contents, strict=True):
-            of = tensors_of(self.graph, each, maker[1])
+            of = self._tensors(each, maker[1])
             self._move(maker, kept, of, is_free and len(readers) > 1)
         return kept
 
@@ -237,10 +245,15 @@ class _Builder:
             return [*whole, graph.replicated(value)]
         return [*known, *whole, *wanted]
 
+    def _tensors(self, value: int, source: Ends) -> Tensors:
+        """Returns of which tensors a reshard of a value is, from one of these forms."""
+        found = tensors_of(self.graph, value, source)
+        return found if self.together else replace(found, group=None)
+
     def _gathered(self, value: int, source: End, ops: Readers) -> End:
         """Adds the variable of the form to which a value is brought in a phase."""
         gathered = self._variable([*source[1].forms, *_forms(ops)])
-        self._move(source, gathered, tensors_of(self.graph, value, source[1]))
+        self._move(source, gathered, self._tensors(value, source[1]))
         return gathered
 
     def _variable(self, forms: Sequence[Form]) -> End:

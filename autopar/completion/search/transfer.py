@@ -92,6 +92,11 @@ class Transfers:
         for group, shared in self._shared.items():
             self._bulk[group] = BulkPlanner(shared)
 
+    @property
+    def shares(self) -> bool:
+        """Whether there are sums that may travel together."""
+        return bool(self._shared)
+
     def ends(self, of_label: Sequence[Form]) -> Ends:
         """Returns the forms of labels; equal ones are the same object."""
         key = tuple(of_label)
