@@ -171,21 +171,14 @@ def _decided(
     store: Callable[[Program], Program] | None = None,
 ) -> Completed:
     """Returns the completed program; where memory is limited and search is free, one that fits."""
-
-    lowered = _lowering(options, planner, store)
     if options.strategy != AUTO or options.memory_bytes is None:
         return complete.decide(program)
+
+    def lowered(completed: Program) -> Program:
+        return lower(completed, options, planner, store=store)[1]
+
     within = Within(complete, program, lowered, options.cluster)
     return within.completed(options.memory_bytes)
-
-
-def _lowering(
-    options: CompileOptions,
-    planner: ReshardPlanner,
-    store: Callable[[Program], Program] | None,
-) -> Callable[[Program], Program]:
-    """Returns what makes of a completed program what a rank runs of it."""
-    return lambda completed: lower(completed, options, planner, store=store)[1]
 
 
 def _unseen(name: str, program: Program) -> None:

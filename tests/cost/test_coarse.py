@@ -8,19 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autopar.cost import Cluster, CommunicationModel, LinkLevel, ReshardPlanner
+from autopar.cost import CommunicationModel, ReshardPlanner
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
+from tests.cost.levels import two_levels
 from tests.partition.simulate import check, run, scatter
 
-LEVELS = Cluster(
-    "levels",
-    "",
-    1,
-    1e3,
-    (("f32", 1.0),),
-    (LinkLevel("near", 4, 1.0, 0.25), LinkLevel("far", 64, 8.0, 2.0)),
-)
+LEVELS = two_levels(4)
 MESH = ProcessMesh.of_shape((2, 2, 2, 2, 2))
 COARSE = ProcessMesh.of_shape((2, 16), ("d0", "d1"))
 

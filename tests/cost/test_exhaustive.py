@@ -18,20 +18,13 @@ from autopar.cost import Cluster, CommunicationModel, LinkLevel, Move, Reshard, 
 from autopar.ir.layout import Layout, dim_axes, whole
 from autopar.ir.mesh import ProcessMesh
 from tests.cost.exhaustive import Exhaustive
+from tests.cost.levels import two_levels
 from tests.partition.simulate import check, layouts, run, scatter
 
 Shape = tuple[int, ...]
 
 BANDWIDTH = Cluster("bandwidth", "", 1, 1e30, (("f32", 1.0),), (LinkLevel("link", 64, 0.0, 1.0),))
-LEVELS = Cluster(
-    "levels",
-    "",
-    1,
-    1e3,
-    (("f32", 1.0),),
-    (LinkLevel("near", 2, 1.0, 0.25), LinkLevel("far", 64, 8.0, 2.0)),
-)
-"""Pairs of devices with fast links, and slow ones between the pairs."""
+LEVELS = two_levels(2)
 
 CLUSTERS = {
     "latency": (Cluster.load("h100"), 1),

@@ -7,18 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from autopar.cost import Cluster, CommunicationModel, LinkLevel, ReshardPlanner
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.mesh import ProcessMesh
+from tests.cost.levels import two_levels
 from tests.partition.simulate import layouts
 
-LEVELS = Cluster(
-    "levels",
-    "",
-    1,
-    1e3,
-    (("f32", 1.0),),
-    (LinkLevel("near", 2, 1.0, 0.25), LinkLevel("far", 64, 8.0, 2.0)),
-)
+LEVELS = two_levels(2)
 
 
 @pytest.mark.parametrize("cluster", [Cluster.load("h100"), LEVELS], ids=["one-level", "two-levels"])

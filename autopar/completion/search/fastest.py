@@ -205,8 +205,8 @@ class Search:
         if byte_seconds:
             self.bound = 0.0
         self._rounds(together=True)
-        expected = self.expected
-        if self._is_small and self.transfers.shares and not self._is_close(expected, ENOUGH):
+        expected, is_done = self.expected, self._is_close(self.expected, ENOUGH)
+        if self._is_small and self.transfers.shares and not is_done and not self.watch.is_late:
             # A sum that travels alone takes more than its part of a bucket.
             self._rounds(together=False)
             self.expected = expected
