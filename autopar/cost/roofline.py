@@ -26,7 +26,10 @@ def local_operations(rule: Rule | None, dist: OpDist, types: Sequence[TensorType
     """
     if rule is None:
         return max((math.prod(t.shape) for t in types), default=0)
-    return rule.under(dist.body).work * local_points(rule, dist)
+    work = rule.under(dist.body).work
+    # An op that only moves, like one that joins a hundred tensors, may have more points than a
+    # float can say.
+    return work and work * local_points(rule, dist)
 
 
 def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> int:

@@ -43,6 +43,13 @@ def test_a_table_is_read_only_where_it_is_looked_up() -> None:
     assert local_bytes(embedding, WHOLE, EMBEDDING) == 16 * 8 * 4 + 16 * 8 + 16 * 8 * 4
 
 
+def test_an_op_that_joins_hundreds_of_tensors_only_moves() -> None:
+    types = [*[TensorType((1000,), "f32")] * 300, TensorType((300_000,), "f32")]
+    cat = rule("aten.cat.default", types)
+    assert local_operations(cat, WHOLE, types) == 0
+    assert local_bytes(cat, WHOLE, types) == 2 * 4 * 300_000
+
+
 def test_without_a_rule_all_is_whole() -> None:
     types = [TensorType((8, 8), "f32"), TensorType((4,), "i64")]
     assert local_bytes(None, WHOLE, types) == 8 * 8 * 4 + 4 * 8
