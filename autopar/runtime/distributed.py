@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.batches import label_batch
+from autopar.runtime.closing import Closing
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import create_groups
@@ -55,7 +55,7 @@ DEFAULT_TIMEOUT = 600.0
 """Seconds that the start and each collective wait for the other ranks."""
 
 
-class Session:
+class Session(Closing):
     """One rank of a build, connected to the others. A context manager.
 
     Args:
@@ -241,17 +241,6 @@ class Session:
             self._owns_group = False
             dist.destroy_process_group()
         self.supervisor.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _members(self, group: str) -> tuple[int, ...]:
         return self.deployment.group_of(group, self.rank)

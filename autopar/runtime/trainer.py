@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.layout import Layout
+from autopar.runtime.closing import Closing
 from autopar.runtime.distributed import Session
 from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.ports import (
@@ -103,7 +103,7 @@ def _accept(loss: Tensor) -> None:
     del loss
 
 
-class Trainer:
+class Trainer(Closing):
     """Trains a compiled program, a step per batch. A context manager.
 
     Every rank of a job makes the same calls.
@@ -338,17 +338,6 @@ class Trainer:
     def close(self) -> None:
         """Ends the trainer, and the process group if it was made for it."""
         self.ranks.close()
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def fetched(self) -> dict[str, Tensor]:
         """Returns what else the last step computed, by label: global values, on all ranks.

@@ -15,7 +15,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.runtime.boxes import Box, Region, narrowed, take
+from autopar.runtime.closing import Closing
 
 _NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
 
 
-class WeightFile:
+class WeightFile(Closing):
     """Safetensors files, open for reading pieces.
 
     A context manager. Tensors that were read stay valid after it is closed.
@@ -141,17 +141,6 @@ class WeightFile:
     def close(self) -> None:
         """Unmaps the files."""
         self._files.clear()
-
-    def __enter__(self) -> WeightFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def weight_paths(given: str | Path | Sequence[str | Path]) -> tuple[str | Path, ...]:
