@@ -50,6 +50,8 @@ DENSE = frozenset(
         "aten.fractional_max_pool3d_backward.default",
         "aten.view_as_complex.default",
         "aten.view_as_complex_copy.default",
+        "aten.mkldnn_rnn_layer.default",
+        "aten.mkldnn_rnn_layer_backward.default",
         *FUSED_STEPS,
     )
 )

@@ -34,6 +34,22 @@ def test_views_take_results_of_any_strides(kind: str) -> None:
     assert kernel(kind)(self=x, size=[6]).tolist() == [0, 3, 1, 4, 2, 5]
 
 
+def test_recurrent_layers_take_sequences_of_any_strides() -> None:
+    """The kernel of oneDNN reads its sequences as if they were contiguous."""
+    forward = kernel("aten.mkldnn_rnn_layer.default")
+    backward = kernel("aten.mkldnn_rnn_layer_backward.default")
+    layer = [weight.detach() for weight in torch.nn.LSTM(4, 3).parameters()]
+    state = [torch.zeros(1, 2, 3)] * 2
+    sequences = torch.randn(2, 5, 4).transpose(0, 1)
+    gradient = torch.randn(2, 5, 3).transpose(0, 1)
+    found = []
+    for x, ones in ((sequences, gradient), (sequences.contiguous(), gradient.contiguous())):
+        *ends, workspace = forward(x, *layer, *state, False, [], 2, 3, 1, True, False, False, True)
+        options = (False, 2, 3, 1, True, True, False, [], False, workspace)
+        found.append((*ends, *backward(x, *layer, *state, *ends, ones, *state, *options)))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("piece", [slice(2, 8), slice(0, 12, 2)])
 def test_strides_are_those_of_a_tensor_with_memory_of_its_own(piece: slice) -> None:
     x = torch.arange(12)[piece]
