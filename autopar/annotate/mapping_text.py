@@ -19,7 +19,7 @@ CLOSING = {"(": ")", "[": "]"}
 
 _SUB_DIM = re.compile(r"\(\s*(\d+)\s*(?:@\s*(?:(\w+)|\(([\w\s,]+)\))\s*)?\)\s*")
 _SUB_DIMS = re.compile(rf"\s*((?:{_SUB_DIM.pattern}){{2,}})")
-_TOKEN = re.compile(r"\s*(?:(-?\d+)|([A-Za-z_]\w*)|'([^']*)'|\"([^\"]*)\"|([\[\](),])|(\S))")
+_TOKEN = re.compile(r"\s*(?:(-?\d+)|([^\W\d]\w*)|'([^']*)'|\"([^\"]*)\"|([\[\](),])|(\S))")
 
 
 def parse_dims_mapping(text: str) -> tuple[Entry, ...]:

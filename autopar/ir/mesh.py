@@ -9,6 +9,9 @@ from typing import Any
 
 from autopar.ir.errors import AnnotationError, near_misses
 
+RESERVED = ("min", "max", "None", "null", "Null", "NULL")
+"""What axes can't be called: functions of rank expressions, and what stands for no axis in pins."""
+
 
 class ProcessMesh:
     """An n-d array of logical processes, over whose axes tensors are split.
@@ -239,9 +242,10 @@ def _check_names(names: tuple[str, ...], shape: tuple[int, ...]) -> None:
         raise AnnotationError(f"{len(names)} dim_names {list(names)} for a {len(shape)}-d mesh")
     if len(set(names)) != len(names):
         raise AnnotationError(f"mesh axis names must differ: {list(names)}")
-    reserved = ("min", "max")
-    if bad := [name for name in names if not name.isidentifier() or name in reserved]:
-        raise AnnotationError(f"mesh axis names must be identifiers, and not min or max: {bad}")
+    if bad := [name for name in names if not name.isidentifier() or name in RESERVED]:
+        raise AnnotationError(
+            f"mesh axis names must be identifiers, and not {', '.join(RESERVED)}: {bad}"
+        )
 
 
 def _compact(ids: Sequence[int]) -> range | tuple[int, ...]:

@@ -138,6 +138,10 @@ def test_several_axes_stand_in_either_bracket(axes: str) -> None:
     assert parse_pin(f"w=[-1, {axes}]").dims_mapping == (-1, ("dp", "tp"))
 
 
+def test_axes_may_have_names_of_any_language() -> None:
+    assert parse_pin("w=[größe, -1]").dims_mapping == ("größe", -1)
+
+
 @pytest.mark.parametrize("text", ["[(dp,tp]]", "[[dp,tp)]", "[[dp,[tp]]]", "[[dp]"])
 def test_brackets_must_match(text: str) -> None:
     with pytest.raises(AnnotationError, match=r"unexpected|not closed"):

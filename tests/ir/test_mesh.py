@@ -100,7 +100,8 @@ def test_coordinates_number_the_processes(mesh: ProcessMesh) -> None:
         ([0, 1], ["a", "b"], "2 dim_names .* for a 1-d mesh"),
         ([[0, 1]], ["a", "a"], "names must differ"),
         ([0, 1], ["2x"], "must be identifiers"),
-        ([0, 1], ["min"], "not min or max"),
+        ([0, 1], ["min"], "not min, max"),
+        ([0, 1], ["Null"], "not min, max, None, null"),
     ],
 )
 def test_meshes_that_are_refused(mesh: object, names: list[str] | None, message: str) -> None:

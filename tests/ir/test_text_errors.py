@@ -93,7 +93,7 @@ def test_errors_show_the_place(text: str, message: str) -> None:
         ("inptu %x: f32[8]\nreturn", 1, 1, "unknown role 'inptu'; did you mean input?"),
         ("mesh tp\nreturn", 2, 1, "expected '=', got return"),
         ("mesh tp=0\nreturn", 1, 6, "every axis needs at least 1 process"),
-        ("mesh min=2\nreturn", 1, 6, "identifiers, and not min or max"),
+        ("mesh min=2\nreturn", 1, 6, "identifiers, and not min, max"),
         ("mesh tp=2 ids [1]\nreturn", 1, 6, "a mesh of 2 processes can't have 1 ids"),
         ("mesh tp=2 ids [3..1]\nreturn", 1, 16, "3..1 is not a range of process ids"),
         ("mesh tp=2 ids [7, 7]\nreturn", 1, 6, "mesh names a process more than once"),
