@@ -11,6 +11,7 @@ from torch import Tensor
 from autopar.runtime.bags import BAGS
 from autopar.runtime.experts import EXPERTS
 from autopar.runtime.lookups import LOOKUPS
+from autopar.runtime.recurrent import RECURRENCES
 from autopar.runtime.reduction import identity
 from autopar.runtime.transfers import TRANSFERS
 from autopar.runtime.windows import max_pool_backward, max_pool_with_indices, resize, window
@@ -37,6 +38,7 @@ OWN_OPS: Mapping[str, Callable[..., Any]] = {
     **BAGS,
     **EXPERTS,
     **LOOKUPS,
+    **RECURRENCES,
     **TRANSFERS,
     **WRITES,
 }

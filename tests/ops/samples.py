@@ -17,6 +17,7 @@ from tests.ops import (
     samples_optimizer,
     samples_pointwise,
     samples_random,
+    samples_recurrent,
     samples_reduction,
 )
 from tests.ops.sample import Sample, is_op
@@ -32,6 +33,7 @@ MODULES = (
     samples_indexing,
     samples_image,
     samples_random,
+    samples_recurrent,
     samples_attention,
     samples_loss,
 )

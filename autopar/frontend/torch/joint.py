@@ -32,6 +32,7 @@ from autopar.frontend.torch.origin import (
     spread_origins,
 )
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
+from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.simplify import simplify
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
@@ -106,6 +107,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
         stack.enter_context(_compiling_state_context())
         stack.enter_context(named_modules(step, skip="model"))
+        stack.enter_context(WholeRecurrences())
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
         joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})

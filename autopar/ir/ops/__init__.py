@@ -39,6 +39,7 @@ from autopar.ir.ops import (
     pooling,
     quantized,
     random,
+    recurrent,
     reduction,
     resizing,
     sampling,
@@ -98,6 +99,7 @@ TABLES: tuple[Table, ...] = (
     nll.RULES,
     quantized.RULES,
     random.RULES,
+    recurrent.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
 SHARDS: Table = experts.SHARDS
@@ -111,6 +113,7 @@ PRODUCTS = frozenset[str]().union(
     convolution.RULES,
     attention.RULES,
     attention_backward.RULES,
+    recurrent.RULES,
 )
 """Ops that multiply and add: what a count of flops is about."""
 
