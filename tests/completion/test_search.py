@@ -20,7 +20,7 @@ from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
 from autopar.cost.memory import memory_timeline
 from autopar.ir.errors import InvalidInputError
-from autopar.ir.layout import Layout, Origin, dim_axes
+from autopar.ir.layout import Layout, Origin, SubDim, dim_axes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.planning.mesh_shape import fastest_shape
 from tests.captured import check
@@ -154,6 +154,19 @@ def test_sizes_need_not_divide(batch: int) -> None:
     assert rows
     parts = [dict(choice.dist.factors)["m"] for choice in rows]
     assert all(dim_axes(dim) == ("tp",) for dim in parts)
+
+
+def test_axes_split_a_batch_within_rows_together_though_none_divides_it() -> None:
+    net = Network()
+    rows = net.view(net.input("x", 16, 7, 32), 112, 32)
+    y = net.view(net.mm(rows, net.weight("w", 32, 32), "y"), 16, 7, 32)
+    mesh = parse_mesh("a=3,b=2")
+    space = Space(mesh, Cluster.load("h100"))
+    graph = Graph(space, CallTable(space), net.ops, net.values, [y])
+    (product,) = (node for node in graph.nodes if node.op.kind == "aten.mm.default")
+    ways = CandidateTable(graph).of(product).choices
+    data = (SubDim(16, ("a", "b")), SubDim(7))
+    assert (("m", data),) in [way.dist.factors for way in ways]
 
 
 def test_a_batch_that_does_not_divide_is_split() -> None:

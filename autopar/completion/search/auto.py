@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.completion.refine import GAIN
-from autopar.completion.search.fastest import Found, Search
+from autopar.completion.search.fastest import CLOSE, Found, Search
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import Incumbent
 from autopar.completion.search.naming import named
@@ -61,7 +61,9 @@ def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
     late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else ""
     alone = NO_GAIN if not late and _is_replicated(solution) else ""
     notes = tuple(filter(None, (note, alone, late)))
-    forecast = Forecast(named(solution), seconds, found.bound_seconds, against, notes)
+    # A preset may compute an op in a way that search doesn't consider, nor its bound.
+    bound = found.bound_seconds if seconds >= found.bound_seconds * (1 - CLOSE) else None
+    forecast = Forecast(named(solution), seconds, bound, against, notes)
     return Decided(solution, forecast)
 
 

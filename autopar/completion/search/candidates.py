@@ -17,7 +17,7 @@ from autopar.completion.call import Call, Choice
 from autopar.completion.graph import Graph, Node
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
-from autopar.ir.layout import DimLayout, SubDim, normalize_dim
+from autopar.ir.layout import DimLayout, SubDim, dim_axes, normalize_dim
 from autopar.ir.program import Pending
 
 SUM = "sum"
@@ -170,8 +170,7 @@ def _choice(call: Call, way: Sequence[Option]) -> Choice | None:
         if stretch is None:
             pending.append(Pending(axis, SUM, tuple(at for at in option if isinstance(at, int))))
             continue
-        alone = table.of({stretch[0]: _layout(call, stretch, axis)})
-        merged = table.merged(splits, axis, alone) if alone.items else None
+        merged = _merged(call, splits, stretch, axis)
         if merged is None:
             return None
         splits = merged
@@ -182,6 +181,22 @@ def _choice(call: Call, way: Sequence[Option]) -> Choice | None:
     if any(each.operands not in rows for each in pending):
         return None
     return call.choice(splits, tuple(pending))
+
+
+def _merged(call: Call, splits: Splits, stretch: Stretch, axis: str) -> Splits | None:
+    """Returns the splits with one more axis along a stretch; None if it doesn't fit.
+
+    Axes that split the same stretch do so together: where it doesn't divide evenly, the blocks of
+    one axis alone may have other boundaries.
+    """
+    table, (factor, inner, outer) = call.space.table, stretch
+    there = dim_axes(splits.items.get(factor, ()))
+    is_uneven = outer // inner % table.mesh.axes_size((*there, axis))
+    if is_uneven and there and splits.items[factor] == _layout(call, stretch, there):
+        source = table.of({factor: _layout(call, stretch, (*there, axis))})
+    else:
+        source = table.of({factor: _layout(call, stretch, (axis,))})
+    return table.merged(splits, axis, source) if axis in source.places else None
 
 
 def _stretches(call: Call, within: Mapping[str, frozenset[int]]) -> list[Stretch]:
@@ -208,11 +223,11 @@ def _stretch(option: Stretch | Row) -> Stretch | None:
     return None
 
 
-def _layout(call: Call, stretch: Stretch, axis: str) -> DimLayout:
-    """Returns the layout of a factor that an axis splits between two strides."""
+def _layout(call: Call, stretch: Stretch, axes: tuple[str, ...]) -> DimLayout:
+    """Returns the layout of a factor that axes split between two strides."""
     factor, inner, outer = stretch
     size = call.rule.sizes[factor]
-    subs = (SubDim(size // outer), SubDim(outer // inner, (axis,)), SubDim(inner))
+    subs = (SubDim(size // outer), SubDim(outer // inner, axes), SubDim(inner))
     return normalize_dim(subs, call.space.mesh)
 
 
