@@ -9,12 +9,14 @@ soon as its forms are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autopar.completion.space import Form, bytes_of
 from autopar.cost.buckets import BUCKET_BYTES, Lane, Sum, bucket_seconds, sums_of
+from autopar.cost.waiting import awaited
 from autopar.ir.ops.view import VIEWS
 
 if TYPE_CHECKING:
@@ -36,13 +38,12 @@ class Waiting:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        read = awaited([node.op for node in graph.nodes])
         found: dict[int, str] = {}
-        for node in reversed(graph.nodes):
+        for node in graph.nodes:
+            group = UPDATE if node.op.phase == UPDATE else ""
             for value in node.results:
-                if self._waits(node, value, found):
-                    found[value] = UPDATE if node.op.phase == UPDATE else ""
-                else:
-                    found[value] = AWAITED
+                found[value] = AWAITED if graph.values[value].name in read else group
         ordered = sorted(graph.nodes, key=lambda node: graph.order[node.index])
         self.group = {value: found[value] for node in ordered for value in node.results}
         """Per value that is computed, in the order of the program, with which others its sum may
@@ -66,16 +67,6 @@ class Waiting:
             if self.group[value] == group and made and made[0].op.kind not in VIEWS:
                 total += bytes_of(graph.values[value])
         return total
-
-    def _waits(self, node: Node, value: int, found: Mapping[int, str]) -> bool:
-        """Whether nobody reads a value in the phase that computes it; views don't count."""
-        for reader, _ in self.graph.uses[value]:
-            if reader.op.kind in VIEWS:
-                if found[reader.results[0]] == AWAITED:
-                    return False
-            elif (reader.op.phase, reader.op.microbatch) == (node.op.phase, node.op.microbatch):
-                return False
-        return True
 
 
 @dataclass(frozen=True)
@@ -123,7 +114,7 @@ class Buckets:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.model = graph.space.planner.model
-        self._sums: dict[tuple[Steps, int], tuple[Sum | None, ...]] = {}
+        self._sums: dict[tuple[Steps, int, bool], tuple[Sum | None, ...]] = {}
 
     def filled(
         self, choices: Sequence[Choice], steps: Iterable[tuple[int, Steps]]
@@ -153,7 +144,8 @@ class Buckets:
         self, choices: Sequence[Choice], steps: Iterable[tuple[int, Steps]]
     ) -> Iterator[_Sums]:
         for value, pairs in steps:
-            moves = self._sums_of(pairs, self.graph.itemsizes[value])
+            waits = self.graph.waiting.group_of(value) is not None
+            moves = self._sums_of(pairs, self.graph.itemsizes[value], waits)
             if any(moves):
                 made = self.graph.producer[value]
                 assert made is not None
@@ -224,17 +216,15 @@ class Buckets:
         saved = sum(each.seconds for each in sums) - seconds
         return Filled(lane, seconds, saved)
 
-    def _sums_of(self, pairs: Steps, itemsize: int) -> tuple[Sum | None, ...]:
+    def _sums_of(self, pairs: Steps, itemsize: int, waits: bool) -> tuple[Sum | None, ...]:
         """Returns the moves of reshards one after the other: a sum, or something else."""
-        key = pairs, itemsize
+        key = pairs, itemsize, waits
         found = self._sums.get(key)
         if found is None:
-            space = self.graph.space
+            plan = partial(self.graph.space.plan, itemsize=itemsize, waits=waits)
             found = self._sums[key] = tuple(
                 each
                 for source, target in pairs
-                for _, each in sums_of(
-                    self.model, source.layout, space.plan(source, target, itemsize), itemsize
-                )
+                for _, each in sums_of(self.model, source.layout, plan(source, target), itemsize)
             )
         return found

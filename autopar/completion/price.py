@@ -42,7 +42,7 @@ class Price:
         self.graph = graph
         self.space = graph.space
         self.buckets = Buckets(graph)
-        self._known: dict[tuple[Form, Needs, int], Way] = {}
+        self._known: dict[tuple[Form, Needs, int, bool], Way] = {}
 
     def total(self, choices: Sequence[Choice], forms: Sequence[Form]) -> float:
         """Returns the seconds of all ops and reshards, with sums joined.
@@ -87,52 +87,64 @@ class Price:
             lifetime = node.op.phase, node.op.microbatch
             needs.setdefault(lifetime, {})[choices[node.index].consumed[at]] = None
         ordered = sorted(needs, key=graph.lifetimes.__getitem__)
+        waits = graph.waiting.group_of(value) is not None
         return self._through(
-            first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value]
+            first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value], waits
         )
 
-    def _through(self, first: Form, needs: Needs, itemsize: int) -> Way:
+    def _through(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
         """Returns how a value is brought from its first form to others, phase by phase."""
         if all(form is first for forms in needs for form in forms):
             return NOWHERE
-        key = (first, needs, itemsize)
+        key = (first, needs, itemsize, waits)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._new_way(first, needs, itemsize)
+            found = self._known[key] = self._new_way(*key)
         return found
 
-    def _new_way(self, first: Form, needs: Needs, itemsize: int) -> Way:
+    def _new_way(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
         lasting, total = [first], 0.0
         steps: Steps = ()
         for forms in needs:
             missing = [form for form in forms if form not in lasting]
-            seconds, made = self._made(lasting, missing, itemsize)
+            seconds, made = self._made(lasting, missing, itemsize, waits)
             total, steps = total + seconds, steps + made
             lasting += [form for _, form in made if not self.space.is_gathered(form, first)]
         return total, steps
 
-    def _made(self, there: Sequence[Form], missing: Sequence[Form], itemsize: int) -> Way:
+    def _made(
+        self, there: Sequence[Form], missing: Sequence[Form], itemsize: int, waits: bool
+    ) -> Way:
         """Returns how forms are made, each from the nearest of those before it.
 
         A pending value may be reduced on the way, as by partition.
         """
         if not 0 < len(missing) <= MAX_ORDERED:
-            return self._in_order(there, missing, itemsize)
+            return self._in_order(there, missing, itemsize, waits)
         reduced = self.space.complete(there[0])
-        plain = self._least(there, permutations(missing), itemsize)
+        plain = self._least(there, permutations(missing), itemsize, waits)
         if reduced in there or reduced in missing:
             return plain
-        by_way = self._least(there, permutations((reduced, *missing)), itemsize)
+        by_way = self._least(there, permutations((reduced, *missing)), itemsize, waits)
         return by_way if by_way[0] <= plain[0] * (1 + ROUNDING) else plain
 
-    def _least(self, there: Sequence[Form], orders: Iterable[Sequence[Form]], itemsize: int) -> Way:
-        return min((self._in_order(there, order, itemsize) for order in orders), key=itemgetter(0))
+    def _least(
+        self,
+        there: Sequence[Form],
+        orders: Iterable[Sequence[Form]],
+        itemsize: int,
+        waits: bool,
+    ) -> Way:
+        ways = (self._in_order(there, order, itemsize, waits) for order in orders)
+        return min(ways, key=itemgetter(0))
 
-    def _in_order(self, there: Sequence[Form], order: Sequence[Form], itemsize: int) -> Way:
+    def _in_order(
+        self, there: Sequence[Form], order: Sequence[Form], itemsize: int, waits: bool
+    ) -> Way:
         total, known = 0.0, list(there)
         steps: list[tuple[Form, Form]] = []
         for form in order:
-            costs = [self.space.seconds(other, form, itemsize) for other in known]
+            costs = [self.space.seconds(other, form, itemsize, waits=waits) for other in known]
             nearest = min(range(len(known)), key=costs.__getitem__)
             total += costs[nearest]
             steps.append((known[nearest], form))

@@ -125,10 +125,12 @@ class Space:
             form.parts = self.mesh.axes_size(form.layout.sharded_axes)
         return form.parts
 
-    def seconds(self, source: Form, target: Form, itemsize: int) -> float:
-        """Returns the predicted seconds of a reshard."""
+    def seconds(self, source: Form, target: Form, itemsize: int, *, waits: bool = False) -> float:
+        """Returns the predicted seconds of a reshard, of a value that waits by itself."""
         if source is target:
             return 0.0
+        if waits and source.layout.partial:
+            return self.plan(source, target, itemsize, waits=True).seconds
         key = (target, itemsize)
         found = source.seconds.get(key)
         if found is None:
@@ -148,9 +150,17 @@ class Space:
             source.least_seconds[key] = found
         return found
 
-    def plan(self, source: Form, target: Form, itemsize: int) -> Reshard:
-        """Returns the way from one form to another."""
-        return self.planner.plan(source.layout, target.layout, itemsize)
+    def plan(self, source: Form, target: Form, itemsize: int, *, waits: bool = False) -> Reshard:
+        """Returns the way from one form to another.
+
+        Args:
+            source: Where it begins.
+            target: Where it leads.
+            itemsize: Bytes per element.
+            waits: Whether nobody waits for the value (`cost.waiting`).
+        """
+        planner = self.planner.waiting if waits else self.planner
+        return planner.plan(source.layout, target.layout, itemsize)
 
     def least_spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
         """Returns seconds that `spread_seconds` are at least: those of the slowest reshard."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,11 @@ class Reshard:
     seconds: float
     bytes: int
 
+    @classmethod
+    def of(cls, moves: tuple[Move, ...]) -> Reshard:
+        """Returns the reshard that consists of some moves."""
+        return cls(moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves))
+
 
 def plan_reshard(
     source: Layout, target: Layout, itemsize: int, model: CommunicationModel
@@ -111,6 +117,13 @@ class ReshardPlanner:
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
         self._coarsenings: dict[ProcessMesh, Coarsening] = {}
         self._searches: dict[tuple[Coarse, Layout, int], PathSearch] = {}
+
+    @cached_property
+    def waiting(self) -> ReshardPlanner:
+        """The planner of values that wait, whose sums travel with others."""
+        from autopar.cost.waiting import WaitingPlanner
+
+        return WaitingPlanner(self)
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -199,7 +212,7 @@ class ReshardPlanner:
         steps = self._search(coarse, target, itemsize).best(coarse.layout(source))
         if steps is None:
             raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
-        return _reshard(tuple(_move(step, coarse) for step in steps))
+        return Reshard.of(tuple(_move(step, coarse) for step in steps))
 
     def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the faster of two ways: split along the common axes as before, or as after."""
@@ -215,14 +228,10 @@ class ReshardPlanner:
                     *self.plan(arrives, target, itemsize).moves,
                 )
             )
-        return min(map(_reshard, ways), key=lambda way: way.seconds)
+        return min(map(Reshard.of, ways), key=lambda way: way.seconds)
 
 
 _IDENTITY = Reshard((), 0.0, 0)
-
-
-def _reshard(moves: tuple[Move, ...]) -> Reshard:
-    return Reshard(moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves))
 
 
 def moves_between(

@@ -14,6 +14,7 @@ from typing import ClassVar
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard import ReshardError, ReshardPlanner
+from autopar.cost.waiting import awaited
 from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
@@ -73,6 +74,8 @@ class _FunctionPartitioner:
         self.windows: dict[tuple[str, tuple[WindowWay, ...]], str] = {}
         self.counts: dict[str, int] = {}
         self.stored = self._stored_layouts()
+        self.waiting = {name for op in function.ops for name in op.results}
+        self.waiting -= awaited(function.ops)
 
     def run(self) -> Function:
         function = self.function
@@ -214,21 +217,27 @@ class _FunctionPartitioner:
 
     def _window_seconds(self, name: str, way: WindowWay, lifetime: Lifetime) -> float:
         forms = self.forms[name]
-        nearest = forms.nearest(way.layout, lifetime, self.planner)
-        seconds = self.planner.plan(nearest, way.layout, forms.itemsize).seconds
+        planner = self._planner(name)
+        nearest = forms.nearest(way.layout, lifetime, planner)
+        seconds = planner.plan(nearest, way.layout, forms.itemsize).seconds
         return seconds + way.seconds(forms.itemsize, self.planner.model)
+
+    def _planner(self, name: str) -> ReshardPlanner:
+        """Returns who plans the reshards of a value."""
+        return self.planner.waiting if name in self.waiting else self.planner
 
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
         """Makes a form from the nearest one that is there, or should be there before."""
         forms, lifetime = self.forms[name], lifetime_of(reader)
-        parent = forms.parent(layout, lifetime, self.planner)
+        planner = self._planner(name)
+        parent = forms.parent(layout, lifetime, planner)
         if parent is not None and parent not in forms.there(lifetime):
             self._make(name, parent, reader)
         there = forms.there(lifetime)
         if layout in there:
             return
-        source = forms.nearest(layout, lifetime, self.planner)
-        reshard = self.planner.plan(source, layout, forms.itemsize)
+        source = forms.nearest(layout, lifetime, planner)
+        reshard = planner.plan(source, layout, forms.itemsize)
         origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
         current = there[source]
         value = self.function.values[name]

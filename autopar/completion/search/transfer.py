@@ -143,7 +143,7 @@ class Transfers:
         if of.group is None or not made.layout.partial:
             return self.space.seconds(made, needed, of.itemsize)
         shared, model = self._shared[of.group], self.space.planner.model
-        reshard = self.space.plan(made, needed, of.itemsize)
+        reshard = self.space.plan(made, needed, of.itemsize, waits=of.group != AWAITED)
         moves = sums_of(model, made.layout, reshard, of.itemsize)
         return sum(shared.seconds_of(*pair) for pair in moves)
 
