@@ -154,7 +154,12 @@ class Graph:
                         self.keep(result, axis)
 
     def settle(self, node: Node, axis: str, splits: Splits) -> None:
-        """Settles that an op is split along an axis as in these splits, besides what is settled."""
+        """Settles that an op is split along an axis as in these splits, besides what is settled.
+
+        An op that the user pinned stays as it is.
+        """
+        if node.index in self.decided:
+            return
         known = self.settled.get(node.index, self.space.table.none)
         merged = self.space.table.merged(known, axis, splits)
         if merged is not None:

@@ -79,7 +79,6 @@ class Variations:
         if pins:
             place_pins(graph)
             pin_aliases(graph)
-        search = self.search.varied(graph)
-        found = [search.near(start) for start in self.starts][-1]
+        found = self.search.varied(graph).near(self.starts)
         main = write_solution(self.main, found.solution)
         return with_main(self.program, main, graph.space.mesh)

@@ -193,6 +193,19 @@ def test_competing_pins_are_decided_by_cost(rows: int, columns: int, expected: s
     assert f"{{{expected}}}" in shown(done)
 
 
+@pytest.mark.parametrize("strategy", ["data:dp", "auto"])
+def test_how_an_op_is_pinned_outlasts_what_a_preset_settles(strategy: str) -> None:
+    """What data parallelism settles is split along the axis of the batch only."""
+    pinned = """
+    input %x: f32[64, 128]
+    %h: f32[64, 128] = aten.relu.default(self=%x) {i0: 64@dp, i1: 128@tp} ~annotated
+    %y: f32[64, 128] = aten.tanh.default(self=%h)
+    return %y
+    """
+    done = replace(GPUS, strategy=strategy)(program(pinned))
+    assert "aten.relu.default(self=%x) {i0: 64@dp, i1: 128@tp}" in shown(done)
+
+
 def test_pins_of_one_axis_leave_the_others_alone() -> None:
     check(
         """

@@ -63,6 +63,9 @@ ENOUGH, ROOM = 1e-3, 5e-3
 FEW_OPS = 500
 """Up to so many ops a program isn't large."""
 
+HANDFUL = 32
+"""Up to so many ops a search takes no longer than what is shared by searches."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -161,7 +164,7 @@ class Search:
         if self._proven is None:
             self.best, self.byte_seconds = self.find(), 0.0
             if not self._is_close(self.bound, PROVEN):
-                self._prove(above)
+                self._prove(above, self._enough(PROVEN))
             gap = self._found().gap
             if gap > PROVEN and self.bound <= above:
                 self._start(gap)
@@ -177,7 +180,7 @@ class Search:
         """
         if self._first is None and self._proven is None:
             self.best, self.byte_seconds = None, 0.0
-            self._prove(above)
+            self._prove(above, self._enough(PROVEN))
             if not self._is_small:
                 # Tables take as much memory again as those to find a plan with.
                 self._proof, self._messages = None, None
@@ -204,13 +207,17 @@ class Search:
         self.expected = 0.0
         if byte_seconds:
             self.bound = 0.0
+        self._look()
+        return self._found()
+
+    def _look(self) -> None:
+        """Searches models in which sums share buckets, and if need be one in which none do."""
         self._rounds(together=True)
         expected, is_done = self.expected, self._is_close(self.expected, ENOUGH)
         if self._is_small and self.transfers.shares and not is_done and not self.watch.is_late:
             # A sum that travels alone takes more than its part of a bucket.
             self._rounds(together=False)
             self.expected = expected
-        return self._found()
 
     def _rounds(self, *, together: bool) -> None:
         """Searches the model, and learns of reshards, until that makes no difference."""
@@ -245,13 +252,19 @@ class Search:
         ]
         return other
 
-    def near(self, choices: Sequence[Choice]) -> Found:
-        """Returns the best plan found from one whose choices are known.
+    def near(self, starts: Sequence[Sequence[Choice]]) -> Found:
+        """Returns the best plan found from some whose choices are known.
+
+        Of a handful of ops it is looked for elsewhere too, until the bound is near.
 
         Args:
-            choices: Per op; those that pins forbid don't count.
+            starts: Choices per op; those that pins forbid don't count.
         """
-        self._improve(choices, itself=True)
+        for choices in starts:
+            self._improve(choices, itself=True)
+        if len(self.graph.nodes) <= HANDFUL:
+            self._look()
+            self._prove(math.inf, PROVEN)
         return self._found()
 
     def presets(self, gap: float) -> Sequence[Incumbent]:
@@ -300,10 +313,14 @@ class Search:
         graph, candidates, price = self.graph, self.candidates, self.byte_seconds
         return build_model(graph, candidates, self.transfers, self.held, price, together=together)
 
-    def _prove(self, above: float) -> None:
+    def _prove(self, above: float, enough: float) -> None:
         """Raises the bound of every plan towards the best one, or above what matters.
 
         What labels stand for is planned, whereupon they cost more, until the bound is close.
+
+        Args:
+            above: A bound that ends it.
+            enough: So does this relative gap.
         """
         if self._proof is None:
             self._proof = Proof(self.graph, self.candidates, self.least)
@@ -322,7 +339,7 @@ class Search:
             labels = reduced.labels(dual.labels())
             if self._is_small and self.best is not None:
                 self._keep(proof, labels)
-            if self._is_close(self.bound, PROVEN):
+            if self._gap_to(self.bound) <= enough:
                 break
             moves = list(proof.transfers_of(labels))
             learned = self.least.look(moves)
@@ -346,10 +363,18 @@ class Search:
 
     def _is_close(self, bound: float, enough: float) -> bool:
         """Whether the best plan is so close to a bound that a better one isn't worth the time."""
+        return self._gap_to(bound) <= self._enough(enough)
+
+    def _enough(self, enough: float) -> float:
+        """Returns the relative gap that counts as none, given that of large programs."""
+        return CLOSE if self._is_small else enough
+
+    def _gap_to(self, bound: float) -> float:
+        """Returns by which part of a bound the best plan differs from it."""
         if self.best is None:
-            return False
+            return math.inf
         gap = abs(self.best.seconds - bound)
-        return gap <= (CLOSE if self._is_small else enough) * bound
+        return gap / bound if bound else math.inf if gap else 0.0
 
     def _tell(self, what: str) -> None:
         seconds = None if self.best is None else self.best.seconds
