@@ -4,7 +4,8 @@ What would it cost to compute an op otherwise? To search the whole program anew 
 long, and most of it stays as it is. So one search is made of the program, every variation pins one
 op or value of it, and the plan is improved from where it is: many ops at a time change with it, as
 far as that makes it faster. In programs of few ops the best presets are further starts. What is
-found can be compiled; a search from scratch, which proves how far from best it is, may find better.
+found can be compiled. Programs of a handful of ops are searched anew as well, with what is known of
+costs; of larger ones a search from scratch, which proves how far from best it is, may find better.
 """
 
 from __future__ import annotations
