@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autopar.completion.space import Form
+from autopar.completion.space import Form, Need
 from autopar.ir.distribution import consumed, produced
 from autopar.ir.layout import Origin
 from autopar.ir.program import Function, Op, OpDist, Value
@@ -117,9 +117,25 @@ def priced_body(calls: CallTable, call: Call, dist: OpDist) -> Priced:
     op, values = call.example
     function = body_function(call.rule, op, dist, values)
     solution = solve_body(calls, function)
-    price, seconds, left = Price(solution.graph), solution.seconds, {}
+    graph, choices = solution.graph, solution.choices
+    price, seconds, left = Price(graph), solution.seconds, {}
     for at, value, made in left_otherwise(function, solution):
-        pinned = price.value(solution.choices, value, solution.forms[value])
-        seconds += price.value(solution.choices, value, made) - pinned
+        pinned = price.value(choices, value, solution.forms[value])
+        seconds += price.value(choices, value, made) - pinned
         left[at] = made
-    return Priced(seconds, left)
+    around = {graph.position[name] for name in (*op.operands, *op.results)}
+    inside = [value for value in range(len(graph.values)) if value not in around]
+    own = sum(choice.own_seconds for choice in choices)
+    own += price.moves(choices, solution.forms, inside)
+    reads = {at: _reads(solution, name) for at, name in enumerate(op.operands)}
+    again = {at: _reads(solution, name) for at, name in enumerate(op.results)}
+    return Priced(seconds, own, left, reads, again)
+
+
+def _reads(solution: Solution, name: str) -> tuple[Need, ...]:
+    """Returns how the ops of a body read a value."""
+    graph = solution.graph
+    uses = graph.uses[graph.position[name]]
+    return tuple(
+        dict.fromkeys(need for node, at in uses for need in solution.choices[node.index].reads(at))
+    )

@@ -159,7 +159,7 @@ class Buckets:
         assert made is not None
         left = choices[made[0].index].leaves(made[1])
         for node, at in graph.uses[value]:
-            if choices[node.index].consumed[at] is not left:
+            if any(need is not left for need in choices[node.index].reads(at)):
                 first = min(first, self._reached(node))
         return first
 

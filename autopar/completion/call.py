@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autopar.completion.space import Form, Space
+from autopar.completion.space import Form, Need, Space, Windows
 from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
-from autopar.cost.halo import halo_seconds
-from autopar.ir.distribution import pending_once
+from autopar.cost.part import part_seconds
+from autopar.cost.windows import window_ways
+from autopar.ir.distribution import pending_once, shard_call
 from autopar.ir.layout import (
     DimLayout,
     SubDim,
@@ -32,13 +33,20 @@ class Priced:
     """What a choice takes.
 
     Attributes:
-        seconds: Predicted time of the computation on the rank with the largest part.
+        seconds: Predicted time of the computation, with what brings its operands from the forms
+            that the choice consumes to where they are read.
+        own_seconds: The same without what depends on who else reads operands and results.
         left: Forms of results that a body's ops leave otherwise than the choice says, by position.
             A choice doesn't know what the ops within a body can be split along.
+        reads: How operands are read that aren't as the choice consumes them, by position.
+        reads_again: How a body's ops read its results, by position.
     """
 
     seconds: float
+    own_seconds: float
     left: Mapping[int, Form] = field(default_factory=dict)
+    reads: Mapping[int, tuple[Need, ...]] = field(default_factory=dict)
+    reads_again: Mapping[int, tuple[Need, ...]] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -51,6 +59,7 @@ class Choice:
         consumed: Form of each operand.
         produced: Form of each result.
         price: Predicts what it takes, which takes long for a body.
+        is_plain: Whether it reads its operands as it consumes them.
     """
 
     dist: OpDist
@@ -58,12 +67,27 @@ class Choice:
     consumed: tuple[Form, ...]
     produced: tuple[Form, ...]
     price: Callable[[OpDist], Priced]
+    is_plain: bool = True
     _priced: Priced | None = None
 
     @property
     def seconds(self) -> float:
-        """Predicted time of the computation on the rank with the largest part."""
+        """Predicted time of the computation, with what brings its operands where they are read."""
         return self._known().seconds
+
+    @property
+    def own_seconds(self) -> float:
+        """The same without what depends on who else reads operands and results."""
+        return self._known().own_seconds
+
+    def reads(self, at: int) -> tuple[Need, ...]:
+        """Returns how an operand is read: in the consumed form, through windows, or by a body."""
+        needed = self.consumed[at]
+        return (needed,) if self.is_plain else self._known().reads.get(at, (needed,))
+
+    def reads_again(self, at: int) -> tuple[Need, ...]:
+        """Returns how the ops of a body read a result."""
+        return () if self.is_plain else self._known().reads_again.get(at, ())
 
     def leaves(self, at: int) -> Form:
         """Returns the form in which a result is really left."""
@@ -237,7 +261,8 @@ class Call:
             if len({monoid for _, monoid in partial}) > 1:
                 return None
             made.append(self._form(dims, tensor, splits, partial))
-        return Choice(dist, splits, tuple(taken), tuple(made), self._priced)
+        is_plain = not dist.body and not rule.windows
+        return Choice(dist, splits, tuple(taken), tuple(made), self._priced, is_plain)
 
     def _read(self, rule: Rule, splits: Splits) -> Splits:
         """Returns the splits together with those of the factors read through windows."""
@@ -266,19 +291,36 @@ class Call:
         return normalize_dim(tuple(sub for part in parts for sub in part), self.space.mesh)
 
     def _priced(self, dist: OpDist) -> Priced:
-        types = (*self.operands, *self.results)
-        if self.example[0].kind in FREE:
-            return Priced(0.0)
-        if dist.pending:
-            # What flows through changes no size.
-            dist = replace(dist, pending=())
-        if not dist.body:
-            rule = self.rule if self.has_rule else None
-            halo = halo_seconds(self.rule, dist, self.operands, self.space.planner.model)
-            return Priced(op_seconds(rule, dist, types, self.space.cluster) + halo)
-        from autopar.completion.body import priced_body
+        if dist.body:
+            from autopar.completion.body import priced_body
 
-        return priced_body(self.calls, self, dist)
+            return priced_body(self.calls, self, replace(dist, pending=()))
+        own = self._own_seconds(dist)
+        if not self.rule.windows:
+            return Priced(own, own)
+        reads = {
+            at: (read,) for at in range(len(self.operands)) if (read := self._windows(dist, at))
+        }
+        return Priced(own + sum(read.ways[0][1] for (read,) in reads.values()), own, reads=reads)
+
+    def _windows(self, dist: OpDist, at: int) -> Windows | None:
+        """Returns the windows through which a choice reads an operand, if it does."""
+        ways = window_ways(self.rule, dist, at)
+        return self.space.windows(ways, self.operands[at].dtype) if ways else None
+
+    def _own_seconds(self, dist: OpDist) -> float:
+        """Returns the seconds of the computation alone, on the rank with the largest part."""
+        op, values = self.example
+        if all(0 in result.shape for result in self.results):
+            return 0.0
+        # What flows through changes no size.
+        dist = replace(dist, pending=()) if dist.pending else dist
+        if self.has_rule and dist.factors and (self.rule.windows or shard_call(self.rule, dist)):
+            return part_seconds(op, values, self.rule, dist, self.space.evaluator)
+        if op.kind in FREE:
+            return 0.0
+        types = (*self.operands, *self.results)
+        return op_seconds(self.rule if self.has_rule else None, dist, types, self.space.cluster)
 
     def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
         plain = self.choice(splits)
@@ -290,7 +332,7 @@ class Call:
         Of a body the ops, each split over all processes that split it.
         """
         if not choice.dist.body:
-            return choice.seconds
+            return choice.own_seconds
         fixed, divided = self._inner_seconds(choice.dist.body)
         axes = tuple(axis for _, dim in choice.dist.factors for axis in dim_axes(dim))
         return fixed + divided / self.space.mesh.axes_size(axes)
@@ -302,9 +344,9 @@ class Call:
         left pending.
         """
         dist, mesh = choice.dist, self.space.mesh
-        least = self.least_seconds(choice)
         if not dist.body:
-            return least
+            return choice.seconds
+        least = self.least_seconds(choice)
         axes = tuple(axis for _, dim in dist.factors for axis in dim_axes(dim))
         own = frozenset(self.rule.splittable)
         beyond = [dim for factor, dim in dist.factors if factor not in own]

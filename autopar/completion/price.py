@@ -7,23 +7,17 @@ whole plan, sums that nobody waits for travel together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from autopar.completion.buckets import Buckets, Filled, Steps
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
-from autopar.completion.space import Form
+from autopar.completion.space import Form, Need, Windows
+from autopar.cost.making import Making
 
-MAX_ORDERED = 4
-"""Up to so many forms all orders of making them are compared, as partition does."""
-
-ROUNDING = 1e-9
-"""Relative difference of seconds that doesn't count."""
-
-Needs = tuple[tuple[Form, ...], ...]
-"""The forms that are needed in each phase of a microbatch that reads a value."""
+Needs = tuple[tuple[Need, ...], ...]
+"""How a value is read in each phase of a microbatch that reads it."""
 
 Way = tuple[float, Steps]
 """Seconds, and the reshards that take them."""
@@ -51,13 +45,26 @@ class Price:
             choices: Per op.
             forms: Per value, how it is stored.
         """
-        ways = [self._way(choices, value, form) for value, form in enumerate(forms)]
-        saved = sum(bucket.saved_seconds for bucket in self._filled(choices, ways))
-        return sum(choice.seconds for choice in choices) + sum(way[0] for way in ways) - saved
+        own = sum(choice.own_seconds for choice in choices)
+        return own + self.moves(choices, forms, range(len(forms)))
 
-    def _filled(self, choices: Sequence[Choice], ways: Sequence[Way]) -> Iterator[Filled]:
-        """Returns the buckets in which a plan's sums travel."""
-        found = ((value, ways[value][1]) for value in self.graph.waiting.group)
+    def moves(
+        self, choices: Sequence[Choice], forms: Sequence[Form], values: Iterable[int]
+    ) -> float:
+        """Returns the seconds of the reshards of some values, with their sums joined.
+
+        Args:
+            choices: Per op.
+            forms: Per value, how it is stored.
+            values: The values.
+        """
+        ways = {value: self._way(choices, value, forms[value]) for value in values}
+        saved = sum(bucket.saved_seconds for bucket in self._filled(choices, ways))
+        return sum(way[0] for way in ways.values()) - saved
+
+    def _filled(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> Iterator[Filled]:
+        """Returns the buckets in which sums of values travel."""
+        found = ((value, ways[value][1]) for value in self.graph.waiting.group if value in ways)
         pending = ((value, way) for value, way in found if way and way[0][0].layout.partial)
         return self.buckets.filled(choices, pending)
 
@@ -75,7 +82,7 @@ class Price:
         graph = self.graph
         producer = graph.producer[value]
         first = stored
-        needs: dict[tuple[str, int], dict[Form, None]] = {}
+        needs: dict[tuple[str, int], dict[Need, None]] = {}
         if producer is not None:
             node, at = producer
             first = choices[node.index].leaves(at)
@@ -83,9 +90,11 @@ class Price:
                 if graph.pins[value] is None and first is not choices[node.index].produced[at]:
                     stored = self.space.complete(first)
                 needs[node.op.phase, node.op.microbatch] = {stored: None}
+            for need in choices[node.index].reads_again(at):
+                needs.setdefault((node.op.phase, node.op.microbatch), {})[need] = None
         for node, at in graph.uses[value]:
             lifetime = node.op.phase, node.op.microbatch
-            needs.setdefault(lifetime, {})[choices[node.index].consumed[at]] = None
+            needs.setdefault(lifetime, {}).update(dict.fromkeys(choices[node.index].reads(at)))
         ordered = sorted(needs, key=graph.lifetimes.__getitem__)
         waits = graph.waiting.group_of(value) is not None
         return self._through(
@@ -103,50 +112,16 @@ class Price:
         return found
 
     def _new_way(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
+        space, reduced = self.space, self.space.complete(first)
+        making: Making[Form] = Making(partial(space.seconds, itemsize=itemsize, waits=waits))
         lasting, total = [first], 0.0
         steps: Steps = ()
-        for forms in needs:
-            missing = [form for form in forms if form not in lasting]
-            seconds, made = self._made(lasting, missing, itemsize, waits)
-            total, steps = total + seconds, steps + made
-            lasting += [form for _, form in made if not self.space.is_gathered(form, first)]
+        known: set[Windows] = set()
+        for phase in needs:
+            forms = [need for need in phase if isinstance(need, Form)]
+            windows = [need for need in phase if isinstance(need, Windows) and need not in known]
+            made = making.made(lasting, forms, reduced, [each.ways for each in windows])
+            total, steps = total + made.seconds, steps + made.steps
+            lasting += [form for _, form in made.steps if not space.is_gathered(form, first)]
+            known.update(each for each in windows if not space.is_gathered(each.blocks, first))
         return total, steps
-
-    def _made(
-        self, there: Sequence[Form], missing: Sequence[Form], itemsize: int, waits: bool
-    ) -> Way:
-        """Returns how forms are made, each from the nearest of those before it.
-
-        A pending value may be reduced on the way, as by partition.
-        """
-        if not 0 < len(missing) <= MAX_ORDERED:
-            return self._in_order(there, missing, itemsize, waits)
-        reduced = self.space.complete(there[0])
-        plain = self._least(there, permutations(missing), itemsize, waits)
-        if reduced in there or reduced in missing:
-            return plain
-        by_way = self._least(there, permutations((reduced, *missing)), itemsize, waits)
-        return by_way if by_way[0] <= plain[0] * (1 + ROUNDING) else plain
-
-    def _least(
-        self,
-        there: Sequence[Form],
-        orders: Iterable[Sequence[Form]],
-        itemsize: int,
-        waits: bool,
-    ) -> Way:
-        ways = (self._in_order(there, order, itemsize, waits) for order in orders)
-        return min(ways, key=itemgetter(0))
-
-    def _in_order(
-        self, there: Sequence[Form], order: Sequence[Form], itemsize: int, waits: bool
-    ) -> Way:
-        total, known = 0.0, list(there)
-        steps: list[tuple[Form, Form]] = []
-        for form in order:
-            costs = [self.space.seconds(other, form, itemsize, waits=waits) for other in known]
-            nearest = min(range(len(known)), key=costs.__getitem__)
-            total += costs[nearest]
-            steps.append((known[nearest], form))
-            known.append(form)
-        return total, tuple(steps)

@@ -11,6 +11,8 @@ import math
 
 from autopar.completion.splits import Splits, SplitTable
 from autopar.cost import Cluster, CommunicationModel, Reshard, ReshardPlanner
+from autopar.cost.evaluation import Evaluator
+from autopar.cost.windows import WindowWay
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Value
@@ -47,6 +49,25 @@ class Form:
         self.parts = None
 
 
+class Windows:
+    """Windows through which a tensor is read, interned like forms.
+
+    Attributes:
+        blocks: The form in which they are nearest.
+        ways: The forms from which they can be made, and the seconds from there.
+    """
+
+    __slots__ = ("blocks", "ways")
+
+    def __init__(self, ways: tuple[tuple[Form, float], ...]) -> None:
+        self.blocks = ways[0][0]
+        self.ways = ways
+
+
+Need = Form | Windows
+"""How an op reads a value."""
+
+
 class Space:
     """Interns layouts over a mesh and prices them on a cluster.
 
@@ -64,10 +85,12 @@ class Space:
         self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
         self.table = SplitTable(mesh)
         self.planner = planner or ReshardPlanner(CommunicationModel(cluster, mesh))
+        self.evaluator = Evaluator.of_ops(self.planner.model)
         self._planners: dict[str, ReshardPlanner] = {}
         self._forms: dict[Layout, Form] = {}
         self._of_splits: dict[tuple[Splits, tuple[int, ...]], Form] = {}
         self._replicated: dict[tuple[int, ...], Form] = {}
+        self._windows: dict[tuple[tuple[WindowWay, ...], str], Windows] = {}
 
     def form(self, layout: Layout) -> Form:
         """Returns the form of a layout."""
@@ -86,6 +109,15 @@ class Space:
         found = self._replicated.get(shape)
         if found is None:
             found = self._replicated[shape] = self.form(Layout.replicated(self.mesh, shape))
+        return found
+
+    def windows(self, ways: tuple[WindowWay, ...], dtype: str) -> Windows:
+        """Returns the windows that are made in one of these ways of a tensor of this type."""
+        key = ways, dtype
+        found = self._windows.get(key)
+        if found is None:
+            priced = [(self.form(w.layout), w.seconds(dtype, self.evaluator)) for w in ways]
+            found = self._windows[key] = Windows(tuple(priced))
         return found
 
     def of_splits(self, splits: Splits, shape: tuple[int, ...]) -> Form:

@@ -173,6 +173,15 @@ class Evaluator:
         self._priced: dict[object, OpCost] = {}
         self._inside: dict[str, OpCost] = {}
 
+    @classmethod
+    def of_ops(cls, model: CommunicationModel) -> Evaluator:
+        """Returns what prices single ops of a rank, the one whose coordinates are all 0.
+
+        Args:
+            model: Prices communication.
+        """
+        return cls(Program({}, mesh=model.mesh), model.cluster, {}, model, {})
+
     def evaluation(self, function: Function) -> Evaluation:
         """Returns what a function of the program costs."""
         values = {name: self._local(value) for name, value in function.values.items()}

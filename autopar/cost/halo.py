@@ -11,44 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reblock import reblock_exchange
-from autopar.ir.distribution import consumed, window_axes, windows
-from autopar.ir.program import DTYPE_BYTES, OpDist
-from autopar.ir.rule import Rule, TensorType
 from autopar.ir.window import Redistribution
-
-
-def halo_seconds(
-    rule: Rule, dist: OpDist, operands: Sequence[TensorType], model: CommunicationModel
-) -> float:
-    """Returns the seconds to fetch what the windows of a choice cover beyond a rank's blocks.
-
-    Args:
-        rule: The op's rule.
-        dist: The choice.
-        operands: Their global types.
-        model: Predicts seconds.
-    """
-    under = rule.under(dist.body)
-    if not under.windows:
-        return 0.0
-    total = 0.0
-    for position, tensor in enumerate(operands):
-        for factor, way in windows(rule, dist, position).items():
-            axes = window_axes(under, dist, factor)
-            if not axes:
-                continue
-            layout = consumed(rule, dist, position)
-            held = math.prod(
-                -(-sub.size // dist.mesh.axes_size(sub.axes)) for dim in layout.dims for sub in dim
-            )
-            row = held // max(1, way.block) * DTYPE_BYTES[tensor.dtype]
-            total += exchange_seconds(way.most_received() * row, axes, model)
-    return total
-
-
-def exchange_seconds(nbytes: float, axes: Sequence[str], model: CommunicationModel) -> float:
-    """Returns the seconds in which the busiest rank gets this many bytes from its neighbours."""
-    return model.point_to_point(nbytes, axes) + model.local_copy(nbytes) if nbytes else 0.0
 
 
 def redistribute_seconds(

@@ -176,6 +176,13 @@ def shard_call(rule: Rule, dist: OpDist) -> tuple[str, dict[str, Arg]] | None:
     return shard.kind, {**shard.args, "offset": factor_start(rule, dist, factor)}
 
 
+def rank_call(rule: Rule, dist: OpDist, kind: str) -> tuple[str, dict[str, Arg]]:
+    """Returns the op that a rank runs for one of a kind, and the arguments that differ."""
+    args = dict(local_args(rule, dist))
+    shard = shard_call(rule, dist)
+    return (shard[0], {**args, **shard[1]}) if shard is not None else (kind, args)
+
+
 def factor_start(rule: Rule, dist: OpDist, factor: str) -> IntExpr:
     """Returns the first index of a rank's block of a factor with one sub-dimension."""
     (sub,) = factor_layout(rule, dist, factor)
@@ -257,6 +264,7 @@ __all__ = [
     "local_points",
     "pending_once",
     "produced",
+    "rank_call",
     "replicated",
     "serial_points",
     "shard_call",

@@ -216,9 +216,33 @@ class Redistribution:
         """
         if self.numbering.sizes:
             return min(self.outputs_block, self.size)
-        members = max(block_size(self.outputs, self.outputs_block), 1) if self.outputs else 1
+        return max(map(self.received, self._telling()), default=0)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every member holds what it reads."""
+        return not self.most_received() and self.window.fill != "wrap"
+
+    @property
+    def is_within(self) -> bool:
+        """Whether nobody reads what lies outside of the range."""
+        ends = map(self.interval, self._telling())
+        return all(low >= 0 and high <= self.size for low, high in ends)
+
+    @property
+    def is_within_block(self) -> bool:
+        """Whether every member reads within its own block."""
+        block = self.block
+        return self.is_within and all(
+            member * block <= low and high <= (member + 1) * block
+            for member, (low, high) in ((each, self.interval(each)) for each in self._telling())
+        )
+
+    def _telling(self) -> list[int]:
+        """Returns the members who read something, but those between that are like these."""
+        members = max(block_size(self.outputs, self.outputs_block), 1) if self.outputs else 0
         asked = {0, 1, members // 2, members - 2, members - 1}
-        return max(self.received(member) for member in asked if 0 <= member < members)
+        return sorted(member for member in asked if 0 <= member < members)
 
 
 def _integers(arg: object) -> tuple[int, ...]:

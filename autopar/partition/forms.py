@@ -8,22 +8,46 @@ all who need pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
 
+from autopar.cost.evaluation import Evaluator
+from autopar.cost.making import Making
 from autopar.cost.reshard import ReshardPlanner
+from autopar.cost.windows import WindowWay
 from autopar.ir.layout import Layout, dim_axes
-from autopar.ir.program import Op
-
-MAX_ORDERED = 4
-"""Up to so many forms all orders of making them are compared; beyond, they are made as needed."""
-
-ROUNDING = 1e-9
-"""Relative difference of seconds that doesn't count."""
+from autopar.ir.program import DTYPE_BYTES, Op
 
 Lifetime = tuple[str, int]
 """A phase of a microbatch. What was gathered in one isn't kept for another."""
+
+Group = tuple[WindowWay, ...]
+"""Windows through which a value is read, as the ways to make them."""
+
+
+class Prices:
+    """The seconds of what partition may insert.
+
+    Args:
+        planner: Plans reshards.
+    """
+
+    def __init__(self, planner: ReshardPlanner) -> None:
+        self.planner = planner
+        self._evaluator = Evaluator.of_ops(planner.model)
+        self._windows: dict[tuple[WindowWay, str], float] = {}
+
+    def making(self, dtype: str) -> Making[Layout]:
+        """Returns what decides how forms of a type are made."""
+        plan, itemsize = self.planner.plan, DTYPE_BYTES[dtype]
+        return Making(lambda source, target: plan(source, target, itemsize).seconds)
+
+    def windows(self, way: WindowWay, dtype: str) -> float:
+        """Returns the seconds of a way to windows."""
+        key = way, dtype
+        if key not in self._windows:
+            self._windows[key] = way.seconds(dtype, self._evaluator)
+        return self._windows[key]
 
 
 def lifetime_of(op: Op) -> Lifetime:
@@ -36,28 +60,40 @@ class Forms:
     """The forms of one value.
 
     Attributes:
-        itemsize: Bytes per element.
+        dtype: Of its elements.
         stored: The layout in which the value is stored.
         needed: The layouts in which it will be read in each lifetime, each once, in order of
             first use.
         names: Name of each form that exists from when it is made.
+        windows: The windows through which it will be read in each lifetime, each group once.
         gathered: Name of each form that exists in a lifetime: those larger than the first one.
             A gathered parameter is gathered again for the backward pass.
-        parents: The form that each needed one is made from, where that was decided in advance.
+        cut: Name of each group of windows that exists, and of those that do in a lifetime.
+        parents: The form that each needed one is made from in a lifetime.
+        ways: The way in which each group of windows is made in a lifetime.
     """
 
-    itemsize: int
+    dtype: str
     stored: Layout
     needed: dict[Lifetime, list[Layout]] = field(default_factory=dict)
+    windows: dict[Lifetime, list[Group]] = field(default_factory=dict)
     names: dict[Layout, str] = field(default_factory=dict)
     gathered: dict[Lifetime, dict[Layout, str]] = field(default_factory=dict)
+    cut: dict[tuple[Lifetime | None, Group], str] = field(default_factory=dict)
     parents: dict[Lifetime, dict[Layout, Layout]] = field(default_factory=dict)
+    ways: dict[tuple[Lifetime, Group], WindowWay] = field(default_factory=dict)
 
     def need(self, layout: Layout, lifetime: Lifetime) -> None:
         """Notes that a layout will be read."""
         needed = self.needed.setdefault(lifetime, [])
         if layout not in needed:
             needed.append(layout)
+
+    def need_windows(self, group: Group, lifetime: Lifetime) -> None:
+        """Notes that windows will be read, which can be made in any of these ways."""
+        needed = self.windows.setdefault(lifetime, [])
+        if group not in needed:
+            needed.append(group)
 
     def add(self, layout: Layout, name: str, lifetime: Lifetime) -> None:
         """Notes that a form exists."""
@@ -75,56 +111,44 @@ class Forms:
         """Whether a form is larger than the one that the value has at first."""
         return _parts(layout) < _parts(next(iter(self.names)))
 
-    def parent(self, layout: Layout, lifetime: Lifetime, planner: ReshardPlanner) -> Layout | None:
-        """Returns the form that should be there before this one is made, if any."""
-        if lifetime not in self.parents:
-            self.parents[lifetime] = self._tree(lifetime, planner)
-        return self.parents[lifetime].get(layout)
+    def cut_in(self, group: Group, lifetime: Lifetime) -> str | None:
+        """Returns the name of windows that can be read in a lifetime, if there are any."""
+        return self.cut.get((None, group)) or self.cut.get((lifetime, group))
 
-    def nearest(self, layout: Layout, lifetime: Lifetime, planner: ReshardPlanner) -> Layout:
-        """Returns the existing form from which a layout is made fastest."""
-        there = self.there(lifetime)
-        if len(there) == 1:
-            return next(iter(there))
-        return min(there, key=lambda form: self._seconds(form, layout, planner))
+    def add_windows(self, group: Group, name: str, lifetime: Lifetime) -> None:
+        """Notes that windows exist. Those of gathered blocks are there for one lifetime."""
+        lasting = not self.is_gathered(group[0].layout)
+        self.cut[None if lasting else lifetime, group] = name
 
-    def _tree(self, lifetime: Lifetime, planner: ReshardPlanner) -> dict[Layout, Layout]:
-        """Chooses the parents with the least time in sum.
+    def source(self, layout: Layout, lifetime: Lifetime, prices: Prices) -> Layout:
+        """Returns the form from which a layout is made; it may have to be made before."""
+        self._decide(lifetime, prices)
+        parent = self.parents[lifetime].get(layout)
+        if parent is not None:
+            return parent
+        seconds = prices.making(self.dtype).seconds
+        return min(self.there(lifetime), key=lambda form: seconds(form, layout))
 
-        In the order of their making, every form comes from the nearest of those before it; the
-        best tree is that of some order. A pending value may be reduced on the way although nobody
-        needs that form: it serves all that do, in later lifetimes too.
-        """
+    def way(self, group: Group, lifetime: Lifetime, prices: Prices) -> WindowWay:
+        """Returns the way in which windows are made."""
+        self._decide(lifetime, prices)
+        return self.ways[lifetime, group]
+
+    def _decide(self, lifetime: Lifetime, prices: Prices) -> None:
+        """Decides how all that a lifetime reads is made."""
+        if lifetime in self.parents:
+            return
         there = list(self.there(lifetime))
-        missing = [layout for layout in self.needed.get(lifetime, ()) if layout not in there]
-        if not 0 < len(missing) <= MAX_ORDERED:
-            return {}
-        reduced = there[0].without_partial().normalized()
-        ways = [missing]
-        if reduced not in there and reduced not in missing:
-            ways.insert(0, [reduced, *missing])
-        elif len(missing) == 1:
-            return {}
-        orders = (order for way in ways for order in permutations(way))
-        trees = [self._grow(order, list(there), planner) for order in orders]
-        least = min(seconds for seconds, _ in trees)
-        return next(tree for seconds, tree in trees if seconds <= least * (1 + ROUNDING))
-
-    def _grow(
-        self, order: Sequence[Layout], there: list[Layout], planner: ReshardPlanner
-    ) -> tuple[float, dict[Layout, Layout]]:
-        total = 0.0
-        parents: dict[Layout, Layout] = {}
-        for layout in order:
-            costs = [self._seconds(form, layout, planner) for form in there]
-            nearest = min(range(len(there)), key=costs.__getitem__)
-            total += costs[nearest]
-            parents[layout] = there[nearest]
-            there.append(layout)
-        return total, parents
-
-    def _seconds(self, source: Layout, target: Layout, planner: ReshardPlanner) -> float:
-        return planner.plan(source, target, self.itemsize).seconds
+        groups = [g for g in self.windows.get(lifetime, ()) if not self.cut_in(g, lifetime)]
+        made = prices.making(self.dtype).made(
+            there,
+            self.needed.get(lifetime, ()),
+            there[0].without_partial().normalized(),
+            [[(way.layout, prices.windows(way, self.dtype)) for way in g] for g in groups],
+        )
+        self.parents[lifetime] = {layout: source for source, layout in made.steps}
+        for group, at in zip(groups, made.ways, strict=True):
+            self.ways[lifetime, group] = group[at]
 
 
 def _parts(layout: Layout) -> int:

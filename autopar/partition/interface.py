@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from autopar.cost.windows import WindowWay, window_ways
 from autopar.ir.distribution import (
     consumed,
-    local_args,
     produced,
+    rank_call,
     replicated,
-    shard_call,
     split_axes,
 )
 from autopar.ir.errors import VerificationError
@@ -20,7 +20,6 @@ from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
 from autopar.ir.rule import SAME, Rule
 from autopar.ir.text import print_op
-from autopar.partition.windows import WindowWay, window_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,7 @@ def _check(rule: Rule, op: Op, dist: OpDist) -> None:
 
 
 def _with_rule(rule: Rule, op: Op, dist: OpDist) -> Interface:
-    kind = op.kind
-    args: dict[str, Arg] = dict(local_args(rule, dist))
-    shard = shard_call(rule, dist)
-    if shard is not None:
-        kind = shard[0]
-        args.update(shard[1])
+    kind, args = rank_call(rule, dist, op.kind)
     return Interface(
         tuple(consumed(rule, dist, at) for at in range(len(rule.operands))),
         tuple(produced(rule, dist, at) for at in range(len(rule.results))),

@@ -20,10 +20,9 @@ from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
-from autopar.partition.forms import Forms, Lifetime, lifetime_of
+from autopar.partition.forms import Forms, Group, Lifetime, Prices, lifetime_of
 from autopar.partition.interface import Interface, Interfaces, is_distributed
 from autopar.partition.lower_reshard import LocalStep, lower_reshard
-from autopar.partition.windows import WindowWay
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,10 @@ class _FunctionPartitioner:
     def __init__(self, function: Function, interfaces: Interfaces, planner: ReshardPlanner) -> None:
         self.function = function
         self.interfaces = interfaces
-        self.planner = planner
+        self.prices, self.waiting_prices = Prices(planner), Prices(planner.waiting)
         self.ops: list[Op] = []
         self.values: dict[str, Value] = {}
         self.forms: dict[str, Forms] = {}
-        self.windows: dict[tuple[str, tuple[WindowWay, ...]], str] = {}
         self.counts: dict[str, int] = {}
         self.stored = self._stored_layouts()
         self.waiting = {name for op in function.ops for name in op.results}
@@ -130,11 +128,14 @@ class _FunctionPartitioner:
 
     def _collect_needs(self, found: list[Interface]) -> None:
         values = self.function.values
-        self.forms = {n: Forms(value.itemsize, self.stored[n]) for n, value in values.items()}
+        self.forms = {n: Forms(value.dtype, self.stored[n]) for n, value in values.items()}
         for op, interface in zip(self.function.ops, found, strict=True):
             lifetime = lifetime_of(op)
-            for name, layout in zip(op.operands, interface.needs, strict=True):
-                self.forms[name].need(layout, lifetime)
+            for at, (name, layout) in enumerate(zip(op.operands, interface.needs, strict=True)):
+                if at in interface.windows:
+                    self.forms[name].need_windows(interface.windows[at], lifetime)
+                else:
+                    self.forms[name].need(layout, lifetime)
         producers = self.function.producers()
         for name in self.function.outputs:
             reader = producers.get(name) or _reader(values[name])
@@ -174,7 +175,7 @@ class _FunctionPartitioner:
         So a gradient that is kept split needs the memory of its piece only, and communication is
         under way while others are computed.
         """
-        if now in self.forms[name].needed:
+        if now in self.forms[name].needed or self.forms[name].windows:
             return None
         targets = list(dict.fromkeys(n for some in self.forms[name].needed.values() for n in some))
         if made in targets:
@@ -195,12 +196,12 @@ class _FunctionPartitioner:
                 raise VerificationError("can't partition", problems) from error
         return forms.there(lifetime)[layout]
 
-    def _demand_window(self, name: str, ways: tuple[WindowWay, ...], reader: Op) -> str:
-        """Returns the name of the windows of a value, made the fastest way if not there yet."""
-        known = self.windows.get((name, ways))
+    def _demand_window(self, name: str, group: Group, reader: Op) -> str:
+        """Returns the name of windows of a value, made now if they aren't there yet."""
+        forms, lifetime = self.forms[name], lifetime_of(reader)
+        known = forms.cut_in(group, lifetime)
         if known is None:
-            lifetime = lifetime_of(reader)
-            way = min(ways, key=lambda way: self._window_seconds(name, way, lifetime))
+            way = forms.way(group, lifetime, self._prices(name))
             origin = Origin("implied", f"windows of %{name}")
             known = self._demand(name, way.layout, reader)
             value = self.function.values[name]
@@ -212,35 +213,24 @@ class _FunctionPartitioner:
                 local = replace(value, name=result, shape=step.shape, role=role)
                 self.values[result] = replace(local, dist=None, origin=origin)
                 known = result
-            self.windows[name, ways] = known
+            forms.add_windows(group, known, lifetime)
         return known
 
-    def _window_seconds(self, name: str, way: WindowWay, lifetime: Lifetime) -> float:
-        forms = self.forms[name]
-        planner = self._planner(name)
-        nearest = forms.nearest(way.layout, lifetime, planner)
-        seconds = planner.plan(nearest, way.layout, forms.itemsize).seconds
-        return seconds + way.seconds(forms.itemsize, self.planner.model)
-
-    def _planner(self, name: str) -> ReshardPlanner:
-        """Returns who plans the reshards of a value."""
-        return self.planner.waiting if name in self.waiting else self.planner
+    def _prices(self, name: str) -> Prices:
+        """Returns what predicts the reshards of a value."""
+        return self.waiting_prices if name in self.waiting else self.prices
 
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
-        """Makes a form from the nearest one that is there, or should be there before."""
+        """Makes a form from another, which may have to be made before."""
         forms, lifetime = self.forms[name], lifetime_of(reader)
-        planner = self._planner(name)
-        parent = forms.parent(layout, lifetime, planner)
-        if parent is not None and parent not in forms.there(lifetime):
-            self._make(name, parent, reader)
-        there = forms.there(lifetime)
-        if layout in there:
-            return
-        source = forms.nearest(layout, lifetime, planner)
-        reshard = planner.plan(source, layout, forms.itemsize)
-        origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
-        current = there[source]
+        prices = self._prices(name)
+        source = forms.source(layout, lifetime, prices)
+        if source not in forms.there(lifetime):
+            self._make(name, source, reader)
         value = self.function.values[name]
+        reshard = prices.planner.plan(source, layout, value.itemsize)
+        origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
+        current = forms.there(lifetime)[source]
         steps = lower_reshard(source, reshard)
         for step in steps[:-1]:
             current = self._add_step(value, step, current, origin, reader)

@@ -142,12 +142,16 @@ class Search:
     def _most_bytes(self) -> Mapping[str, int]:
         """Returns by group the bytes of all sums that may travel together."""
         waiting = self.graph.waiting
-        may_wait = [
+        may_wait = dict.fromkeys(
             value
             for node, candidates in zip(self.graph.nodes, self.candidates, strict=True)
-            for value, forms in zip(node.results, candidates.produced, strict=True)
+            for value, forms in zip(
+                (*node.results, *node.operands),
+                (*candidates.produced, *candidates.consumed),
+                strict=True,
+            )
             if any(form.layout.partial for form in forms)
-        ]
+        )
         groups = dict.fromkeys(map(waiting.group_of, may_wait))
         return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}
 

@@ -2,27 +2,27 @@
 
 An op that is split along a factor reads its operand through a window: the rank's own block and a
 halo around it. The halo comes from its neighbours in one `comm.redistribute`; where a rank holds
-all of the dimension anyway, the window is cut out of it.
+all that it reads anyway, the window is cut out of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from autopar.cost.collectives import CommunicationModel
-from autopar.cost.halo import exchange_seconds, halo_bytes
+from autopar.cost.evaluation import Evaluator
 from autopar.ir.distribution import (
     consumed,
     factor_layout,
+    factor_start,
     window_axes,
     window_extent,
     windows,
 )
 from autopar.ir.expr import IntExpr, add, evaluate, multiply
 from autopar.ir.layout import Layout, local_dim_size, whole
-from autopar.ir.program import Arg, OpDist
+from autopar.ir.program import Arg, Op, OpDist, Ref, Value
 from autopar.ir.rule import Rule
 from autopar.ir.window import Redistribution
 
@@ -54,17 +54,30 @@ class WindowWay:
     layout: Layout
     steps: tuple[WindowStep, ...]
 
-    def seconds(self, itemsize: int, model: CommunicationModel) -> float:
-        """Returns the predicted seconds of its communication."""
-        origin = dict.fromkeys(self.layout.mesh.dim_names, 0)
-        total = 0.0
+    def seconds(self, dtype: str, evaluator: Evaluator) -> float:
+        """Returns the predicted seconds of the ops on a rank.
+
+        Args:
+            dtype: Of the operand.
+            evaluator: Prices single ops.
+        """
+        at = evaluator.coords
+        held, total = Value("x", dtype, self._at(self.layout.local_shape, at)), 0.0
         for step in self.steps:
-            axes = dict(step.args).get("axes")
-            if isinstance(axes, tuple):
-                shape = [evaluate(size, origin) for size in step.shape]
-                nbytes = halo_bytes(dict(step.args), shape, itemsize)
-                total += exchange_seconds(nbytes, [str(axis) for axis in axes], model)
+            made = Value("y", dtype, self._at(step.shape, at))
+            op = Op(step.kind, (("self", Ref("x")), *step.args), ("y",))
+            total += evaluator.cost(op, {"x": held, "y": made}).seconds
+            held = replace(made, name="x")
         return total
+
+    @staticmethod
+    def _at(shape: Sequence[IntExpr], coords: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(evaluate(size, coords) for size in shape)
+
+    @property
+    def window_shape(self) -> tuple[IntExpr, ...]:
+        """The shape of the window on a rank."""
+        return self.steps[-1].shape
 
 
 def window_ways(rule: Rule, dist: OpDist, operand: int) -> tuple[WindowWay, ...]:
@@ -121,13 +134,20 @@ class _Lowering:
         self, factor: str, dim: int, low: IntExpr, shape: tuple[IntExpr, ...]
     ) -> WindowStep:
         way: Redistribution = self.found[factor]
-        window = self.rule.windows[factor]
-        if factor in self.complete:
-            high = add(low, self.sizes[factor])
-            args = (("dim", dim), ("low", low), ("high", high), ("fill", window.fill))
-            return WindowStep("autopar.window", args, shape)
-        axes = window_axes(self.rule, self.dist, factor)
-        return WindowStep("comm.redistribute", (("dim", dim), *way.args, ("axes", axes)), shape)
+        is_complete = factor in self.complete
+        if not is_complete and not way.is_local:
+            axes = window_axes(self.rule, self.dist, factor)
+            args = (("dim", dim), *way.args, ("axes", axes))
+            return WindowStep("comm.redistribute", args, shape)
+        if not is_complete:
+            low = add(low, multiply(factor_start(self.rule, self.dist, factor), -1))
+        high = add(low, self.sizes[factor])
+        if way.is_within if is_complete else way.is_within_block:
+            lead: tuple[tuple[str, Arg], ...] = (("dim", dim),) if dim else ()
+            return WindowStep("aten.slice.Tensor", (*lead, ("start", low), ("end", high)), shape)
+        fill = self.rule.windows[factor].fill
+        ends: tuple[tuple[str, Arg], ...] = (("low", low), ("high", high), ("fill", fill))
+        return WindowStep("autopar.window", (("dim", dim), *ends), shape)
 
     def _view(self, dims: tuple[tuple[str, ...], ...]) -> WindowStep:
         shape = self._shape(dims)

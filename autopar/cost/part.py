@@ -1,0 +1,49 @@
+"""Part: the seconds of what a rank computes of an op, as the evaluator finds them there.
+
+What a rank reads through windows is more than its block, and a part of some ops is another op. So
+the op is written down as the rank runs it, and priced like that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar.cost.evaluation import Evaluator
+from autopar.cost.windows import window_ways
+from autopar.ir.distribution import consumed, produced, rank_call
+from autopar.ir.expr import IntExpr, evaluate
+from autopar.ir.program import Op, OpDist, Value
+from autopar.ir.rule import Rule
+
+
+def part_seconds(
+    op: Op, values: Mapping[str, Value], rule: Rule, dist: OpDist, evaluator: Evaluator
+) -> float:
+    """Returns the seconds of an op on a rank, without what brings its operands there.
+
+    Args:
+        op: The op of the serial program.
+        values: The values around it.
+        rule: Its rule.
+        dist: The choice, not of a body.
+        evaluator: Prices single ops.
+    """
+    at = evaluator.coords
+    shapes = [_operand_shape(rule, dist, position) for position in range(len(op.operands))]
+    shapes += [produced(rule, dist, position).local_shape for position in range(len(op.results))]
+    around = [
+        Value(f"v{number}", values[name].dtype, tuple(evaluate(size, at) for size in shape))
+        for number, (name, shape) in enumerate(
+            zip((*op.operands, *op.results), shapes, strict=True)
+        )
+    ]
+    names = [value.name for value in around]
+    read, made = names[: len(op.operands)], names[len(op.operands) :]
+    kind, args = rank_call(rule, dist, op.kind)
+    local = Op(kind, op.with_operands(read).with_args(args).args, tuple(made))
+    return evaluator.cost(local, {value.name: value for value in around}).seconds
+
+
+def _operand_shape(rule: Rule, dist: OpDist, operand: int) -> tuple[IntExpr, ...]:
+    ways = window_ways(rule, dist, operand)
+    return ways[0].window_shape if ways else consumed(rule, dist, operand).local_shape
