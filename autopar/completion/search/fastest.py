@@ -150,7 +150,7 @@ class Search:
                 (*candidates.produced, *candidates.consumed),
                 strict=True,
             )
-            if any(form.layout.partial for form in forms)
+            if value in waiting.group and any(form.layout.partial for form in forms)
         )
         groups = dict.fromkeys(map(waiting.group_of, may_wait))
         return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}
