@@ -78,24 +78,32 @@ class FailureBoard:
         while self.store.add(event, 0) < count and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def stuck(self, members: Sequence[int], seconds: float) -> list[int]:
-        """Returns the members that, unlike this rank, are not known to wait in vain."""
-        return self._silent(f"stuck/{self.rank}", [f"stuck/{m}" for m in members], members, seconds)
+    def stuck(self, members: Sequence[int], place: str, seconds: float) -> dict[int, str]:
+        """Returns the members that are known to wait in vain, with the place of each.
+
+        Args:
+            members: Ranks, this one among them.
+            place: Where this rank waits.
+            seconds: For how long to wait for the others' places.
+        """
+        return self._answers("stuck", members, place, seconds)
 
     def dead(self, members: Sequence[int], seconds: float) -> list[int]:
         """Returns the members that don't answer a roll call."""
         self.store.set(_ROLL_CALL, "1")
-        return self._silent(f"alive/{self.rank}", [f"alive/{m}" for m in members], members, seconds)
+        answers = self._answers("alive", members, "1", seconds)
+        return [member for member in members if member not in answers]
 
-    def _silent(
-        self, mine: str, keys: Sequence[str], members: Sequence[int], seconds: float
-    ) -> list[int]:
-        self.store.set(mine, "1")
+    def _answers(
+        self, question: str, members: Sequence[int], mine: str, seconds: float
+    ) -> dict[int, str]:
+        self.store.set(f"{question}/{self.rank}", mine)
+        keys = {member: f"{question}/{member}" for member in members}
         deadline = time.monotonic() + seconds
-        while not self.store.check(list(keys)) and time.monotonic() < deadline:
+        while not self.store.check(list(keys.values())) and time.monotonic() < deadline:
             time.sleep(0.02)
-        pairs = zip(members, keys, strict=True)
-        return [member for member, key in pairs if not self.store.check([key])]
+        answered = [member for member, key in keys.items() if self.store.check([key])]
+        return {member: self.store.get(keys[member]).decode() for member in answered}
 
 
 class Watch(threading.Thread):

@@ -52,7 +52,7 @@ class Gathering:
     def __init__(self, deployment: Deployment, rank: int) -> None:
         self.deployment = deployment
         self.rank = rank
-        self.owners: dict[tuple[Side, int], dict[Box, int]] = {}
+        self.holders: dict[tuple[Side, int], dict[Box, list[int]]] = {}
 
     def outputs(self, results: Mapping[int, Tensor]) -> dict[str, Tensor]:
         """Returns global outputs by label, in main memory, on rank 0; nothing elsewhere.
@@ -72,49 +72,52 @@ class Gathering:
             side, at: Which input or output it is.
             mine: This rank's piece.
         """
-        owners = self._owners(side, at)
+        holders = self._holders(side, at)
         if self.rank:
-            _send(mine, [box for box, owner in owners.items() if owner == self.rank])
+            _send(mine, [box for box, (owner, *_) in holders.items() if owner == self.rank])
             return None
-        pieces = ((box, _receive(box, mine, owner).cpu()) for box, owner in owners.items())
+        pieces = ((box, _receive(box, mine, owner).cpu()) for box, (owner, *_) in holders.items())
         return assemble(self._empty(side, at), pieces)
 
     def to_all(self, side: Side, at: int, mine: Tensor) -> Tensor:
         """Returns a global value, in main memory, on every rank.
 
+        Where all ranks hold all of it, nothing is sent, and one may call without the others.
+
         Args:
             side, at: Which input or output it is.
             mine: This rank's piece.
         """
-        owners = self._owners(side, at)
-        pieces = ((box, self._broadcast(box, mine, owner).cpu()) for box, owner in owners.items())
+        holders = self._holders(side, at)
+        pieces = ((box, self._broadcast(box, mine, ranks).cpu()) for box, ranks in holders.items())
         return assemble(self._empty(side, at), pieces)
 
     def _empty(self, side: Side, at: int) -> Tensor:
         return empty_whole(ports_of(self.deployment.program_of(0), side)[at])
 
-    def _owners(self, side: Side, at: int) -> dict[Box, int]:
-        if (side, at) not in self.owners:
-            self.owners[side, at] = piece_owners(self.deployment, side, at)
-        return self.owners[side, at]
+    def _holders(self, side: Side, at: int) -> dict[Box, list[int]]:
+        if (side, at) not in self.holders:
+            self.holders[side, at] = piece_holders(self.deployment, side, at)
+        return self.holders[side, at]
 
-    def _broadcast(self, box: Box, mine: Tensor, owner: int) -> Tensor:
-        if self.deployment.world_size == 1:
+    def _broadcast(self, box: Box, mine: Tensor, ranks: Sequence[int]) -> Tensor:
+        if len(ranks) == self.deployment.world_size:
             return mine
+        owner = ranks[0]
         buffer = carried(mine if owner == self.rank else mine.new_empty(box_shape(box)))
         dist.broadcast(buffer, owner)
         return restored(buffer, mine.dtype)
 
 
-def piece_owners(deployment: Deployment, side: Side, at: int) -> dict[Box, int]:
-    """Returns the pieces of a value that aren't empty and the first rank that holds each."""
-    owners: dict[Box, int] = {}
+def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list[int]]:
+    """Returns the pieces of a value that aren't empty and the ranks that hold each, in order."""
+    holders: dict[Box, list[int]] = {}
     for rank in range(deployment.world_size):
         port = ports_of(deployment.program_of(rank), side)[at]
         box = port_box(port, deployment.coords_of(rank))
         if not is_empty(box):
-            owners.setdefault(box, rank)
-    return owners
+            holders.setdefault(box, []).append(rank)
+    return holders
 
 
 def _send(piece: Tensor, boxes: Sequence[Box]) -> None:

@@ -18,6 +18,11 @@ from autopar.runtime.processes import Processes
 GRACE = 1.0
 """Seconds that a rank that lost the others gives them to say why."""
 
+NO_OP = "a call other than step"
+"""Where a rank is that waits outside a program: values are put together, or a state is saved."""
+
+SAME_CALLS = "every rank makes the same calls (step, fetched, state_dict, ...) in the same order"
+
 
 class Supervisor:
     """Connects a rank to the store and turns what happens to it into messages.
@@ -94,26 +99,38 @@ class Supervisor:
         if isinstance(error, AutoparError):
             return str(error)
         op = failing_op(error)
-        if op is not None and not op.kind.startswith("comm."):
-            return describe_failure(op, error)
-        failure = self.board.first(GRACE) if self.processes.size > 1 else None
-        if failure is not None or op is None:
-            return failure or reason_of(error)
-        return f"{describe_op(op)}: {self._lost(op, error)}"
+        mine = reason_of(error) if op is None else describe_failure(op, error)
+        if self.processes.size == 1 or (op is not None and not op.kind.startswith("comm.")):
+            return mine
+        return (
+            self.board.first(GRACE) or self._lost(op, error) or self.board.first(2 * GRACE) or mine
+        )
 
-    def _lost(self, op: Op, error: Exception) -> str:
-        """Returns why a collective failed of which no rank says that it is to blame."""
-        members = self.members(str(op.arg("group")))
-        if "timed out" in str(error).lower():
-            silent = self.board.stuck(members, GRACE)
-            within = f"no answer within {self.timeout.total_seconds():g} s"
-            if silent:
-                return f"{within} from {_ranks(silent)}"
+    def _lost(self, op: Op | None, error: Exception) -> str:
+        """Returns who is to blame, of ranks that say nothing themselves; empty if unknown."""
+        place = NO_OP if op is None else describe_op(op)
+        members = range(self.processes.size) if op is None else self.members(str(op.arg("group")))
+        if _is_timeout(error):
+            reason = self._silence(members, place)
+        elif dead := self.board.dead(members, GRACE):
+            reason = f"lost the connection to {_ranks(dead)}, gone without a word (killed?)"
+        else:
+            return ""
+        return reason if op is None else f"{place}: {reason}"
+
+    def _silence(self, members: Sequence[int], place: str) -> str:
+        """Returns for how long and for whom this rank waited, or that all wait for one another."""
+        within = f"no answer within {self.timeout.total_seconds():g} s"
+        stuck = self.board.stuck(members, place, GRACE)
+        silent = [member for member in members if member not in stuck]
+        if not silent and len(set(stuck.values())) == 1:
             return f"{within}, though all of {_ranks(members)} wait: is the network down?"
-        dead = self.board.dead(members, GRACE)
-        if dead:
-            return f"lost the connection to {_ranks(dead)}, gone without a word (killed?)"
-        return reason_of(error)
+        if silent:
+            found = f"{within} from {_ranks(silent)}"
+        else:
+            waiting = ", ".join(f"rank {rank} waits in {at}" for rank, at in stuck.items())
+            found = f"{within}: {waiting}"
+        return f"{found}; {SAME_CALLS}" if NO_OP in stuck.values() else found
 
     def _leave(self, event: str) -> None:
         if self._watch is None:
@@ -131,6 +148,10 @@ class Supervisor:
         if self.processes.rank == 0:
             print(f"error: {failure}", file=sys.stderr, flush=True)
         os._exit(1)
+
+
+def _is_timeout(error: Exception) -> bool:
+    return "timed out" in str(error).lower()
 
 
 def _ranks(ranks: Sequence[int]) -> str:

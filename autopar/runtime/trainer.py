@@ -342,6 +342,8 @@ class Trainer(Closing):
     def fetched(self) -> dict[str, Tensor]:
         """Returns what else the last step computed, by label: global values, on all ranks.
 
+        Values that ranks hold parts of are put together: all ranks make this call then.
+
         Raises:
             InvalidInputError: If there was no step yet.
         """

@@ -234,6 +234,17 @@ def disagree(processes: Processes, build: Path, given: Sequence[Batch]) -> Any:
     return "", 0.0
 
 
+def look_alone(processes: Processes, build: Path, batch: Batch) -> Any:
+    """Trains two steps; between them rank 0 looks at what the first one computed."""
+    with open_trainer(build, timeout=3.0, processes=processes) as trainer:
+        trainer.step(batch)
+        try:
+            fetched = trainer.fetched() if processes.rank == 0 else {}
+        except AutoparError as error:
+            return str(error)
+        return _portable(fetched), trainer.step(batch).item()
+
+
 def die_in_checkpoint(processes: Processes, build: Path, batch: Batch, folder: Path) -> str:
     """Writes a checkpoint, and another one in which rank 1 is killed."""
 

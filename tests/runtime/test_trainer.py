@@ -19,7 +19,7 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import disagree, refuse, train, train_compiled, wrapped
+from tests.runtime.targets import disagree, look_alone, refuse, train, train_compiled, wrapped
 from tests.runtime.training import (
     LAYOUTS,
     MEGATRON,
@@ -130,6 +130,24 @@ def test_ranks_with_batches_of_different_shapes_are_told_so(tmp_path: Path) -> N
     assert first == second
     assert "different shapes: x f32[6, 4], target f32[6, 5] and x f32[2, 4], target" in first[0]
     assert first[1] == pytest.approx(Reference.of_seed().step((x, target)), rel=1e-5)
+
+
+def test_one_rank_may_look_at_what_all_of_them_hold(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", DATA, fetch=["up.weight"])
+    one, (batch,) = Reference.of_seed(), batches(1)
+    one.step(batch)
+    gradient = one.model.up.weight.grad
+    assert gradient is not None
+    (fetched, loss), (_, other) = run_ranks(2, look_alone, build, batch)
+    assert_same({"g": torch.from_numpy(fetched["grad/up.weight"])}, {"g": gradient})
+    assert loss == other == pytest.approx(one.step(batch), rel=1e-5)
+
+
+def test_a_rank_that_puts_parts_together_alone_is_told_so(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", ("dp=2", "fsdp:dp", {}), fetch=["up.weight"])
+    message, _ = run_ranks(2, look_alone, build, *batches(1))
+    assert "no answer within 3 s" in message
+    assert message.endswith("same calls (step, fetched, state_dict, ...) in the same order")
 
 
 def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(tmp_path: Path) -> None:
