@@ -85,23 +85,23 @@ def _matching(pin: ActivationPin, ops: Sequence[Op]) -> Iterator[tuple[int, str]
         region = next(filter(None, (_module(pin.pattern, name) for name in op.results)), "")
         if region:
             yield at, region
-        elif any(
-            name == pin.pattern or fnmatch.fnmatchcase(name, pin.pattern) for name in op.results
-        ):
+        elif any(_fits(pin.pattern, name) for name in op.results):
             yield at, ""
 
 
 def _module(pattern: str, name: str) -> str:
     """Returns the outermost module of a value that a pattern matches, "" if it matches none."""
-    for module in _modules(name):
-        if fnmatch.fnmatchcase(module, pattern):
-            return name[: len(module)]
-    return ""
+    return next((module for module in _modules(name) if _fits(pattern, module)), "")
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """Whether a pattern matches a name, which may itself hold glob characters."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 def _modules(name: str) -> list[str]:
     """Returns the modules that a value is in, from the outside."""
-    parts = name.replace("/", ".").split(".")
+    parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 

@@ -287,6 +287,25 @@ def test_the_last_pin_of_an_activation_counts() -> None:
     assert not any(".0.addmm" in name for name in again)
 
 
+@pytest.mark.parametrize("name", ["[0]", "a/b"])
+def test_pins_name_modules_of_any_name(name: str) -> None:
+    model = nn.Sequential()
+    for each in (name, "last"):
+        model.add_module(each, nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+    found = autopar.compile(
+        model,
+        (torch.ones(8, 4), torch.ones(8, 4)),
+        mesh="2",
+        strategy="data",
+        loss=F.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
+        activations={name: "recompute"},
+    )
+    again = made_again(found.compiled.partitioned)
+    assert again
+    assert all(made.startswith(f"{name}.") for made in again)
+
+
 def test_files_and_plans_carry_pins(tmp_path: Path) -> None:
     file = tmp_path / "pins.yaml"
     file.write_text("activations:\n  layers.*: recompute\n  layers.3.1.gelu*: offload\n")
