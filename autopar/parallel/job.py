@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,7 +15,7 @@ from autopar.annotate import MeshLike, as_mesh
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.serde import program_to_bytes
+from autopar.parallel.sharing import Plan, from_first
 from autopar.runtime.groups import Group, create_groups
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
@@ -46,12 +45,7 @@ class Job:
     talk: dist.ProcessGroup | None = None
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
-        """Returns the rank's process groups; each is made once.
-
-        Raises:
-            RuntimeFailure: If the ranks compiled different programs.
-        """
-        self._agree(deployment)
+        """Returns the rank's process groups; each is made once."""
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         return create_groups(deployment, self.rank, backend, TIMEOUT, self.tags)
 
@@ -90,24 +84,59 @@ class Job:
         ranks: dict[str, list[int]] = {}
         for rank, call in enumerate(calls):
             ranks.setdefault(call, []).append(rank)
+        if len(ranks) == 1:
+            raise RuntimeFailure(
+                "the ranks have different modules: of some parts, or parameters, one rank has more"
+                " than another, or has them in another mode; every rank must build the same model"
+            )
         listed = "; ".join(f"rank {_listed(found)}: {call}" for call, found in ranks.items())
         raise RuntimeFailure(
             f"the ranks call the module differently: {listed}; every rank has to call it with the"
             " global batch, in the same mode"
         )
 
-    def _agree(self, deployment: Deployment) -> None:
+    def compare_programs(self, digest: str, problem: str = "") -> None:
+        """Makes sure that all ranks ask for the same program, before rank 0 plans it.
+
+        Args:
+            digest: Of the program and of how it is to be compiled.
+            problem: Why this rank has none; it goes on to say so itself.
+
+        Raises:
+            RuntimeFailure: On all other ranks, if one of them has none, or asks for another one.
+        """
         if self.size == 1:
             return
-        mine = hashlib.sha256(b"".join(map(program_to_bytes, deployment.programs))).hexdigest()
-        found: list[str] = [""] * self.size
-        dist.all_gather_object(found, mine, group=self.talk)
-        others = [rank for rank, digest in enumerate(found) if digest != found[0]]
+        found: list[tuple[str, str]] = [("", "")] * self.size
+        dist.all_gather_object(found, (digest, problem), group=self.talk)
+        if problem:
+            return
+        for rank, (_, theirs) in enumerate(found):
+            if theirs:
+                raise RuntimeFailure(f"rank {rank} has no program: {theirs}")
+        others = [rank for rank, (theirs, _) in enumerate(found) if theirs != found[0][0]]
         if others:
             raise RuntimeFailure(
-                f"ranks {others} compiled another program than rank 0: every rank must have the"
-                " same model, options and version of autopar"
+                f"rank {_listed(others)} asks for another program than rank 0: every rank must"
+                " have the same model and options"
             )
+
+    def planned(self, make: Callable[[], Plan]) -> Plan:
+        """Returns the plan that rank 0 makes, the same on all ranks.
+
+        Raises:
+            AutoparError: On all ranks, if rank 0 can't make it.
+        """
+        if self.size == 1:
+            return make()
+        made: list[Plan] = []
+
+        def messages() -> Sequence[bytes]:
+            made.append(make())
+            return made[0].to_bytes()
+
+        found = from_first(messages, self.talk)
+        return made[0] if made else Plan.from_bytes(found)
 
 
 def connect(given: MeshLike, device: torch.device) -> Job:

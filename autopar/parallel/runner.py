@@ -25,7 +25,9 @@ from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
+from autopar.ir.serde import program_to_bytes
 from autopar.parallel.job import Job
+from autopar.parallel.sharing import Plan
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
 from autopar.runtime.placements import is_split, placeable
@@ -201,28 +203,16 @@ class Runner:
                 )
 
     def _compile(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Variant:
-        for module, training in zip(self.skeleton.modules(), modes.training, strict=True):
-            module.training = training
-        for parameter, trained in zip(self.skeleton.parameters(), modes.trained, strict=True):
-            parameter.requires_grad_(trained)
-        captured = capture_differentiable(
-            self.skeleton,
-            call,
-            tensors,
-            mesh=self.options.mesh,
-            differentiate=torch.is_grad_enabled(),
-            autocast=self._autocast(),
-            outputs=self.outputs,
-        )
+        captured = self._captured(modes, call, tensors)
+        plan = self.job.planned(lambda: Plan.of(self._compiled(captured)))
         if self.first is None:
-            self._check_outputs(captured.structure.labels)
-        compiled = self._compiled(captured)
-        groups = self.job.groups(compiled.deployment)
+            self._note_layouts(plan.completed, captured)
+        groups = self.job.groups(plan.deployment)
         if self.first is None:
-            self.mesh = self.job.device_mesh(compiled.deployment, self.options.mesh)
+            self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
         variant = Variant(
             captured,
-            compiled,
+            plan,
             self.job.rank,
             groups,
             self.job.device,
@@ -231,14 +221,43 @@ class Runner:
         )
         if self.first is None:
             self.first = variant
-            placement = tuple(entry.process_id for entry in compiled.deployment.ranks)
+            placement = tuple(entry.process_id for entry in plan.deployment.ranks)
             self.options = replace(self.options, placement=placement)
         return variant
+
+    def _captured(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Differentiable:
+        """Returns the module captured; all ranks have captured the same, or all raise an error."""
+        try:
+            captured = self._capture(modes, call, tensors)
+            if self.first is None:
+                self._check_outputs(captured.structure.labels)
+            _check_meshes(captured.program)
+        except Exception as error:
+            self.job.compare_programs("", f"{type(error).__name__}: {error}")
+            raise
+        digest = hashlib.sha256(program_to_bytes(captured.program))
+        digest.update(repr((self.options, self.placed, self.whole, self.outputs)).encode())
+        self.job.compare_programs(digest.hexdigest())
+        return captured
+
+    def _capture(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Differentiable:
+        for module, training in zip(self.skeleton.modules(), modes.training, strict=True):
+            module.training = training
+        for parameter, trained in zip(self.skeleton.parameters(), modes.trained, strict=True):
+            parameter.requires_grad_(trained)
+        return capture_differentiable(
+            self.skeleton,
+            call,
+            tensors,
+            mesh=self.options.mesh,
+            differentiate=torch.is_grad_enabled(),
+            autocast=self._autocast(),
+            outputs=self.outputs,
+        )
 
     def _compiled(self, captured: Differentiable) -> Compiled:
         """Compiles a captured module; later ones with the layouts of the first."""
         program, options = captured.program, self.options
-        _check_meshes(program)
         if self.first is not None:
             first = self.first.captured.program
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
@@ -260,20 +279,26 @@ class Runner:
             if value.role == "parameter"
         }
 
-    def _stored(self, completed: Program, captured: Differentiable) -> Program:
-        """Returns the program with outputs and buffers whole, and parameters as they are kept."""
-        values, mesh = completed.main.values, self.options.mesh
-        changed: dict[str, Layout] = {}
+    def _note_layouts(self, completed: Program, captured: Differentiable) -> None:
+        """Notes how the first variant wants parameters, and which outputs it gathers."""
+        values = completed.main.values
         for name, value in values.items():
-            if value.role == "parameter" and value.dist is not None and self.first is None:
+            if value.role == "parameter" and value.dist is not None:
                 self.layouts.wanted[name] = value.dist
                 self.layouts.stored[name] = placeable(value.dist) if self.placed else value.dist
-        if self.first is None and self.whole:
+        if self.whole:
             self.gathered = tuple(
                 label
                 for label, name in zip(captured.structure.labels, captured.outputs, strict=True)
                 if (dist := values[name].dist) is not None and is_split(dist)
             )
+
+    def _stored(self, completed: Program, captured: Differentiable) -> Program:
+        """Returns the program with outputs and buffers whole, and parameters as they are kept."""
+        values, mesh = completed.main.values, self.options.mesh
+        changed: dict[str, Layout] = {}
+        if self.first is None:
+            self._note_layouts(completed, captured)
         for at, name in enumerate(captured.outputs):
             found = values[name].dist
             if not self.whole and found is not None:

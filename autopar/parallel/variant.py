@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from autopar.frontend.torch import Differentiable
 from autopar.ir.program import Program
 from autopar.parallel.shards import shard_of
+from autopar.parallel.sharing import Plan
 from autopar.parallel.split import first_half, split
-from autopar.pipeline import Compiled
 from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import Group
@@ -85,7 +85,7 @@ class Variant:
 
     Args:
         captured: The module as it was captured.
-        compiled: The programs.
+        plan: The programs.
         rank: The rank.
         groups: Its process groups.
         device: Where it computes.
@@ -103,7 +103,7 @@ class Variant:
     def __init__(
         self,
         captured: Differentiable,
-        compiled: Compiled,
+        plan: Plan,
         rank: int,
         groups: Mapping[str, Group],
         device: torch.device,
@@ -112,12 +112,12 @@ class Variant:
         torch_compile: bool = False,
     ) -> None:
         self.captured = captured
-        self.deployment = deployment = compiled.deployment
+        self.deployment = deployment = plan.deployment
         self.wiring = wiring = wire(captured)
         self.device = device
         program, coords = deployment.program_of(rank), deployment.coords_of(rank)
         self.boxes = {port.name: port_box(port, coords) for port in program.signature.inputs}
-        values = compiled.serial.main.values
+        values = plan.serial.main.values
         layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
         self.placements = {name: placements_of(layouts[name]) for name in wiring.batch}
         self.split = {

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 import autopar
+from autopar.parallel import runner
 from autopar.runtime.processes import Processes
-from tests.parallel.tiny import Scored, adamw, loss_of, tiny, tokens, train
+from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
 
 
 def join(processes: Processes) -> None:
@@ -203,6 +205,50 @@ def diverged(folder: Path) -> list[str]:
     return said
 
 
+def planned_once(folder: Path) -> tuple[int, list[int]]:
+    """Returns how many programs this rank compiled for two modes, and what rank 0 did."""
+    del folder
+    with patch.object(runner, "compile_program", wraps=runner.compile_program) as compiling:
+        parallel = quietly(tiny(), mesh="dp=2")
+        parallel.eval()(tokens(0))
+    counts: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(counts, compiling.call_count)
+    return len(parallel._parallel.runner.variants), counts
+
+
+def failed(folder: Path) -> list[str]:
+    """Returns what a rank says where rank 0 can't plan, and where ranks ask for different things.
+
+    After each of them the job goes on.
+    """
+    del folder
+    rank = dist.get_rank()
+    said = [_told(shard={"up.weight": ["dp", "dp"]})]
+    with patch.object(runner, "compile_program", side_effect=OSError("no space")):
+        said.append(_told())
+    said.append(_told(strategy="fsdp:dp" if rank else "ddp:dp"))
+    said.append(_told(Branching() if rank else None))
+    more = tiny()
+    more.more = nn.Linear(2, 2)
+    said.append(_told(more if rank else None))
+    return [*said, _told()]
+
+
+class Branching(TinyGPT):
+    """Does what depends on data, so that it has no program."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids if int(ids.sum()) > 0 else -ids)
+
+
+def _told(model: nn.Module | None = None, **options: Any) -> str:
+    try:
+        quietly(model or tiny(), mesh="dp=2", **options)
+    except (autopar.AutoparError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def _refused(parallel: nn.Module, ids: Tensor) -> str:
     try:
         parallel(ids)
@@ -256,5 +302,7 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "mismatched": mismatched,
     "diverged": diverged,
     "losses_alone": losses_alone,
+    "planned_once": planned_once,
+    "failed": failed,
     "through_torch_compile": through_torch_compile,
 }

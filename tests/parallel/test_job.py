@@ -9,22 +9,20 @@ import torch
 import torch.distributed as dist
 
 from autopar.parallel import job
-from tests.runtime.programs import MLP, deploy
 
 
 def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it goes through NCCL, it takes the current GPU, which may be another rank's."""
     calls: list[Any] = []
 
-    def gather(found: list[str], mine: str, group: Any) -> None:
+    def gather(found: list[tuple[str, str]], mine: tuple[str, str], group: Any) -> None:
         calls.append(group)
         found[:] = [mine] * len(found)
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    monkeypatch.setattr(job, "create_groups", lambda *args: {})
     talk: Any = object()
     here = job.Job(0, 2, torch.device("cuda", 0), "2", talk=talk)
-    here.groups(deploy({"dp": 1, "tp": 3}, MLP, tp=["tp"]))
+    here.compare_programs("digest")
     assert calls == [talk]
 
 

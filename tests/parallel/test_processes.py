@@ -34,6 +34,25 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.tensor(found), alone(tokens(0)).detach())
 
 
+def test_rank_0_plans_for_all_and_what_fails_there_fails_everywhere(tmp_path: Path) -> None:
+    first, second = run_ranks(
+        2, targets.several, tmp_path, ("planned_once", "failed"), seconds=SECONDS
+    )
+    assert first["planned_once"] == second["planned_once"] == (2, [2, 0])
+    pin, defect, options, model, parts, after = zip(first["failed"], second["failed"], strict=True)
+    assert pin[0] == pin[1]
+    assert pin[0].startswith("AnnotationError: ")
+    assert "up.weight" in pin[0]
+    assert defect == ("OSError: no space", "RuntimeFailure: rank 0 failed: OSError: no space")
+    assert options[0] == options[1]
+    assert "rank 1 asks for another program than rank 0" in options[0]
+    assert model[0].startswith("RuntimeFailure: rank 1 has no program: ")
+    assert model[1].split(": ", 1)[1] in model[0]
+    assert parts[0] == parts[1]
+    assert "the ranks have different modules" in parts[0]
+    assert after == ("", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "name"), [(2, "fsdp"), (4, "2x2"), (2, "through_torch_compile")])
 def test_a_loop_of_the_user_trains_it_like_the_original(
