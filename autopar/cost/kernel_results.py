@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from autopar.ir.kernel_memory import DENSE, DENSE_ROWS, TORCH_NAMESPACES, may_alias
 from autopar.ir.ops import functional_kind
-from autopar.ir.ops.strided import IN_TERMS, LAID_OUT, LIKE_OPERANDS, VIEWS
+from autopar.ir.ops.recurrent_memory import TAKEN
+from autopar.ir.ops.strided import IN_TERMS, LAID_OUT, LIKE_OPERANDS, ROOM, VIEWS
 from autopar.ir.ops.view import RESHAPES
 from autopar.ir.program import Arg
 from autopar.ir.strides import Placed, Result, Shape, dense, elementwise, is_contiguous, reshaped
@@ -60,6 +61,11 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
     if kind == "autopar.to_partial":
         return _to_partial(given, operands[0], results[0])
     copied = _copied_bytes(kind, operands)
+    if kind in TAKEN:
+        copied += TAKEN[kind](given, operands, results)
+    if kind in ROOM:
+        pairs = zip(results, ROOM[kind](given, operands, results), strict=True)
+        return Effect(tuple(Result(dense(shape), nbytes=least) for shape, least in pairs), copied)
     laid_out = LAID_OUT.get(kind)
     if laid_out is not None:
         return Effect(tuple(map(Result, laid_out(operands, results))), copied)

@@ -45,10 +45,10 @@ def recurrent(
 
 def recurrent_backward(
     mode: str,
-    gradients: Sequence[Tensor | None],
     input: Tensor,
     state: Sequence[Tensor],
     params: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
     needs: Sequence[bool],
     has_biases: bool,
     num_layers: int,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tests.ops.sample import Sample, compute, f
+from tests.ops.sample import Sample, compute, f, s
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Rows of the weights per hidden feature."""
@@ -27,6 +27,7 @@ def samples() -> Iterator[Sample]:
             yield gradients(call, [True, True, True])
         yield gradients(layers(mode, count=2), [False, False, True], unread=(1, 2))
         yield gradients(layers(mode), [True, False, False], unread=(0,))
+    yield from fused()
     projected = layers("lstm", count=2, projected=True)
     yield Sample("autopar.recurrent", projected)
     yield gradients(projected, [True, False, True])
@@ -73,5 +74,20 @@ def gradients(call: Mapping[str, Any], needs: list[bool], unread: tuple[int, ...
     rest = dict(call)
     mode = rest.pop("mode")
     before = {name: rest.pop(name) for name in ("input", "state", "params")}
-    args = {"mode": mode, "gradients": given, **before, "needs": needs, **rest}
+    args = {"mode": mode, **before, "gradients": given, "needs": needs, **rest}
     return Sample("autopar.recurrent_backward", args)
+
+
+def fused() -> Iterator[Sample]:
+    """Yields a call of oneDNN's layer and of its gradient."""
+    call = layers("lstm")
+    x, *given = (
+        each.float() for each in (call["input"], *call["params"], *(t[0] for t in call["state"]))
+    )
+    options = (False, [], 2, HIDDEN, 1, True, False, False, True)
+    forward = s("mkldnn_rnn_layer", x, *given, *options)
+    yield forward
+    output, hidden, cells, workspace = forward.results
+    ends = (output, hidden, cells, output, hidden, cells)
+    options = (False, 2, HIDDEN, 1, True, True, False, [], False, workspace)
+    yield s("mkldnn_rnn_layer_backward", x, *given, *ends, *options)

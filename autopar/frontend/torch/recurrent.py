@@ -23,7 +23,7 @@ torch.library.define(
 )
 torch.library.define(
     "autopar::recurrent_backward",
-    "(str mode, Tensor?[] gradients, Tensor input, Tensor[] state, Tensor[] params, bool[] needs,"
+    "(str mode, Tensor input, Tensor[] state, Tensor[] params, Tensor?[] gradients, bool[] needs,"
     " bool has_biases, int num_layers, bool bidirectional, bool batch_first)"
     " -> Tensor[]",
 )
@@ -46,10 +46,10 @@ def _fake(
 
 def _fake_backward(
     mode: str,
-    gradients: Sequence[Tensor | None],
     input: Tensor,
     state: Sequence[Tensor],
     params: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
     needs: Sequence[bool],
     *options: bool | int,
 ) -> list[Tensor]:
@@ -71,7 +71,7 @@ def _backward(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     needs = [any(each.requires_grad for each in group) for group in groups]
     found = iter(
         torch.ops.autopar.recurrent_backward(
-            ctx.mode, list(gradients), source, state, params, needs, *ctx.options
+            ctx.mode, source, state, params, list(gradients), needs, *ctx.options
         )
     )
     given = [

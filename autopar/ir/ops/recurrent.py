@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.ops.table import Table
+from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.rule import Dims, OpCall, Rule, RuleError, TensorType, build_rule
 
 RECURRENT, GRADIENT = "autopar.recurrent", "autopar.recurrent_backward"
 
 STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """How many tensors [layers, n, h] the state of each `mode` is."""
+
+FUSED = ("f32", "bf16")
+"""The dtypes in which oneDNN computes LSTMs without projections."""
 
 BATCH = "n"
 
@@ -81,7 +84,8 @@ def _operands(call: OpCall) -> list[Dims]:
 def _is_output(call: OpCall, position: int) -> bool:
     """Whether a gradient is that of the outputs, which comes before those of the last state."""
     given = call.args["gradients"]
-    return isinstance(given, tuple) and given[0] is not None and position == 0
+    first = call.positions["gradients"][0]
+    return isinstance(given, tuple) and given[0] is not None and position == first
 
 
 def _whole(tensor: TensorType) -> Dims:
@@ -131,9 +135,12 @@ def _products(call: OpCall) -> int:
 def _gradient_products(call: OpCall) -> int:
     """Returns the flops of the gradients: as many for inputs of products as for their weights.
 
-    The first layer's inputs and the first step's states have gradients only where they are needed.
+    Of a layer that is taken apart, the first layer's inputs and the first step's states have
+    gradients only where they are needed; oneDNN computes all.
     """
     of_input, of_state, of_params = _needs(call)
+    if call.args["mode"] == "lstm" and not _is_projected(call) and _input(call).dtype in FUSED:
+        return 2 * _products(call)
     first, second, _ = _input(call).shape
     batch = (first, second)[_batch_dim(call)]
     matrices = _matrices(call)
@@ -154,4 +161,33 @@ def _is_projected(call: OpCall) -> bool:
     return len(states) == 2 and states[0] != states[1]
 
 
-RULES: Table = {RECURRENT: layers, GRADIENT: gradients}
+def fused(passes: int) -> RuleFunction:
+    """Returns the rule function of oneDNN's LSTM layer, or of its gradient.
+
+    Its workspace is the batch's, in a form of its own: nothing can be split. Programs have the ops
+    above instead; these are what torch runs without them.
+
+    Args:
+        passes: How often a step multiplies by each weight: for the gradient, twice.
+    """
+
+    def rule(call: OpCall) -> Rule:
+        tensors = [_whole(each) for each in (*call.operands, *call.results)]
+        source, *matrices = call.operands[:3]
+        names = sorted({name for dims in tensors for (name,) in dims})
+        weights = sum(math.prod(each.shape) for each in matrices)
+        work = 2 * passes * math.prod(source.shape[:2]) * weights
+        count = len(call.operands)
+        return build_rule(
+            call, tensors[:count], tensors[count:], whole=names, work=work, aside=names
+        )
+
+    return rule
+
+
+RULES: Table = {
+    RECURRENT: layers,
+    GRADIENT: gradients,
+    "aten.mkldnn_rnn_layer.default": fused(1),
+    "aten.mkldnn_rnn_layer_backward.default": fused(2),
+}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from autopar.ir.ops.pointwise import RULES as POINTWISE
+from autopar.ir.ops.recurrent_memory import layer_workspace
 from autopar.ir.program import Arg
 from autopar.ir.strides import (
     Placed,
@@ -211,3 +212,23 @@ IN_TERMS = frozenset(
     for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
 )
 """Losses that lie in the memory of their terms, of which there is one per element."""
+
+
+Room = Callable[[Mapping[str, Arg], Sequence[Placed], Sequence[Shape]], tuple[int, ...]]
+"""(arguments, operands, shapes of results) -> the least bytes that each result's memory has."""
+
+
+def _bags(
+    args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
+) -> tuple[int, ...]:
+    """The bag of each index, if it is computed, is counted with one index more."""
+    (count,) = results[1]
+    return (0, (count + 1) * operands[1].itemsize if count else 0, *(0 for _ in results[2:]))
+
+
+ROOM: Mapping[str, Room] = {
+    "aten._embedding_bag.default": _bags,
+    "aten._embedding_bag_forward_only.default": _bags,
+    "aten.mkldnn_rnn_layer.default": layer_workspace,
+}
+"""Kernels whose results take more memory than their elements."""
