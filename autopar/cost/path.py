@@ -58,6 +58,7 @@ class PathSearch:
         self._relaxed: dict[bool, list[float]] = {}
         self._numbers: dict[bool, dict[tuple[int, int], int]] = {False: {}, True: {}}
         self._bounds: dict[State, float] = {}
+        self._classes: dict[State, State] = {}
         self._steps_from: dict[State, tuple[Step, ...]] = {}
         self.most_states = math.inf if len(graph.axes) <= EXACT_AXES else MOST_STATES
         self.alike = _alike(self.target[0])
@@ -151,11 +152,14 @@ class PathSearch:
         """
         if not self.alike:
             return state
-        dims = list(state[0])
-        for group in self.alike:
-            for at, number in zip(group, sorted(dims[at] for at in group), strict=True):
-                dims[at] = number
-        return tuple(dims), state[1]
+        found = self._classes.get(state)
+        if found is None:
+            dims = list(state[0])
+            for group in self.alike:
+                for at, number in zip(group, sorted(dims[at] for at in group), strict=True):
+                    dims[at] = number
+            found = self._classes[state] = tuple(dims), state[1]
+        return found
 
     def _bound(self, state: State, enough: float = math.inf) -> float:
         """Returns seconds that any path from a state to the goal takes at least; remembered.

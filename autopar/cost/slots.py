@@ -29,6 +29,9 @@ Dims = tuple[DimLayout, ...]
 Numbers = tuple[int, ...]
 """Dimensions as a `SlotTable` numbers them."""
 
+Span = tuple[int, int]
+"""Between which strides axes split a dimension: of their digits, and of what these make up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -88,7 +91,9 @@ class SlotTable:
         self._runs: list[int] = []
         self._elements: list[int] = []
         self._shared: list[dict[tuple[int, int], int]] = [{} for _ in borders]
+        self._spans: dict[int, tuple[Span, ...] | None] = {}
         self._slots: dict[tuple[int, int], tuple[Slot, ...]] = {}
+        self._single: dict[tuple[int, int], dict[Slot, None]] = {}
         self._changes: dict[object, int | None] = {}
         self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
         self._recut: dict[tuple[int, tuple[str, ...]], int] = {}
@@ -163,14 +168,10 @@ class SlotTable:
     def _dim_shared(self, number: int, other: int) -> int:
         """Elements of a dimension: of digits, those where all that either layout splits agree."""
         least = min(self._elements[number], self._elements[other])
-        places = [found for n in (number, other) for found in places_of(0, self._dims[n])]
-        spans: list[tuple[int, int]] = []
-        for place, sub in places:
-            count = self.count(sub.axes)
-            if place.size % count:
-                return least
-            if count > 1:
-                spans.append((place.inner * (place.size // count), place.inner * place.size))
+        one, another = self._spans_of(number), self._spans_of(other)
+        if one is None or another is None:
+            return least
+        spans = one + another
         shared = dim_size(self._dims[number])
         for low, high in pairwise(sorted({end for span in spans for end in span})):
             if high % low:
@@ -178,6 +179,17 @@ class SlotTable:
             if any(start <= low and high <= end for start, end in spans):
                 shared //= high // low
         return shared
+
+    def _spans_of(self, number: int) -> tuple[Span, ...] | None:
+        """Returns between which strides a dimension is split; None if it doesn't divide evenly."""
+        if number not in self._spans:
+            spans: list[Span] = []
+            for place, sub in places_of(0, self._dims[number]):
+                count = self.count(sub.axes)
+                if count > 1:
+                    spans.append((place.inner * (place.size // count), place.inner * place.size))
+            self._spans[number] = tuple(spans) if self._even[number] else None
+        return self._spans[number]
 
     def filled(self, numbers: Numbers) -> list[Slot]:
         """Returns every slot that a layout fills: digits, runs of digits, parts of regions."""
@@ -272,15 +284,23 @@ class SlotTable:
         return True
 
     def _is_refined(self, at: int, coarse: int, fine: int) -> bool:
-        kept = {slot for slot in self._dim_slots(at, self._dims[fine]) if len(slot.axes) == 1}
+        kept = self._single_in(at, fine)
         regions = {(slot.place, slot.region) for slot in kept}
         return all(
             slot in kept
             # A region may be cut further, but digits that aren't in the goal don't vanish in one.
             or (slot.region and self._is_cut_further(slot, regions))
-            for slot in self._dim_slots(at, self._dims[coarse])
-            if len(slot.axes) == 1
+            for slot in self._single_in(at, coarse)
         )
+
+    def _single_in(self, at: int, number: int) -> dict[Slot, None]:
+        """Returns the slots of a single axis that a dimension fills, in order."""
+        found = self._single.get((at, number))
+        if found is None:
+            slots = self.filled_in(at, number)
+            found = {slot: None for slot in slots if len(slot.axes) == 1}
+            self._single[at, number] = found
+        return found
 
     @staticmethod
     def _is_cut_further(slot: Slot, regions: Iterable[tuple[Place, tuple[str, ...]]]) -> bool:

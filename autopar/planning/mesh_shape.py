@@ -9,6 +9,10 @@ further, the ones come first whose plans are the fastest before that. A bound is
 shape before anything is searched on it: once no plan can be faster than the fastest so far, by more
 than a search itself is content with, the shape is dropped. So shapes that come to the same are
 searched once. One search is held at a time, and of the fastest shape the completed program.
+
+Of shapes that differ only in the order of axes on the same links, as 2x4x8 and 4x2x8 where both
+outer axes lead from host to host, one is searched: processes are numbered otherwise on the other,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from dataclasses import dataclass, replace
 from autopar.annotate import apply_mesh
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
-from autopar.completion.search.fastest import Search
+from autopar.completion.search.fastest import ROOM, Search
 from autopar.completion.search.watch import Progress
+from autopar.cost import Cluster, CommunicationModel
 from autopar.ir.collector import paused_collector
 from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.manifest import ReportEntry
@@ -33,11 +38,17 @@ from autopar.ir.units import human_seconds
 MOST_AXES = 3
 """Axes of the meshes that are tried."""
 
+QUICK_AXES = 2
+"""Up to so many axes a search takes little time."""
+
 PROVEN = 0.005
 """Up to this gap a searched plan isn't compared with presets, which could gain no more."""
 
 Sizes = tuple[int, ...]
 """The shape of a mesh."""
+
+Kind = tuple[tuple[int, ...], ...]
+"""What tells meshes apart: how many members each axis has per level of links, in any order."""
 
 Decide = Callable[[Complete, Program], tuple[float, Completed]]
 """Completes a program; returns also its seconds, what memory takes included."""
@@ -54,6 +65,7 @@ class Shape:
         is_dropped: Whether it was dropped because of its bound.
         is_late: Whether it was left when time was up.
         is_cut: Whether time was up before its plan was proven the fastest, or nearly.
+        like: The mesh with the same axes in another order whose figures these are, if there is one.
     """
 
     mesh: ProcessMesh
@@ -62,9 +74,12 @@ class Shape:
     is_dropped: bool = False
     is_late: bool = False
     is_cut: bool = False
+    like: ProcessMesh | None = None
 
     def __str__(self) -> str:
-        sizes = "x".join(map(str, self.mesh.shape))
+        sizes = _sizes(self.mesh)
+        if self.like is not None:
+            return f"{sizes} as {_sizes(self.like)}"
         if self.is_dropped:
             return f"{sizes} at least {human_seconds(self.bound_seconds, 4)}"
         if self.is_late:
@@ -73,6 +88,10 @@ class Shape:
             return f"{sizes} doesn't fit"
         cut = " (stopped early)" if self.is_cut else ""
         return f"{sizes} {human_seconds(self.seconds, 4)}{cut}"
+
+
+def _sizes(mesh: ProcessMesh) -> str:
+    return "x".join(map(str, mesh.shape))
 
 
 def mesh_shapes(devices: int) -> Iterator[ProcessMesh]:
@@ -148,6 +167,7 @@ class _Comparison:
         self.fastest = math.inf
         self.tried: dict[Sizes, Shape] = {}
         self.count = 0
+        self._alike: dict[Kind, Shape] = {}
         self._completed: Completed | None = None
         self._problem: InvalidInputError | None = None
 
@@ -172,6 +192,11 @@ class _Comparison:
         if self._completed is not None and watch.is_late:
             self.tried[mesh.shape] = Shape(mesh, math.inf, is_late=True)
             return
+        kind = _kind(self.complete.cluster, mesh)
+        same = self._alike.get(kind)
+        if same is not None:
+            self.tried[mesh.shape] = replace(same, mesh=mesh, like=same.mesh)
+            return
         complete = replace(self.complete, watch=watch.on(self._part(mesh)))
         complete.watch.tell(Progress("begun"))
         on_mesh = apply_mesh(self.program, mesh)
@@ -184,14 +209,15 @@ class _Comparison:
         shape = self._compared(complete, on_mesh, mesh, searches)
         is_cut = watch.is_late and not shape.is_dropped and _gap(shape) > PROVEN
         self.tried[mesh.shape] = replace(shape, is_cut=is_cut)
+        if not any(search.graph.annotated or search.graph.decided for search in searches):
+            self._alike[kind] = self.tried[mesh.shape]
         # What a search learned is full of cycles, and all of it is young.
         del searches
         gc.collect(0)
 
     def _part(self, mesh: ProcessMesh) -> str:
         """Returns which shape comes next, and the best so far."""
-        sizes = "x".join(map(str, mesh.shape))
-        part = f"searching {sizes} ({len(self.tried) + 1} of {self.count})"
+        part = f"searching {_sizes(mesh)} ({len(self.tried) + 1} of {self.count})"
         if math.isinf(self.fastest):
             return part
         return f"{part}, best so far {human_seconds(self.fastest, 4)}"
@@ -204,7 +230,7 @@ class _Comparison:
         searches: tuple[Search, ...],
     ) -> Shape:
         """Returns a shape as it compares with the fastest so far, whose place it may take."""
-        above = self.fastest * (1 - searches[0].precision)
+        above = self.fastest * (1 - _precision(searches[0], mesh))
         if math.isfinite(above):
             bound = min(search.rule_out(above) for search in searches)
             if bound > above:
@@ -224,6 +250,21 @@ class _Comparison:
         if self._completed is None or seconds < self.fastest:
             self.fastest, self._completed = seconds, completed
         return replace(shape, seconds=seconds)
+
+
+def _kind(cluster: Cluster, mesh: ProcessMesh) -> Kind:
+    """Returns the same for meshes between which the order of axes on the same links differs."""
+    model = CommunicationModel(cluster, mesh)
+    return tuple(sorted(model.span((axis,)) for axis in mesh.dim_names))
+
+
+def _precision(search: Search, mesh: ProcessMesh) -> float:
+    """Returns by which part a plan on a shape has to be faster to be worth a search.
+
+    Of large programs on many axes, by what a search on one shape may leave, too.
+    """
+    is_quick = search.is_small or mesh.ndim <= QUICK_AXES
+    return search.precision if is_quick else max(search.precision, ROOM)
 
 
 def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:

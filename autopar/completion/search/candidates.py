@@ -36,7 +36,7 @@ _Interface = tuple[tuple[Form, ...], tuple[Form, ...]]
 """What an op needs, and what it leaves."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Candidates:
     """The ways to compute ops that are alike.
 
@@ -46,6 +46,7 @@ class Candidates:
         produced: The same per result.
         seconds: What each takes, as far as it is known; of a body about.
         least_seconds: What each takes at least.
+        lessons: How often something was learned of the seconds.
     """
 
     choices: tuple[Choice, ...]
@@ -53,6 +54,7 @@ class Candidates:
     produced: tuple[tuple[Form, ...], ...]
     seconds: list[float]
     least_seconds: tuple[float, ...]
+    lessons: int = 0
 
     @classmethod
     def of(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
@@ -72,11 +74,26 @@ class Candidates:
         likely = [seconds for _, seconds in best.values()]
         return cls(kept, consumed, produced, likely, tuple(least.values()))
 
+    def only(self, labels: Sequence[int]) -> Candidates:
+        """Returns some of the candidates.
+
+        Args:
+            labels: Which of them.
+        """
+        return Candidates(
+            tuple(self.choices[at] for at in labels),
+            tuple(tuple(forms[at] for at in labels) for forms in self.consumed),
+            tuple(tuple(forms[at] for at in labels) for forms in self.produced),
+            [self.seconds[at] for at in labels],
+            tuple(self.least_seconds[at] for at in labels),
+        )
+
     def learn(self, label: int) -> bool:
         """Prices a way exactly; returns whether that isn't what was expected."""
         seconds = self.choices[label].seconds
         changed = abs(seconds - self.seconds[label]) > ROUNDING * seconds
         self.seconds[label] = seconds
+        self.lessons += changed
         return changed
 
 

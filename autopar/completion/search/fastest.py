@@ -18,13 +18,14 @@ from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.price import Price
 from autopar.completion.search.candidates import CandidateTable
+from autopar.completion.search.dominated import Dominated
 from autopar.completion.search.dual import Dual
 from autopar.completion.search.eliminate import Reduced, eliminate
 from autopar.completion.search.held import Held
 from autopar.completion.search.improve import improve
 from autopar.completion.search.incumbents import PROVEN, Incumbent, Incumbents
 from autopar.completion.search.model import Model, build_model
-from autopar.completion.search.network import Array, Network
+from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.proof import Proof
 from autopar.completion.search.starts import labels_of
 from autopar.completion.search.transfer import LeastTransfers, Transfers
@@ -53,6 +54,12 @@ CHECKED = 10
 
 CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
+
+IDLE_ROUNDS = 3
+"""After so many rounds that gained nothing that counts, a large program isn't searched on."""
+
+IDLE_PROOFS, IDLE_PART = 8, 1e-3
+"""After so many rounds in which the gap fell by less than that part of it, no more is proven."""
 
 STARTS = 2
 """How many presets are improved at a time."""
@@ -129,12 +136,13 @@ class Search:
     _proven: Found | None = field(init=False, default=None)
     _proof: Proof | None = field(init=False, default=None)
     _messages: Array | None = field(init=False, default=None)
+    _costs: Costs = field(init=False, default_factory=Costs)
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
         self.held = Held(self.graph)
-        table = CandidateTable(self.graph)
-        self.candidates = [table.of(node) for node in self.graph.nodes]
+        table, dominated = CandidateTable(self.graph), Dominated(self.graph)
+        self.candidates = [dominated.without(n, table.of(n)) for n in self.graph.nodes]
         most = self._most_bytes()
         self.transfers = Transfers(self.graph.space, most)
         self.least = LeastTransfers(self.graph.space, most)
@@ -185,7 +193,7 @@ class Search:
         if self._first is None and self._proven is None:
             self.best, self.byte_seconds = None, 0.0
             self._prove(above, self._enough(PROVEN))
-            if not self._is_small:
+            if not self.is_small:
                 # Tables take as much memory again as those to find a plan with.
                 self._proof, self._messages = None, None
                 self.least = LeastTransfers(self.graph.space, self._most_bytes())
@@ -194,7 +202,7 @@ class Search:
     @property
     def precision(self) -> float:
         """The relative gap at which a plan counts as the best before anything is proven."""
-        return CLOSE if self._is_small else ENOUGH
+        return CLOSE if self.is_small else ENOUGH
 
     def _found(self) -> Found:
         assert self.best is not None
@@ -218,7 +226,7 @@ class Search:
         """Searches models in which sums share buckets, and if need be one in which none do."""
         self._rounds(together=True)
         expected, is_done = self.expected, self._is_close(self.expected, ENOUGH)
-        if self._is_small and self.transfers.shares and not is_done and not self.watch.is_late:
+        if self.is_small and self.transfers.shares and not is_done and not self.watch.is_late:
             # A sum that travels alone takes more than its part of a bucket.
             self._rounds(together=False)
             self.expected = expected
@@ -226,6 +234,7 @@ class Search:
     def _rounds(self, *, together: bool) -> None:
         """Searches the model, and learns of reshards, until that makes no difference."""
         tried: list[list[int]] = []
+        found: list[float] = []
         for number in range(1, MAX_ROUNDS + 1):
             self._tell(f"searching, round {number}")
             model = self._model(together=together)
@@ -236,6 +245,9 @@ class Search:
             if self._is_close(self.expected, ENOUGH) or self.watch.is_late:
                 break
             if (number == 1 and self._start(0.0)) or not learned:
+                break
+            found.append(self._found().seconds)
+            if not self.is_small and _is_idle(found, IDLE_ROUNDS, ENOUGH):
                 break
         self.known += tried
 
@@ -314,8 +326,16 @@ class Search:
         self.known.append(labels)
 
     def _model(self, *, together: bool = True) -> Model:
-        graph, candidates, price = self.graph, self.candidates, self.byte_seconds
-        return build_model(graph, candidates, self.transfers, self.held, price, together=together)
+        self._costs = self._costs.kept()
+        return build_model(
+            self.graph,
+            self.candidates,
+            self.transfers,
+            self.held,
+            self.byte_seconds,
+            together=together,
+            costs=self._costs,
+        )
 
     def _prove(self, above: float, enough: float) -> None:
         """Raises the bound of every plan towards the best one, or above what matters.
@@ -326,9 +346,11 @@ class Search:
             above: A bound that ends it.
             enough: So does this relative gap.
         """
+        self._costs = Costs()
         if self._proof is None:
             self._proof = Proof(self.graph, self.candidates, self.least)
         proof, before, ascents = self._proof, -math.inf, ASCENTS
+        gaps: list[float] = []
         for number in range(1, MAX_PROOFS + 1):
             self._tell(f"proving, round {number}")
             reduced = eliminate(proof.network())
@@ -341,9 +363,10 @@ class Search:
             if self.best is None and above - self.bound > PATIENCE * (self.bound - before):
                 break
             labels = reduced.labels(dual.labels())
-            if self._is_small and self.best is not None:
+            if self.is_small and self.best is not None:
                 self._keep(proof, labels)
-            if self._gap_to(self.bound) <= enough:
+            gaps.append(self._gap_to(self.bound))
+            if gaps[-1] <= enough or _is_idle(gaps, IDLE_PROOFS, IDLE_PART):
                 break
             moves = list(proof.transfers_of(labels))
             learned = self.least.look(moves)
@@ -357,12 +380,13 @@ class Search:
 
     def _is_settled(self, rise: float, rounds: int, learned: bool) -> bool:
         """Whether as many more rounds that raise the bound like the last one don't help."""
-        if self._is_small or self.best is None:
+        if self.is_small or self.best is None:
             return not learned and rise <= CLOSE * self.bound
         return (self.bound + rise * rounds) * (1 + PROVEN) < self.best.seconds
 
     @property
-    def _is_small(self) -> bool:
+    def is_small(self) -> bool:
+        """Whether the program is so small that the search goes on until a plan is the best."""
         return len(self.graph.nodes) <= FEW_OPS
 
     def _is_close(self, bound: float, enough: float) -> bool:
@@ -371,7 +395,7 @@ class Search:
 
     def _enough(self, enough: float) -> float:
         """Returns the relative gap that counts as none, given that of large programs."""
-        return CLOSE if self._is_small else enough
+        return CLOSE if self.is_small else enough
 
     def _gap_to(self, bound: float) -> float:
         """Returns by which part of a bound the best plan differs from it."""
@@ -425,6 +449,11 @@ class Search:
         if self.best is None or seconds < self.best.seconds:
             solution = _solution(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)
+
+
+def _is_idle(figures: Sequence[float], turns: int, part: float) -> bool:
+    """Whether a figure fell by less than a part of it in as many turns, the last ones."""
+    return len(figures) > turns and figures[-1] > figures[-1 - turns] * (1 - part)
 
 
 def _improved(reduced: Reduced, labels: Sequence[int]) -> list[int]:

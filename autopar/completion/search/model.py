@@ -17,7 +17,7 @@ from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.held import Held
-from autopar.completion.search.network import Array, Network
+from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.transfer import Ends, Moved, Tensors, Transfers
 from autopar.completion.space import Form
 
@@ -111,6 +111,7 @@ def build_model(
     byte_seconds: float = 0.0,
     *,
     together: bool = True,
+    costs: Costs | None = None,
 ) -> Model:
     """Returns the model of a graph.
 
@@ -121,8 +122,9 @@ def build_model(
         held: The values whose bytes have a price.
         byte_seconds: That price.
         together: Whether sums that may travel together take a part of a bucket, or count as alone.
+        costs: Of models of the graph before: what didn't change isn't computed again.
     """
-    builder = _Builder(graph, candidates, transfers, together)
+    builder = _Builder(graph, candidates, transfers, together, costs)
     model = builder.run()
     if held is not None and byte_seconds:
         builder.charge(held, byte_seconds)
@@ -136,12 +138,13 @@ class _Builder:
         candidates: Sequence[Candidates],
         transfers: Transfers,
         together: bool,
+        costs: Costs | None,
     ) -> None:
         self.together = together
         self.graph = graph
         self.space = graph.space
         self.transfers = transfers
-        self.network = Network()
+        self.network = Network(costs)
         self.candidates = candidates
         self.stored: dict[int, tuple[int, Ends]] = {}
         self.renewed = {into: out for out, into in graph.aliases}
@@ -149,7 +152,8 @@ class _Builder:
 
     def run(self) -> Model:
         for found in self.candidates:
-            self.network.variable(self.network.costs.of(("op", found), partial(_seconds, found)))
+            key = ("op", found, found.lessons)
+            self.network.variable(self.network.costs.of(key, partial(_seconds, found)))
         renewals = set(self.renewed.values())
         for value in range(len(self.graph.values)):
             if value not in renewals:
@@ -168,7 +172,7 @@ class _Builder:
                 pieces = [held.piece_bytes(value, form) for form in ends.of_label]
                 return byte_seconds * np.array(pieces, dtype=float)
 
-            key = ("held", ends, self.graph.itemsizes[value])
+            key = ("held", ends, self.graph.itemsizes[value], byte_seconds)
             self.network.charge(variable, self.network.costs.of(key, make))
 
     def _add_value(self, value: int) -> None:
@@ -271,7 +275,7 @@ class _Builder:
             seconds = transfers.seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
-        key = ("move", before, after, of, lasting)
+        key = ("move", before, after, of, lasting, transfers.lessons(before, after, of))
         self.network.connect(source[0], target[0], self.network.costs.of(key, make))
         self.moves.append((*source, *target, of))
 
@@ -288,7 +292,8 @@ class _Builder:
                 total = total + seconds
             return total
 
-        key = ("read", source, tuple(ends), of)
+        lessons = tuple(transfers.lessons(source, each, of) for each in ends)
+        key = ("read", source, tuple(ends), of, lessons)
         self.network.connect(near[0], op, self.network.costs.of(key, make))
         self.moves.extend((*near, op, each, of) for each in ends)
 

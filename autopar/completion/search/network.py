@@ -17,6 +17,9 @@ Array = NDArray[np.float64]
 IMPOSSIBLE = 1e6
 """Seconds of what can't be. Finite, so that differences of costs are defined."""
 
+MOST_BYTES = 2**28
+"""Of arrays that are kept because most of them are the same when more is known."""
+
 
 class Costs:
     """Interned arrays: vectors of a variable's costs, matrices of an edge's.
@@ -31,6 +34,10 @@ class Costs:
         self._known: dict[Hashable, int] = {}
         self._argmins: dict[tuple[int, ...], int] = {}
         self.nbytes = 0
+
+    def kept(self) -> Costs:
+        """Returns these costs, or none where they take much memory: for a network to come."""
+        return self if self.nbytes <= MOST_BYTES else Costs()
 
     def of(self, key: Hashable, make: Callable[[], Array]) -> int:
         """Returns the number of the array with a key, which is made if it isn't there."""
@@ -77,8 +84,10 @@ class Costs:
             own, left, right = self.arrays[vector], self.arrays[first], self.arrays[second]
             left = left + own[:, None]
             found: Array = left[0][:, None] + right[0][None, :]
+            total = np.empty_like(found)
             for label in range(1, len(own)):
-                found = np.minimum(found, left[label][:, None] + right[label][None, :])
+                np.add(left[label][:, None], right[label][None, :], out=total)
+                np.minimum(found, total, out=found)
             return found
 
         return self.of(("join", vector, first, second), make)
@@ -110,7 +119,7 @@ class Network:
     """
 
     def __init__(self, costs: Costs | None = None) -> None:
-        self.costs = costs or Costs()
+        self.costs = Costs() if costs is None else costs
         self.vectors: list[int] = []
         self.edges: list[dict[int, int]] = []
 

@@ -35,9 +35,6 @@ MAX_PAIRS = 6
 _Cost = tuple[Callable[[], Hashable], Callable[[], Array]]
 """What tells an array of costs from others, by what is known now, and what makes it."""
 
-MOST_BYTES = 2**28
-"""Of arrays that are kept because most of them are the same when more is known."""
-
 Reader = tuple[Lifetime, int, Ends]
 """Who reads a value: when, its variable, and the form that it needs with each of its labels."""
 
@@ -74,8 +71,7 @@ class Proof:
 
     def network(self) -> Network:
         """Returns the network with what is known by now."""
-        if self._costs.nbytes > MOST_BYTES:
-            self._costs = Costs()
+        self._costs = self._costs.kept()
         network = Network(self._costs)
         for key, make in self._vectors:
             network.variable(network.costs.of(key(), make))
