@@ -96,6 +96,12 @@ class _Moves:
         self.same = [
             self.codes[:, None, a] == self.codes[None, :, a] for a in range(len(self.axes))
         ]
+        bits = (1 << axis for axis in range(len(self.axes)))
+        self.changed = sum(
+            (~same * bit for same, bit in zip(self.same, bits, strict=True)),
+            start=np.zeros((len(layouts),) * 2, dtype=np.int64),
+        )
+        """Per pair the axes that do something else, as bits."""
         self.seconds = np.full((len(layouts),) * 2, math.inf)
         np.fill_diagonal(self.seconds, 0.0)
 
@@ -135,25 +141,22 @@ class _Moves:
         names = tuple(self.axes[a] for a in group)
         codes = self.codes[:, group]
         free, due = (codes == FREE).all(axis=1), (codes == PENDING).all(axis=1)
-        run = self._runs(group)
+        run, every = self._runs(group), np.ones_like(free)
         parts = float(self.model.mesh.axes_size(names))
-        self._offer(rest & free[:, None], np.zeros_like(self.bytes))
+        self._offer(rest, free, every, np.zeros_like(self.bytes))
         gather = self._priced(self.model.all_gather, self.bytes, names)
-        self._offer(rest & run[:, None] & free[None, :], gather)
+        self._offer(rest, run, free, gather)
         reduce = self._priced(self.model.all_reduce, self.bytes, names)
-        self._offer(rest & due[:, None] & free[None, :], reduce)
+        self._offer(rest, due, free, reduce)
         scatter = self._priced(self.model.reduce_scatter, self.bytes, names, parts)
-        self._offer(rest & due[:, None] & run[None, :], scatter)
-        moved = ~self.same[group[0]] & run[:, None] & run[None, :]
+        self._offer(rest, due, run, scatter)
         exchange = self._priced(self.model.all_to_all, self.bytes, names)
-        self._offer(rest & moved, exchange)
+        self._offer(rest & ~self.same[group[0]], run, run, exchange)
 
     def _rest(self, group: tuple[int, ...]) -> Mask:
         """Returns which pairs have all other axes alike."""
-        rest: Mask = np.ones_like(self.same[0])
-        for axis, same in enumerate(self.same):
-            if axis not in group:
-                rest &= same
+        of_group = sum(1 << axis for axis in group)
+        rest: Mask = (self.changed & ~of_group) == 0
         return rest
 
     def _runs(self, group: tuple[int, ...]) -> Mask:
@@ -202,7 +205,8 @@ class _Moves:
             codes[:, None, other] == codes[None, :, one]
         )
         seconds = self._priced(self.model.point_to_point, self.bytes, names)
-        self._offer(self._rest(pair) & swapped & ~self.same[one], seconds)
+        pairs = self._rest(pair) & swapped & ~self.same[one]
+        self._offer(pairs, pairs.any(axis=1), pairs.any(axis=0), seconds)
 
     def _priced(
         self,
@@ -217,7 +221,17 @@ class _Moves:
         seconds = [price(float(size) * parts, axes) + copy(float(size)) for size in sizes]
         return np.array(seconds)[which]
 
-    def _offer(self, pairs: Mask, seconds: Table) -> None:
-        """Takes a move that leads to a layout, for these pairs, where it is the fastest."""
-        offered = np.where(pairs, seconds[None, :], math.inf)
-        np.minimum(self.seconds, offered, out=self.seconds)
+    def _offer(self, pairs: Mask, sources: Mask, targets: Mask, seconds: Table) -> None:
+        """Takes a move that leads to a layout, for these pairs, where it is the fastest.
+
+        Args:
+            pairs: Between which it leads.
+            sources: Only from these.
+            targets: Only to these.
+            seconds: By target.
+        """
+        rows, columns = np.flatnonzero(sources), np.flatnonzero(targets)
+        if len(rows) and len(columns):
+            block = np.ix_(rows, columns)
+            offered = np.where(pairs[block], seconds[columns], math.inf)
+            self.seconds[block] = np.minimum(self.seconds[block], offered)

@@ -47,6 +47,8 @@ class Candidates:
         seconds: What each takes, as far as it is known; of a body about.
         least_seconds: What each takes at least.
         lessons: How often something was learned of the seconds.
+        every: The candidates before some were left out; None if none were.
+        instead: Per label of these, the label that takes its place.
     """
 
     choices: tuple[Choice, ...]
@@ -55,6 +57,8 @@ class Candidates:
     seconds: list[float]
     least_seconds: tuple[float, ...]
     lessons: int = 0
+    every: Candidates | None = None
+    instead: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
@@ -74,18 +78,22 @@ class Candidates:
         likely = [seconds for _, seconds in best.values()]
         return cls(kept, consumed, produced, likely, tuple(least.values()))
 
-    def only(self, labels: Sequence[int]) -> Candidates:
-        """Returns some of the candidates.
+    def only(self, instead: Sequence[int]) -> Candidates:
+        """Returns the candidates that others don't take the place of.
 
         Args:
-            labels: Which of them.
+            instead: Per label, that of the candidate which takes its place; its own if it stays.
         """
+        labels = [at for at, other in enumerate(instead) if at == other]
+        number = {label: position for position, label in enumerate(labels)}
         return Candidates(
             tuple(self.choices[at] for at in labels),
             tuple(tuple(forms[at] for at in labels) for forms in self.consumed),
             tuple(tuple(forms[at] for at in labels) for forms in self.produced),
             [self.seconds[at] for at in labels],
             tuple(self.least_seconds[at] for at in labels),
+            every=self,
+            instead=tuple(number[other] for other in instead),
         )
 
     def learn(self, label: int) -> bool:
@@ -154,8 +162,9 @@ def _ways(call: Call, within: Mapping[str, frozenset[int]]) -> Iterator[Choice]:
     if not call.has_rule:
         return
     options: list[Option] = [None, *_stretches(call, within), *_rows(call)]
+    placing = _Placing(call)
     for way in _assignments(len(call.space.axes), options):
-        choice = _choice(call, way)
+        choice = _choice(placing, way)
         if choice is not None:
             yield choice
 
@@ -176,10 +185,9 @@ def _assignments(axes: int, options: Sequence[Option]) -> Iterator[tuple[Option,
     yield from extend((), 0)
 
 
-def _choice(call: Call, way: Sequence[Option]) -> Choice | None:
+def _choice(placing: _Placing, way: Sequence[Option]) -> Choice | None:
     """Returns the choice in which each axis does what it is said to; None if they don't fit."""
-    table = call.space.table
-    splits, pending = table.none, []
+    call, splits, pending = placing.call, placing.table.none, []
     for axis, option in zip(call.space.axes, way, strict=True):
         if option is None:
             continue
@@ -187,7 +195,7 @@ def _choice(call: Call, way: Sequence[Option]) -> Choice | None:
         if stretch is None:
             pending.append(Pending(axis, SUM, tuple(at for at in option if isinstance(at, int))))
             continue
-        merged = _merged(call, splits, stretch, axis)
+        merged = placing.with_axis(splits, stretch, axis)
         if merged is None:
             return None
         splits = merged
@@ -200,20 +208,41 @@ def _choice(call: Call, way: Sequence[Option]) -> Choice | None:
     return call.choice(splits, tuple(pending))
 
 
-def _merged(call: Call, splits: Splits, stretch: Stretch, axis: str) -> Splits | None:
-    """Returns the splits with one more axis along a stretch; None if it doesn't fit.
+class _Placing:
+    """Puts axes on stretches of an op's factors; what an axis alone does is derived once.
 
-    Axes that split the same stretch do so together: where it doesn't divide evenly, the blocks of
-    one axis alone may have other boundaries.
+    Args:
+        call: The op.
     """
-    table, (factor, inner, outer) = call.space.table, stretch
-    there = dim_axes(splits.items.get(factor, ()))
-    is_uneven = outer // inner % table.mesh.axes_size((*there, axis))
-    if is_uneven and there and splits.items[factor] == _layout(call, stretch, there):
-        source = table.of({factor: _layout(call, stretch, (*there, axis))})
-    else:
-        source = table.of({factor: _layout(call, stretch, (axis,))})
-    return table.merged(splits, axis, source) if axis in source.places else None
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.table = call.space.table
+        self._known: dict[tuple[Stretch, tuple[str, ...]], Splits] = {}
+
+    def with_axis(self, splits: Splits, stretch: Stretch, axis: str) -> Splits | None:
+        """Returns the splits with one more axis along a stretch; None if it doesn't fit.
+
+        Axes that split the same stretch do so together: where it doesn't divide evenly, the blocks
+        of one axis alone may have other boundaries.
+        """
+        factor, inner, outer = stretch
+        there = dim_axes(splits.items.get(factor, ()))
+        source = self._splits(stretch, (axis,))
+        is_uneven = outer // inner % self.table.mesh.axes_size((*there, axis))
+        if is_uneven and there:
+            together = self._splits(stretch, there).items.get(factor)
+            if splits.items[factor] == together:
+                source = self._splits(stretch, (*there, axis))
+        return self.table.merged(splits, axis, source) if axis in source.places else None
+
+    def _splits(self, stretch: Stretch, axes: tuple[str, ...]) -> Splits:
+        """Returns how the op is split if axes split a stretch, and no others anything."""
+        found = self._known.get((stretch, axes))
+        if found is None:
+            found = self.table.of({stretch[0]: _layout(self.call, stretch, axes)})
+            self._known[stretch, axes] = found
+        return found
 
 
 def _stretches(call: Call, within: Mapping[str, frozenset[int]]) -> list[Stretch]:

@@ -72,11 +72,17 @@ class Dominated:
         key = candidates, *uses
         found = self._known.get(key)
         if found is None:
-            added = self._added(node, candidates, uses)
-            slower = np.array(candidates.least_seconds)[:, None] - np.array(candidates.seconds)
-            is_needed = ~((slower > 0) & (slower >= SAFETY * added)).any(axis=1)
-            found = self._known[key] = candidates.only(np.flatnonzero(is_needed).tolist())
+            found = self._known[key] = candidates.only(self._instead(node, candidates, uses))
         return found
+
+    def _instead(self, node: Node, candidates: Candidates, uses: Sequence[_Use]) -> list[int]:
+        """Returns per candidate the one that takes its place, which is none that is left out."""
+        added = SAFETY * self._added(node, candidates, uses)
+        slower = np.array(candidates.least_seconds)[:, None] - np.array(candidates.seconds)
+        gained = np.where(slower > 0, slower - added, -np.inf)
+        stays = (gained < 0).all(axis=1)
+        best = np.where(stays, gained, -np.inf).argmax(axis=1)
+        return np.where(stays, np.arange(len(stays)), best).tolist()
 
     def _use(self, value: int) -> _Use:
         graph = self.graph

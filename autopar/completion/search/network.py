@@ -44,8 +44,9 @@ class Costs:
         number = self._known.get(key)
         if number is None:
             number = self._known[key] = len(self.arrays)
-            self.arrays.append(make())
-            self.nbytes += self.arrays[number].nbytes
+            array = make()
+            self.arrays.append(array)
+            self.nbytes += array.nbytes if array.base is None else 0
         return number
 
     def add(self, one: int, other: int) -> int:
@@ -55,7 +56,7 @@ class Costs:
 
     def transpose(self, matrix: int) -> int:
         """Returns the number of the matrix seen from its other side."""
-        number = self.of(("transpose", matrix), lambda: self.arrays[matrix].T.copy())
+        number = self.of(("transpose", matrix), lambda: self.arrays[matrix].T)
         self._known.setdefault(("transpose", number), matrix)
         return number
 

@@ -31,6 +31,8 @@ def labels_of(model: Model, choices: Sequence[Choice]) -> list[int]:
 
 
 def _label(candidates: Candidates, choice: Choice) -> int:
+    if candidates.every is not None:
+        return candidates.instead[_label(candidates.every, choice)]
     ways = candidates.choices
     if choice in ways:
         return ways.index(choice)
