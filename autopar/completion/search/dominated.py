@@ -80,9 +80,10 @@ class Dominated:
         added = SAFETY * self._added(node, candidates, uses)
         slower = np.array(candidates.least_seconds)[:, None] - np.array(candidates.seconds)
         gained = np.where(slower > 0, slower - added, -np.inf)
-        stays = (gained < 0).all(axis=1)
+        stays = np.array((gained < 0).all(axis=1))
         best = np.where(stays, gained, -np.inf).argmax(axis=1)
-        return np.where(stays, np.arange(len(stays)), best).tolist()
+        instead: list[int] = np.where(stays, np.arange(len(stays)), best).tolist()
+        return instead
 
     def _use(self, value: int) -> _Use:
         graph = self.graph
