@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from autopar.completion.space import Form, bytes_of
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
 Steps = tuple[tuple[Form, Form], ...]
 """The reshards of a value, each from a form to another."""
+
+Chain = tuple[Sum | None, ...]
+"""Moves that follow one another: the sums that they are, and None for all others."""
 
 UPDATE, AWAITED = "update", "awaited"
 
@@ -74,7 +76,7 @@ class _Sums:
     """What is left of a value's moves, and between which ops of the program they may stand."""
 
     value: int
-    moves: tuple[Sum | None, ...]
+    moves: Chain
     known: int
     read: float
 
@@ -114,7 +116,7 @@ class Buckets:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.model = graph.space.planner.model
-        self._sums: dict[tuple[Steps, int, bool], tuple[Sum | None, ...]] = {}
+        self._sums: dict[tuple[Steps, int, bool], tuple[Chain, ...]] = {}
 
     def filled(
         self, choices: Sequence[Choice], steps: Iterable[tuple[int, Steps]]
@@ -145,8 +147,7 @@ class Buckets:
     ) -> Iterator[_Sums]:
         for value, pairs in steps:
             waits = self.graph.waiting.group_of(value) is not None
-            moves = self._sums_of(pairs, self.graph.itemsizes[value], waits)
-            if any(moves):
+            for moves in self._chains(pairs, self.graph.itemsizes[value], waits):
                 made = self.graph.producer[value]
                 assert made is not None
                 known = self.graph.order[made[0].index]
@@ -216,15 +217,22 @@ class Buckets:
         saved = sum(each.seconds for each in sums) - seconds
         return Filled(lane, seconds, saved)
 
-    def _sums_of(self, pairs: Steps, itemsize: int, waits: bool) -> tuple[Sum | None, ...]:
-        """Returns the moves of reshards one after the other: a sum, or something else."""
+    def _chains(self, pairs: Steps, itemsize: int, waits: bool) -> tuple[Chain, ...]:
+        """Returns the moves that follow one another: sums, and None for all others.
+
+        What leads on from where nothing is pending stands where it is read, and isn't a part.
+        """
         key = pairs, itemsize, waits
         found = self._sums.get(key)
         if found is None:
-            plan = partial(self.graph.space.plan, itemsize=itemsize, waits=waits)
-            found = self._sums[key] = tuple(
-                each
-                for source, target in pairs
-                for _, each in sums_of(self.model, source.layout, plan(source, target), itemsize)
-            )
+            found = self._sums[key] = tuple(self._new_chains(pairs, itemsize, waits))
         return found
+
+    def _new_chains(self, pairs: Steps, itemsize: int, waits: bool) -> Iterator[Chain]:
+        chains: dict[Form, Chain] = {}
+        for source, target in pairs:
+            if source.layout.partial:
+                plan = self.graph.space.plan(source, target, itemsize, waits=waits)
+                moves = sums_of(self.model, source.layout, plan, itemsize)
+                chains[target] = (*chains.pop(source, ()), *(each for _, each in moves))
+        return (chain for chain in chains.values() if any(chain))

@@ -129,6 +129,14 @@ class Forms:
         seconds = prices.making(self.dtype).seconds
         return min(self.there(lifetime), key=lambda form: seconds(form, layout))
 
+    def first(self, prices: Prices) -> Layout:
+        """Returns the form that is made first, for the first lifetime that reads the value."""
+        made = next(iter(self.names))
+        for lifetime in self.needed:
+            self._decide(lifetime, prices)
+            return next(iter(self.parents[lifetime]), made)
+        return made
+
     def way(self, group: Group, lifetime: Lifetime, prices: Prices) -> WindowWay:
         """Returns the way in which windows are made."""
         self._decide(lifetime, prices)

@@ -177,13 +177,9 @@ class _FunctionPartitioner:
         """
         if now in self.forms[name].needed or self.forms[name].windows:
             return None
-        targets = list(dict.fromkeys(n for some in self.forms[name].needed.values() for n in some))
-        if made in targets:
-            return None
-        if self.stored[name] in targets:
-            return self.stored[name]
-        alone = len(targets) == 1 and not self.forms[name].is_gathered(targets[0])
-        return targets[0] if alone else None
+        found = self.forms[name].first(self._prices(name))
+        is_early = found == self.stored[name] or not self.forms[name].is_gathered(found)
+        return found if found != made and is_early else None
 
     def _demand(self, name: str, layout: Layout, reader: Op) -> str:
         """Returns the name of a form, made now if it isn't there yet."""
