@@ -53,7 +53,7 @@ def test_other_meshes_and_another_cluster() -> None:
     found = autopar.diff(
         compiled("data:dp,tensor:tp", "dp=2,tp=2"), compiled("tensor:tp"), cluster="h100"
     )
-    assert "against ProcessMesh(tp=4), predicted for h100" in str(found)
+    assert "against tp=4, predicted for h100" in str(found)
 
 
 def test_the_command(tmp_path: Path) -> None:

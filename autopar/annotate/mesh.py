@@ -93,8 +93,8 @@ def apply_mesh(program: Program, mesh: MeshLike) -> Program:
         pins = (value.origin for value in program.main.values.values() if value.dist is not None)
         first = next((f" at {origin.detail}" for origin in pins if origin and origin.detail), "")
         raise AnnotationError(
-            f"the program is annotated for {program.mesh}{first}, not for {mesh}; use one mesh for"
-            " both"
+            f"the program is annotated for mesh {program.mesh}{first}, not for {mesh}; use one"
+            " mesh for both"
         )
     return replace(program, mesh=mesh)
 

@@ -53,7 +53,8 @@ OPTIONS = (
         metavar="auto|none|PRESET:AXIS,...",
         help="auto: whatever is predicted to be fastest; none: only what --shard says; or what each"
         " mesh axis splits: data (the batch), tensor (weights of matrix products and convolutions),"
-        " fsdp (all weights, and the batch), replicate (nothing). An axis is a number or a name."
+        " fsdp (all weights, and the batch), replicate (nothing). An axis is a number or a name; a"
+        " preset without one works along every axis that no other names."
         "  [default: auto]",
     ),
     click.option(

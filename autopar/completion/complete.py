@@ -11,7 +11,7 @@ from autopar.completion.apart import splits_parts, ways_apart
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
-from autopar.completion.presets.named import Unfit, pin_strategy
+from autopar.completion.presets.named import Unfit, pin_strategy, without_batch
 from autopar.completion.presets.place import place_pins
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.presets.zero import keep_states
@@ -33,6 +33,10 @@ from autopar.ir.errors import AnnotationError
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Program
+
+NO_BATCH = (
+    "no input has a first dimension that is kept apart up to an output or a loss; pin what to split"
+)
 
 
 @dataclass(frozen=True)
@@ -137,9 +141,18 @@ class Complete:
                 cheaper = found.solution.seconds < decided.solution.seconds * (1 - GAIN)
                 if cheaper and splits_parts(other, found.solution):
                     done, decided = other, found
-            return _written(done, decided)
+            return _written(done, decided, self._ignored(decided.solution.graph))
 
         return completed
+
+    def _ignored(self, graph: Graph) -> tuple[ReportEntry, ...]:
+        """Returns a remark if the strategy speaks of a batch that there isn't."""
+        if self.strategy in (None, AUTO):
+            return ()
+        presets = without_batch(graph, self.strategy)
+        if not presets:
+            return ()
+        return (ReportEntry("ignored", f"batch of {', '.join(map(str, presets))}", NO_BATCH),)
 
     def searches_of(self, program: Program) -> tuple[Search, ...]:
         """Returns the searches of a program that has its mesh, also with its weights taken apart.
@@ -241,12 +254,12 @@ def _check_fit(unfit: Sequence[tuple[ProcessMesh, Unfit]]) -> None:
             raise error
 
 
-def _written(program: Program, decided: Decided) -> Completed:
+def _written(program: Program, decided: Decided, remarks: tuple[ReportEntry, ...]) -> Completed:
     main = write_solution(program.main, decided.solution)
     assert program.mesh is not None
     written = with_main(program, main, program.mesh)
     seconds = decided.solution.seconds
-    return Completed(written, seconds=seconds, forecast=decided.forecast)
+    return Completed(written, remarks, seconds, decided.forecast)
 
 
 def with_main(program: Program, main: Function, mesh: ProcessMesh) -> Program:

@@ -112,7 +112,7 @@ class Graph:
             return None
         if value.dist.mesh != self.space.mesh:
             raise AnnotationError(
-                f"%{value.name} is pinned on {value.dist.mesh}, the program is on"
+                f"%{value.name} is pinned on mesh {value.dist.mesh}, the program is on"
                 f" {self.space.mesh} ({value.origin})"
             )
         if problems := value.dist.problems(value.global_shape):

@@ -133,7 +133,7 @@ class Mark:
         shape, bits = self.mask
         if shape != mesh.shape:
             raise AnnotationError(
-                f"a mask of shape {list(shape)} for {mesh}; give one 0 or 1 per process"
+                f"a mask of shape {list(shape)} for mesh {mesh}; give one 0 or 1 per process"
             )
         return tuple(process for process, bit in zip(mesh.ids, bits, strict=True) if bit)
 

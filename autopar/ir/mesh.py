@@ -143,7 +143,7 @@ class ProcessMesh:
             hint = near_misses(axis, self.dim_names)
             raise AnnotationError(f"mesh has no axis {axis!r}, only {list(self.dim_names)}{hint}")
         if not -self.ndim <= axis < self.ndim:
-            raise AnnotationError(f"mesh axis {axis} is out of range for the {self.ndim}-d {self}")
+            raise AnnotationError(f"mesh axis {axis} is out of range for mesh {self}")
         return axis % self.ndim
 
     def axis_size(self, axis: str) -> int:
@@ -211,10 +211,13 @@ class ProcessMesh:
         return self._hash
 
     def __repr__(self) -> str:
-        axes = ", ".join(
-            f"{name}={size}" for name, size in zip(self.dim_names, self.shape, strict=True)
-        )
-        return f"ProcessMesh({axes})"
+        return f"ProcessMesh({', '.join(self._axes())})"
+
+    def __str__(self) -> str:
+        return ",".join(self._axes())
+
+    def _axes(self) -> list[str]:
+        return [f"{name}={size}" for name, size in zip(self.dim_names, self.shape, strict=True)]
 
     def axis_sizes(self) -> Mapping[str, int]:
         """Returns the size of each axis by name."""

@@ -153,7 +153,7 @@ def connect(given: MeshLike, device: torch.device) -> Job:
     size = dist.get_world_size() if dist.is_initialized() else found.size
     if size != mesh.size:
         raise RuntimeFailure(
-            f"the job has {size} processes but {mesh} has {mesh.size}; start the script with"
+            f"the job has {size} processes but mesh {mesh} has {mesh.size}; start the script with"
             f" torchrun --nproc-per-node {mesh.size}, or give a mesh of {size}"
         )
     if device.type == "cuda":

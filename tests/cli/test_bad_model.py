@@ -203,7 +203,7 @@ def test_sizes(here: Path, options: list[str], message: str) -> None:
         (["decoder*=[0,-1]"], "; names are, for example, x, enc.0.weight"),
         (["enc.0.weight=[0]"], "dims_mapping [0] has 1 entries, but the tensor has 2 dimensions"),
         (["enc.0.weight=[0,0]"], "uses mesh axis d0 more than once"),
-        (["enc.0.weight=[-1,2]"], "mesh axis 2 is out of range for the 2-d ProcessMesh(d0=2"),
+        (["enc.0.weight=[-1,2]"], "mesh axis 2 is out of range for mesh d0=2"),
         (["enc.0.weight=[-1,tp]"], "mesh has no axis 'tp', only ['d0', 'd1']"),
         (["enc.0.weight=[-2,0]"], "dims_mapping entry -2: use -1 for 'not split', or an axis"),
         (

@@ -46,7 +46,7 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--strategy", "dta:0"], "did you mean data?"),
         (["--strategy", "aut"], "or auto alone; did you mean auto"),
         (["--strategy", "data:0,auto:1"], "auto stands alone; what search is to leave as it is"),
-        (["--strategy", "data:2"], "strategy 'data:2': mesh axis 2 is out of range for the 2-d"),
+        (["--strategy", "data:2"], "strategy 'data:2': mesh axis 2 is out of range for mesh d"),
         (["--strategy", "data:tp"], "strategy 'data:tp': mesh has no axis 'tp'"),
         (["--strategy", "data:0,fsdp:0"], "strategy 'data:0,fsdp:0' gives axis d0 to two presets"),
         (["--strategy", ","], "strategy ',' is empty; write auto, or replicate, data, tensor, "),
@@ -114,7 +114,7 @@ def test_other_commands(here: Path, words: list[str], message: str) -> None:
     [
         ("shrad: {x: [0, -1]}\n", "notes.yaml:1: unknown key 'shrad'"),
         ("shard:\n  x: 5\n", "notes.yaml:2: dims_mapping '5': it must be a list in brackets"),
-        ("mesh: 4\n", "notes.yaml is for ProcessMesh(d0=4), but --mesh says"),
+        ("mesh: 4\n", "notes.yaml is for d0=4, but --mesh says"),
         ("shard: [\n", "can't read the annotations in notes.yaml"),
         ("shard: [\n", 'in "notes.yaml", line 2'),
         ("\nmesh: {dp: 2}\n", "notes.yaml:2: mesh: write 2x4 or dp=2,tp=4"),

@@ -120,6 +120,15 @@ def test_fsdp_splits_parameters_and_the_batch() -> None:
     assert preset(encoder(1), "7", "fsdp")["layer.0.up.weight"] == "[384, 1536@d0]"
 
 
+def test_a_batch_that_no_input_has_is_reported() -> None:
+    net = Network()
+    program = net.program(net.mm(net.permute(net.input("x", 64, 32), 1, 0), net.weight("w", 64, 8)))
+    strategy = "fsdp:dp,tensor:tp"
+    (remark,) = Complete(CPU, strategy).decide(apply_mesh(program, parse_mesh("dp=2,tp=2"))).remarks
+    assert (remark.category, remark.subject) == ("ignored", "batch of fsdp:dp")
+    assert not Complete(CPU, strategy).decide(apply_mesh(mlp(), parse_mesh("dp=2,tp=2"))).remarks
+
+
 def test_fsdp_gathers_parameters_at_use() -> None:
     done = Complete(CPU, "fsdp")(apply_mesh(encoder(2), parse_mesh("4")))
     assert set(collectives(done, CPU)) == {"all_gather"}

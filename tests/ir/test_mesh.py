@@ -118,7 +118,7 @@ def test_shapes_that_are_refused(shape: tuple[int, ...]) -> None:
 def test_what_is_not_in_a_mesh() -> None:
     with pytest.raises(AnnotationError, match=r"no axis 'tpp', only \['dp', 'tp'\]; did you mean"):
         MESH.axis_size("tpp")
-    with pytest.raises(AnnotationError, match="mesh axis 2 is out of range for the 2-d"):
+    with pytest.raises(AnnotationError, match="mesh axis 2 is out of range for mesh d"):
         MESH.axis_index(2)
     with pytest.raises(AnnotationError, match="index 4 is outside axis 'tp'"):
         MESH["tp", 4]

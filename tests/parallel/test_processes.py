@@ -22,7 +22,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     first, second = run_ranks(2, targets.several, tmp_path, names, seconds=SECONDS)
     assert first == second
     assert {name: first[name] for name in same} == dict.fromkeys(same, "")
-    assert "the job has 2 processes but ProcessMesh(dp=2, tp=2) has 4" in first["mismatched"]
+    assert "the job has 2 processes but mesh dp=2,tp=2 has 4" in first["mismatched"]
     for said, (mine, theirs) in zip(
         first["diverged"], ((2, 3), (6, 7), (6, 7), (6, 6)), strict=True
     ):

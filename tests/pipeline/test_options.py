@@ -36,8 +36,8 @@ LIMIT = "a search takes no less than 0 seconds"
         ),
         (
             {"mesh": "2", "plan": "plan.yaml"},
-            "plan.yaml is for ProcessMesh(d0=4), but mesh= says ProcessMesh(d0=2)",
-            "plan.yaml is for ProcessMesh(d0=4), but --mesh says ProcessMesh(d0=2)",
+            "plan.yaml is for d0=4, but mesh= says d0=2",
+            "plan.yaml is for d0=4, but --mesh says d0=2",
         ),
         (
             {"devices": 4, "plan": "plan.yaml"},

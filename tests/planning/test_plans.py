@@ -182,7 +182,7 @@ def test_an_onnx_model_is_compiled_again_from_its_plan(tmp_path: Path) -> None:
         ("shard: {x: [(3)(4@tp), -1]}", "(3)(4@tp) multiply to 12, but the dimension has 8"),
         ("shard: {x: {layout: [-1, -1], parts: 2}}", "expected a list, or {layout: [...]"),
         ("memory: lots", "plan.yaml:1: memory 'lots': write a number"),
-        ("mesh: tp=3", "is for ProcessMesh(tp=3), but mesh= says"),
+        ("mesh: tp=3", "is for tp=3, but mesh= says"),
     ],
 )
 def test_what_is_wrong_with_a_plan(tmp_path: Path, text: str, message: str) -> None:

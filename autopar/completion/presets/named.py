@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
+from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.expert import expert
 from autopar.completion.presets.pinning import extend, pin, split_batch
 from autopar.completion.presets.sequence import context, sequence
@@ -101,6 +102,18 @@ def pin_strategy(graph: Graph, strategy: str, unfit: Unfit | None = None) -> tup
             unfit[item] = error
     settle_batch(graph, [item.axis for item in active if item.preset in ("data", *KEPT_SPLIT)])
     return chosen
+
+
+def without_batch(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
+    """Returns the presets of a strategy that would split a batch where no input has one."""
+    if batch_inputs(graph):
+        return ()
+    mesh = graph.space.mesh
+    return tuple(
+        item
+        for item in parse_strategy(strategy, mesh.root)
+        if item.preset in ("data", *KEPT_SPLIT) and mesh.axis_size(item.axis) > 1
+    )
 
 
 def replicate(graph: Graph, axis: str) -> None:

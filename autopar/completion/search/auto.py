@@ -18,7 +18,7 @@ from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
 
 NO_GAIN = (
-    "more devices don't help at this size: communication would take longer than it saves"
+    "no split was found to help at this size: communication would take longer than it saves"
     "; give a larger batch, or a strategy by name"
 )
 """What is said of a plan by which every process does all the work."""
