@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autopar.completion.space import Form, Need, Space, Windows
+from autopar.completion.space import Form, Need, Space
 from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
 from autopar.cost.part import part_seconds
-from autopar.cost.windows import window_ways
+from autopar.cost.windows import WindowWay, window_ways
 from autopar.ir.distribution import pending_once, shard_call
 from autopar.ir.layout import (
     DimLayout,
@@ -295,28 +295,31 @@ class Call:
             from autopar.completion.body import priced_body
 
             return priced_body(self.calls, self, replace(dist, pending=()))
-        own = self._own_seconds(dist)
-        if not self.rule.windows:
+        count, cut = len(self.operands), self.rule.windows
+        ways = [window_ways(self.rule, dist, at) if cut else () for at in range(count)]
+        own = self._own_seconds(dist, ways)
+        if not any(ways):
             return Priced(own, own)
-        reads = {
-            at: (read,) for at in range(len(self.operands)) if (read := self._windows(dist, at))
-        }
-        return Priced(own + sum(read.ways[0][1] for (read,) in reads.values()), own, reads=reads)
+        types = zip(ways, self.operands, strict=True)
+        windows = [self.space.windows(each, t.dtype) if each else None for each, t in types]
+        fetched = sum(each.ways[0][1] for each in windows if each)
+        reads = {at: (each,) for at, each in enumerate(windows) if each}
+        return Priced(own + fetched, own, reads=reads)
 
-    def _windows(self, dist: OpDist, at: int) -> Windows | None:
-        """Returns the windows through which a choice reads an operand, if it does."""
-        ways = window_ways(self.rule, dist, at)
-        return self.space.windows(ways, self.operands[at].dtype) if ways else None
+    def _own_seconds(self, dist: OpDist, ways: Sequence[tuple[WindowWay, ...]]) -> float:
+        """Returns the seconds of the computation alone, on the rank with the largest part.
 
-    def _own_seconds(self, dist: OpDist) -> float:
-        """Returns the seconds of the computation alone, on the rank with the largest part."""
+        Args:
+            dist: The choice, not of a body.
+            ways: Per operand the ways to the windows through which it is read, if it is.
+        """
         op, values = self.example
         if all(0 in result.shape for result in self.results):
             return 0.0
         # What flows through changes no size.
         dist = replace(dist, pending=()) if dist.pending else dist
-        if self.has_rule and dist.factors and (self.rule.windows or shard_call(self.rule, dist)):
-            return part_seconds(op, values, self.rule, dist, self.space.evaluator)
+        if any(ways) or (dist.factors and shard_call(self.rule, dist)):
+            return part_seconds(op, values, self.rule, dist, ways, self.space.evaluator)
         if op.kind in FREE:
             return 0.0
         types = (*self.operands, *self.results)

@@ -6,18 +6,23 @@ the op is written down as the rank runs it, and priced like that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from autopar.cost.evaluation import Evaluator
-from autopar.cost.windows import window_ways
+from autopar.cost.windows import WindowWay
 from autopar.ir.distribution import consumed, produced, rank_call
-from autopar.ir.expr import IntExpr, evaluate
+from autopar.ir.expr import evaluate
 from autopar.ir.program import Op, OpDist, Value
 from autopar.ir.rule import Rule
 
 
 def part_seconds(
-    op: Op, values: Mapping[str, Value], rule: Rule, dist: OpDist, evaluator: Evaluator
+    op: Op,
+    values: Mapping[str, Value],
+    rule: Rule,
+    dist: OpDist,
+    ways: Sequence[tuple[WindowWay, ...]],
+    evaluator: Evaluator,
 ) -> float:
     """Returns the seconds of an op on a rank, without what brings its operands there.
 
@@ -26,10 +31,14 @@ def part_seconds(
         values: The values around it.
         rule: Its rule.
         dist: The choice, not of a body.
+        ways: Per operand the ways to the windows through which it is read, if it is.
         evaluator: Prices single ops.
     """
     at = evaluator.coords
-    shapes = [_operand_shape(rule, dist, position) for position in range(len(op.operands))]
+    shapes = [
+        found[0].window_shape if found else consumed(rule, dist, position).local_shape
+        for position, found in enumerate(ways)
+    ]
     shapes += [produced(rule, dist, position).local_shape for position in range(len(op.results))]
     around = [
         Value(f"v{number}", values[name].dtype, tuple(evaluate(size, at) for size in shape))
@@ -42,8 +51,3 @@ def part_seconds(
     kind, args = rank_call(rule, dist, op.kind)
     local = Op(kind, op.with_operands(read).with_args(args).args, tuple(made))
     return evaluator.cost(local, {value.name: value for value in around}).seconds
-
-
-def _operand_shape(rule: Rule, dist: OpDist, operand: int) -> tuple[IntExpr, ...]:
-    ways = window_ways(rule, dist, operand)
-    return ways[0].window_shape if ways else consumed(rule, dist, operand).local_shape
