@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from textwrap import wrap
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,9 @@ from autopar.runtime.distributed import choose_device
 from autopar.runtime.processes import Processes
 
 TIMEOUT = timedelta(minutes=5)
+
+DOUBTFUL = 0.25
+"""From this typical relative error on, plans that differ less are told apart by chance."""
 
 MOST_PROCESSES = 64
 """More than any host is asked to start by itself."""
@@ -47,6 +51,24 @@ class Calibration:
     fits: Mapping[str, Mapping[str, Fit]]
     processes: int
 
+    @property
+    def doubts(self) -> str:
+        """What to know of a fit that explains its measurements badly; "" if all are good."""
+        bad = [
+            f"{kind} of links {level!r} ({fit.typical_error:.0%})"
+            for level, fits in self.fits.items()
+            for kind, fit in fits.items()
+            if fit.typical_error > DOUBTFUL
+        ]
+        if not bad:
+            return ""
+        return (
+            f"the figures of {', '.join(bad)} are typically more than {DOUBTFUL:.0%} off what was"
+            " measured, as where other programs run, or more processes than cores: end other"
+            " programs, start no more processes than a program will have, and calibrate again;"
+            " with this file, don't trust differences between plans that are smaller than that"
+        )
+
     def text(self) -> str:
         """Returns the cluster file, with how it came about."""
         how = [f"# Measured by {self.processes} processes at once on {platform.node()}."]
@@ -55,6 +77,10 @@ class Calibration:
             for level, fits in self.fits.items()
             for kind, fit in fits.items()
         ]
+        if self.doubts:
+            how += wrap(
+                f"Warning: {self.doubts}.", 100, initial_indent="# ", subsequent_indent="# "
+            )
         return "\n".join([*how, cluster_text(self.cluster)])
 
     def __str__(self) -> str:
@@ -76,6 +102,8 @@ class Calibration:
                 latency = human_seconds(fit.alpha_seconds)
                 error = f"{fit.typical_error:.0%} of {fit.samples}"
                 lines.append(f"  {kind:<16} {latency:>10} {per_mib:>10}   {error}")
+        if self.doubts:
+            lines += ["", *wrap(f"Warning: {self.doubts}.", 79)]
         return "\n".join(lines)
 
 

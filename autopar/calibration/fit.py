@@ -4,7 +4,9 @@ The seconds of an algorithm are linear in the link's alpha and beta (`autopar.co
 Which algorithm a size takes depends on these again, so fitting and choosing alternate. Residuals
 are relative, since times span orders of magnitude. Their absolute values are what is minimized, by
 least squares reweighted (Schlossmacher, 1973), so that a sample that was disturbed counts little.
-Neither figure is negative.
+
+Where much is disturbed, the fit may want a latency of nothing. It is at least half of what the
+smallest messages took at best, which hardly carry anything.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from autopar.cost.cluster import LinkLevel
 ROUNDS = 20
 """More than choices and weights needed to settle on any sample."""
 
-LEAST_ALPHA, LEAST_BETA = 1e-9, 1e-15
-"""Where a fit says nothing at all: a description wants figures above 0."""
+LEAST_ALPHA, LEAST_BETA = 1e-7, 1e-15
+"""Below both is no link between processes: light goes 30 m in the one, and the other is 1 PB/s."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,30 @@ def fit_samples(samples: Sequence[LinkSample]) -> Fit:
     """Returns the alpha and beta that explain samples best."""
     weights = [1.0] * len(samples)
     alpha, beta = 1e-6, 1e-12
+    least = _least_alpha(samples)
     for _ in range(ROUNDS):
         rows = [_coefficients(sample, alpha, beta) for sample in samples]
-        alpha, beta = _least_squares(samples, rows, weights)
+        alpha, beta = _least_squares(samples, rows, weights, least)
         errors = [_error(s, row, alpha, beta) for s, row in zip(samples, rows, strict=True)]
         weights = [1 / max(error, 1e-3) for error in errors]
+    beta = max(beta, LEAST_BETA)
     predicted = [_seconds(sample, alpha, beta) for sample in samples]
     errors = [
         abs(seconds - sample.seconds) / sample.seconds
         for sample, seconds in zip(samples, predicted, strict=True)
     ]
-    alpha, beta = max(alpha, LEAST_ALPHA), max(beta, LEAST_BETA)
     return Fit(alpha, beta, statistics.median(errors), len(samples))
+
+
+def _least_alpha(samples: Sequence[LinkSample]) -> float:
+    """Returns half the latency that would explain the smallest messages alone, at their best."""
+    smallest = min(sample.nbytes for sample in samples)
+    alone = (
+        sample.seconds / _coefficients(sample, 1.0, 0.0)[0]
+        for sample in samples
+        if sample.nbytes == smallest
+    )
+    return max(LEAST_ALPHA, min(alone) / 2)
 
 
 def _ways(sample: LinkSample, alpha: float, beta: float) -> Ways:
@@ -114,8 +128,12 @@ def _least_squares(
     samples: Sequence[LinkSample],
     rows: Sequence[tuple[float, float]],
     weights: Sequence[float],
+    least: float,
 ) -> tuple[float, float]:
-    """Returns the alpha and beta, neither negative, with the least weighted relative residuals."""
+    """Returns the alpha and beta with the least weighted relative residuals.
+
+    Alpha is `least` at least, and beta not negative.
+    """
     aa = ab = bb = ay = by = 0.0
     for sample, (a, b), weight in zip(samples, rows, weights, strict=True):
         scaled = weight / sample.seconds**2
@@ -124,8 +142,13 @@ def _least_squares(
     determinant = aa * bb - ab * ab
     if determinant > 1e-12 * aa * bb:
         alpha, beta = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
-        if alpha >= 0 and beta >= 0:
+        if alpha >= least and beta >= 0:
             return alpha, beta
-    # The best with one of them at 0: that which explains more.
-    only_alpha, only_beta = (ay / aa if aa else 0.0), (by / bb if bb else 0.0)
-    return (only_alpha, 0.0) if only_alpha * ay >= only_beta * by else (0.0, only_beta)
+    # Otherwise the best has one of them at its limit.
+    at_limits = (max(least, ay / aa), 0.0), (least, max(0.0, by - least * ab) / bb if bb else 0.0)
+
+    def residual(found: tuple[float, float]) -> float:
+        alpha, beta = found
+        return aa * alpha**2 + 2 * ab * alpha * beta + bb * beta**2 - 2 * (ay * alpha + by * beta)
+
+    return min(at_limits, key=residual)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from autopar.calibration import LinkSample, fit_link
+from autopar.calibration import Calibration, Fit, LinkSample, fit_link
 from autopar.cost import Cluster, CommunicationModel, LinkLevel
 from autopar.ir.mesh import ProcessMesh
 
@@ -65,3 +66,31 @@ def test_figures_are_never_negative() -> None:
     together, _ = fit_link(falling)
     assert together.alpha_seconds > 0
     assert together.beta_seconds_per_byte > 0
+
+
+def test_where_everything_is_disturbed_a_latency_is_still_one() -> None:
+    """Each sample is up to ten times too long or too short."""
+    drawn = random.Random(788)
+    found = [
+        replace(each, seconds=each.seconds * 10 ** drawn.uniform(-1, 1))
+        for each in samples("all_gather", 3e-5, 2e-9, (2, 4))
+    ]
+    _, fits = fit_link(found)
+    assert 1e-6 < fits["all_gather"].alpha_seconds < 1e-4
+    assert fits["all_gather"].typical_error > 0.5
+
+
+def test_a_bad_fit_is_told_in_the_file_and_on_the_terminal(tmp_path: Path) -> None:
+    good, bad = Fit(1e-4, 1e-9, 0.05, 12), Fit(1e-4, 1e-9, 0.41, 12)
+    cluster = Cluster.load("cpu")
+    fine = Calibration(cluster, {"host": {"all_gather": good, "all_reduce": good}}, 4)
+    doubtful = replace(fine, fits={"host": {"all_gather": good, "all_reduce": bad}})
+    assert "Warning" not in f"{fine}{fine.text()}"
+    for text in (str(doubtful), doubtful.text()):
+        flat = " ".join(text.replace("#", "").split())
+        assert "Warning: the figures of all_reduce of links 'host' (41%) are typically" in flat
+        assert "end other programs" in flat
+        assert "calibrate again" in flat
+    path = tmp_path / "cluster.yaml"
+    path.write_text(doubtful.text())
+    assert Cluster.load(str(path)) == cluster
