@@ -54,19 +54,15 @@ class Calibration:
     @property
     def doubts(self) -> str:
         """What to know of a fit that explains its measurements badly; "" if all are good."""
-        bad = [
-            f"{kind} of links {level!r} ({fit.typical_error:.0%})"
-            for level, fits in self.fits.items()
-            for kind, fit in fits.items()
-            if fit.typical_error > DOUBTFUL
-        ]
+        errors = [fit.typical_error for fits in self.fits.values() for fit in fits.values()]
+        bad = [error for error in errors if error > DOUBTFUL]
         if not bad:
             return ""
         return (
-            f"the figures of {', '.join(bad)} are typically more than {DOUBTFUL:.0%} off what was"
-            " measured, as where other programs run, or more processes than cores: end other"
-            " programs, start no more processes than a program will have, and calibrate again;"
-            " with this file, don't trust differences between plans that are smaller than that"
+            f"{len(bad)} of {len(errors)} fits are typically more than {DOUBTFUL:.0%} off what was"
+            f" measured, up to {max(bad):.0%}, as where other programs run, or more processes than"
+            " cores: end other programs, start no more processes than a program will have, and"
+            " calibrate again; with these figures, don't trust smaller differences between plans"
         )
 
     def text(self) -> str:

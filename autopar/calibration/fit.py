@@ -5,8 +5,9 @@ Which algorithm a size takes depends on these again, so fitting and choosing alt
 are relative, since times span orders of magnitude. Their absolute values are what is minimized, by
 least squares reweighted (Schlossmacher, 1973), so that a sample that was disturbed counts little.
 
-Where much is disturbed, the fit may want a latency of nothing. It is at least half of what the
-smallest messages took at best, which hardly carry anything.
+Where much is disturbed, the fit may want a latency of nothing, or bytes that take no time. The one
+is at least half of what the smallest messages took at best, which hardly carry anything; the other
+half of what the largest ones took beyond that.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from autopar.cost.cluster import LinkLevel
 ROUNDS = 20
 """More than choices and weights needed to settle on any sample."""
 
-LEAST_ALPHA, LEAST_BETA = 1e-7, 1e-15
-"""Below both is no link between processes: light goes 30 m in the one, and the other is 1 PB/s."""
+LEAST_ALPHA, LEAST_BETA = 1e-7, 1e-13
+"""Below these is no link between processes: 100 ns, in which light goes 30 m, and 10 TB/s."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,12 @@ def fit_samples(samples: Sequence[LinkSample]) -> Fit:
     """Returns the alpha and beta that explain samples best."""
     weights = [1.0] * len(samples)
     alpha, beta = 1e-6, 1e-12
-    least = _least_alpha(samples)
+    limits = _limits(samples)
     for _ in range(ROUNDS):
         rows = [_coefficients(sample, alpha, beta) for sample in samples]
-        alpha, beta = _least_squares(samples, rows, weights, least)
+        alpha, beta = _least_squares(samples, rows, weights, limits)
         errors = [_error(s, row, alpha, beta) for s, row in zip(samples, rows, strict=True)]
         weights = [1 / max(error, 1e-3) for error in errors]
-    beta = max(beta, LEAST_BETA)
     predicted = [_seconds(sample, alpha, beta) for sample in samples]
     errors = [
         abs(seconds - sample.seconds) / sample.seconds
@@ -91,15 +91,21 @@ def fit_samples(samples: Sequence[LinkSample]) -> Fit:
     return Fit(alpha, beta, statistics.median(errors), len(samples))
 
 
-def _least_alpha(samples: Sequence[LinkSample]) -> float:
-    """Returns half the latency that would explain the smallest messages alone, at their best."""
-    smallest = min(sample.nbytes for sample in samples)
-    alone = (
-        sample.seconds / _coefficients(sample, 1.0, 0.0)[0]
-        for sample in samples
-        if sample.nbytes == smallest
+def _limits(samples: Sequence[LinkSample]) -> tuple[float, float]:
+    """Returns the alpha and beta that are small enough to be exceeded by any link that made these.
+
+    Half of what explains the smallest messages alone, and half of what then explains the largest.
+    """
+    sizes = [sample.nbytes for sample in samples]
+    small, large = (
+        [each for each in samples if each.nbytes == size] for size in (min(sizes), max(sizes))
     )
-    return max(LEAST_ALPHA, min(alone) / 2)
+    latency = min(each.seconds / _coefficients(each, 1.0, 0.0)[0] for each in small)
+    per_byte = []
+    for each in large:
+        steps, nbytes = _coefficients(each, 0.0, 1.0)
+        per_byte.append((each.seconds - steps * latency) / nbytes)
+    return max(LEAST_ALPHA, latency / 2), max(LEAST_BETA, min(per_byte) / 2)
 
 
 def _ways(sample: LinkSample, alpha: float, beta: float) -> Ways:
@@ -128,12 +134,9 @@ def _least_squares(
     samples: Sequence[LinkSample],
     rows: Sequence[tuple[float, float]],
     weights: Sequence[float],
-    least: float,
+    limits: tuple[float, float],
 ) -> tuple[float, float]:
-    """Returns the alpha and beta with the least weighted relative residuals.
-
-    Alpha is `least` at least, and beta not negative.
-    """
+    """Returns the alpha and beta, above limits, with the least weighted relative residuals."""
     aa = ab = bb = ay = by = 0.0
     for sample, (a, b), weight in zip(samples, rows, weights, strict=True):
         scaled = weight / sample.seconds**2
@@ -142,10 +145,12 @@ def _least_squares(
     determinant = aa * bb - ab * ab
     if determinant > 1e-12 * aa * bb:
         alpha, beta = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
-        if alpha >= least and beta >= 0:
+        if alpha >= limits[0] and beta >= limits[1]:
             return alpha, beta
     # Otherwise the best has one of them at its limit.
-    at_limits = (max(least, ay / aa), 0.0), (least, max(0.0, by - least * ab) / bb if bb else 0.0)
+    by_alpha = max(limits[0], (ay - limits[1] * ab) / aa)
+    by_beta = max(limits[1], (by - limits[0] * ab) / bb if bb else 0.0)
+    at_limits = (by_alpha, limits[1]), (limits[0], by_beta)
 
     def residual(found: tuple[float, float]) -> float:
         alpha, beta = found
