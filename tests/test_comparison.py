@@ -42,6 +42,37 @@ def test_layouts_collectives_and_seconds() -> None:
     assert "%0.weight" in text
 
 
+SHOWN = """\
+first against second: tp=4, predicted for h100
+
+                                   first     second
+  seconds, one after another       8.07 us   56.1 ns
+  seconds, sums beside other work  8.07 us   56.1 ns
+  seconds of communication         8.04 us   0 s
+  communicated                     8.0 KiB   0 B
+  peak memory                      88.5 KiB  147.2 KiB
+
+  collective          first         second
+  all_reduce over tp  1 x, 8.0 KiB  -
+
+9 of 10 values in both lie otherwise
+  %0.weight   [256@tp, 64]  [256, 64]
+  %0.bias     [256@tp]      [256]
+  %2.weight   [64, 256@tp]  [64, 256]
+  %input      [32, 64]      [32@tp, 64]
+  %0.t        [64, 256@tp]  [64, 256]
+  %0.addmm    [32, 256@tp]  [32@tp, 256]
+  %1.relu     [32, 256@tp]  [32@tp, 256]
+  %2.t_1      [256@tp, 64]  [256, 64]
+  %2.addmm_1  [32, 64]      [32@tp, 64]"""
+
+
+def test_how_it_reads() -> None:
+    found = autopar.diff(compiled("tensor:tp"), compiled("data:tp"), cluster="h100")
+    assert str(found) == SHOWN
+    assert max(map(len, str(found).splitlines())) <= 80
+
+
 def test_different_models_are_said_to_be() -> None:
     other = autopar.compile(nn.Linear(64, 64), torch.ones(32, 64), mesh="tp=4", strategy="data:tp")
     text = str(autopar.diff(compiled("data:tp"), other))

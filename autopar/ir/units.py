@@ -30,6 +30,10 @@ def parse_bytes(text: str) -> int:
     unit = _UNITS.get((match[2] or "b").lower()) if match else None
     if match is None or unit is None:
         raise InvalidInputError(f"memory {text!r}: write a number and a unit, as 24GiB or 80GB")
+    if unit == 1 and "." in match[1]:
+        raise InvalidInputError(
+            f"memory {text!r}: that many bytes there aren't; give a unit, as GiB"
+        )
     return int(float(match[1]) * unit)
 
 

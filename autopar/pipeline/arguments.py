@@ -96,5 +96,6 @@ def check_arguments(given: Mapping[str, object]) -> None:
             hint = near_misses(name, known)
             raise TypeError(f"got an unexpected keyword argument {name!r}{hint}")
         types, words = EXPECTED.get(name, ((object,), ""))
-        if not isinstance(value, types) and (value is not None or name == "cluster"):
+        fits = isinstance(value, types) and (object in types or not isinstance(value, bool))
+        if not fits and (value is not None or name == "cluster"):
             raise InvalidInputError(f"{in_python(name, repr(value))}: give {words}")

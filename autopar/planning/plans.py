@@ -43,7 +43,8 @@ def plan_of(what: Explainable) -> str:
     completed = subject.completed
     values, ops = _needed(subject)
     main = completed.main
-    count = f"{len(main.ops)} ops, of which {len(ops)} are pinned; the others follow"
+    pinned = "1 is" if len(ops) == 1 else f"{len(ops) or 'none'} are"
+    count = f"{len(main.ops)} ops, of which {pinned} pinned; the others follow"
     title = f"Plan of {completed.name or 'a program'}: {count}."
     if subject.options.memory_bytes is not None:
         title += " What is computed again follows from the limit of memory."

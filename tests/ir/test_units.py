@@ -16,6 +16,8 @@ from autopar.ir.units import human_slowdown, parse_bytes
         ("24GiB", 24 * 2**30),
         ("80 GB", 80 * 10**9),
         ("1.5 kib", 1536),
+        ("0.5GiB", 2**29),
+        ("0.001 MB", 1000),
         (" 2TiB ", 2 * 2**40),
     ],
 )
@@ -26,6 +28,13 @@ def test_sizes(text: str, nbytes: int) -> None:
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1 gigabyte", "1e9", "1GiB2", "nan"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="write a number and a unit, as 24GiB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["1.5", "0.5", "24.0", "1.5B"])
+def test_bytes_have_no_parts(text: str) -> None:
+    """Who writes them has forgotten the unit."""
+    with pytest.raises(InvalidInputError, match="give a unit, as GiB"):
         parse_bytes(text)
 
 

@@ -87,6 +87,10 @@ def test_every_argument_is_explained(compile: Any) -> None:
     ("arguments", "message"),
     [
         ({"devices": "4"}, "devices='4': give a number of processes"),
+        ({"devices": True}, "devices=True: give a number of processes"),
+        ({"mesh": "2", "memory": True}, "memory=True: give bytes, or a text as '24GiB'"),
+        ({"mesh": "2", "memory": 1.5}, "memory 1.5: give whole bytes, or a text as '24.5GiB'"),
+        ({"mesh": "2", "memory": "1.5"}, "memory '1.5': that many bytes there aren't; give a unit"),
         ({"mesh": "2", "strategy": 3}, "strategy=3: give a text, as 'data:0,tensor:1'"),
         ({"mesh": "2", "shard": ["w"]}, "shard=['w']: give a dict, as {'*.weight': [-1, 'tp']}"),
         ({"mesh": "2", "cluster": None}, "cluster=None: give a name, a YAML file, or a Cluster"),

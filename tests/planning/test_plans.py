@@ -21,6 +21,7 @@ from autopar.ir.program import OpDist
 from autopar.ir.serde import program_to_bytes
 from autopar.ir.units import human_bytes
 from autopar.modules import CompiledModule
+from autopar.partition.recompute import DoesNotFit
 from tests.cli import command
 from tests.walks import ROOT
 
@@ -276,6 +277,29 @@ def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
     assert programs(roomy) == programs(unlimited)
     shown = " ".join(str(autopar.diff(first, roomy)).split())
     assert f"memory limit {human_bytes(most * 9 // 10)} {human_bytes(most)}" in shown
+
+
+def test_a_limit_that_is_missed_is_named_with_the_file_that_sets_it(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("memory: 0.5KiB\n")
+    with pytest.raises(DoesNotFit) as error:
+        compiled(64, mesh="tp=2", strategy="data:tp", plan=plan)
+    assert f"more than the limit of 512 B in {plan}; raise the limit to " in str(error.value)
+    with pytest.raises(DoesNotFit, match=r"more than the limit of 512 B; raise"):
+        compiled(64, mesh="tp=2", strategy="data:tp", plan=plan, memory=512)
+
+
+def test_what_no_strategy_decided_is_a_plan_too(tmp_path: Path) -> None:
+    """Nothing but pins, or nothing at all, and what follows."""
+    for pins, said in (({}, "of which none are pinned"), ({"*.up.weight": ["tp", -1]}, "pinned")):
+        first = compiled(mesh="tp=2", strategy="none", shard=pins)
+        text = autopar.plan_of(first)
+        assert said in text.splitlines()[0]
+        assert "  # default\n" in text
+        (tmp_path / "plan.yaml").write_text(text)
+        again = compiled(mesh="tp=2", plan=tmp_path / "plan.yaml")
+        assert programs(again) == programs(first)
+        assert autopar.diff(first, again).layouts == ()
 
 
 @pytest.mark.slow
