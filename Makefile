@@ -3,8 +3,10 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
-# Installed first and by itself: a plain `torch` would bring several GB of CUDA packages.
-TORCH ?= torch==2.13.0
+# Installed first and by itself: on Linux a plain `torch` would bring several GB of CUDA packages.
+# The CPU build is called +cpu there; if no index of the machine has it, PyTorch's own does.
+TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname)),+cpu)
+CPU_BUILDS := https://download.pytorch.org/whl/cpu
 BUILD ?= build/minilm
 PYTEST_ARGS ?= -q -n 2
 
@@ -27,7 +29,8 @@ $(INSTALLED): setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "autopar needs Python 3.11 or newer; say: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet $(TORCH) 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --extra-index-url $(CPU_BUILDS) $(TORCH)
 	$(BIN)/python -m pip install --quiet -e '.[demo,test]'
 	@touch $@
 

@@ -9,12 +9,13 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import mse_loss
 
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh, parse_pin
 from autopar.completion import Complete, apply_strategy
 from autopar.completion.presets.strategy import AxisPreset, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
-from autopar.frontend.torch import capture_differentiable
+from autopar.frontend.torch import Recipe, capture, capture_differentiable
 from autopar.frontend.torch.batch import flatten, input_label
 from autopar.ir.distribution import consumed
 from autopar.ir.errors import AnnotationError
@@ -250,3 +251,31 @@ def test_fsdp_leaves_the_gradient_of_a_pinned_parameter_where_that_lies() -> Non
     options = CompileOptions.of(mesh="2x2", strategy="fsdp:d1", shard={"weight": ["d0", None]})
     values = compile_program(captured.program, options).serial.main.values
     assert str(values["weight"].dist) == str(values["grad/weight"].dist) == "[8@d0, 8]"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parameter"),
+    [
+        ("zero1:dp,zero1:tp", "[512, 256]"),
+        ("zero1", "[512, 256]"),
+        ("zero2:dp,zero2:tp", "[512, 256]"),
+        ("zero1:dp,fsdp:tp", "[512@tp, 256]"),
+        ("fsdp:dp,zero1:tp", "[512@dp, 256]"),
+        ("fsdp", "[512@dp, 256@tp]"),
+    ],
+)
+def test_what_is_kept_is_split_over_all_axes_of_such_presets(strategy: str, parameter: str) -> None:
+    model = nn.Linear(256, 512, bias=False)
+    recipe = Recipe(loss=mse_loss, optimizer=torch.optim.AdamW(model.parameters()))
+    batch = torch.zeros(8, 256), torch.zeros(8, 512)
+    step = apply_mesh(capture(model, batch, recipe).program, parse_mesh("dp=2,tp=2"))
+    values = Complete(CPU, strategy)(step).main.values
+    assert str(values["weight"].dist) == parameter
+    states = [v.dist for v in values.values() if v.role == "optimizer_state" and v.global_shape]
+    assert len(states) == 2
+    assert all(state is not None and state.sharded_axes == ("dp", "tp") for state in states)
+
+
+def test_weights_are_split_over_all_axes_of_fsdp_for_inference() -> None:
+    pins = preset(encoder(1), "2x2", "fsdp")
+    assert pins["layer.0.up.weight"] == "[384@d0, 1536@d1]"

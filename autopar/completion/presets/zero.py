@@ -104,24 +104,33 @@ class _Zero:
         if parameters:
             for value in self._stored():
                 split = self._split(value)
-                if split is not None and value not in graph.kept:
+                if split is not None and self.axis not in graph.kept.get(value, ()):
                     self._keep([value], split)
 
     def _pin_update(
         self, update: Update, split: Form, *, gradients: bool, parameters: bool
     ) -> None:
-        graph = self.graph
+        graph, further = self.graph, self._further(update, split)
         for state in update.states:
-            pin(graph, state, split, self.preset)
+            pin(graph, state, further, self.preset)
         if parameters:
             self._keep([update.parameter], split)
         else:
             pin(graph, update.parameter, self.bases[update.parameter], self.preset)
         if gradients:
-            self._keep(update.gradients, split)
+            self._keep(update.gradients, further)
         for gradient in update.gradients:
             # Whether it is pinned or not: the update's split doesn't lead the backward pass.
             graph.keep(gradient, self.axis)
+
+    def _further(self, update: Update, split: Form) -> Form:
+        """Returns the form of the state, which such a preset may have split along another axis."""
+        pins, annotated = self.graph.pins, self.graph.annotated
+        others = [v for v in (*update.states, *update.gradients) if v not in annotated]
+        earlier = next((form for form in map(pins.__getitem__, others) if form is not None), None)
+        if earlier is None or self.axis in earlier.splits.places:
+            return split
+        return self._split_more(update.parameter, earlier) or earlier
 
     def _keep(self, values: Iterable[int], split: Form) -> None:
         # What the user pinned, or is inherited, also says where its new content lies.
@@ -168,6 +177,9 @@ class _Zero:
         base = self.bases[value]
         if _is_small(self.graph.values[value]) or self.axis in base.splits.places:
             return None
+        return self._split_more(value, base)
+
+    def _split_more(self, value: int, base: Form) -> Form | None:
         dim = self._dim(value, base)
         if dim is None:
             return None
