@@ -144,8 +144,23 @@ class Wavering(nn.Module):
 
 
 def test_what_depends_on_values_has_no_profile() -> None:
-    with pytest.raises(InvalidInputError, match="Wavering doesn't run on fake tensors"):
+    message = r"test_profile\.py:\d+: what this line does depends on the values of a tensor"
+    with pytest.raises(InvalidInputError, match=message):
         autopar.profile(Wavering(), torch.randn(BATCH, WIDTH))
+
+
+class Misfitting(nn.Module):
+    """Adds what doesn't fit."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.new_zeros(WIDTH + 1)
+
+
+def test_what_does_not_run_is_said_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    message = r"test_profile\.py:\d+: Misfitting doesn't run on fake tensors, .*: RuntimeError: "
+    with pytest.raises(InvalidInputError, match=message):
+        autopar.profile(Misfitting(), torch.randn(BATCH, WIDTH))
+    assert not caplog.records
 
 
 def test_what_is_compiled_is_profiled(tmp_path: Path) -> None:

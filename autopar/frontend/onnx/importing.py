@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from autopar.frontend.onnx.problems import Problems
 from autopar.frontend.onnx.record import Recorder
 from autopar.frontend.onnx.values import Failed, Known, Slot, Stored, StoredTensor, Traced, Value
 from autopar.frontend.onnx.walk import Walker
+from autopar.frontend.quiet import quiet
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.manifest import ReportEntry
 
@@ -74,7 +73,7 @@ def record_model(
     recorder = Recorder(problems)
     walker = Walker(model, recorder)
     inputs = {item.name: recorder.add_input(item.kind, item.shape) for item in bound}
-    with _quiet():
+    with quiet():
         values = walker.run_model(inputs)
     labels = [value.name for value in model.proto.graph.output]
     outputs = [_output(recorder, label, value) for label, value in zip(labels, values, strict=True)]
@@ -179,18 +178,6 @@ class _Lowering:
 
     def _node_loc(self, node: Node | None) -> Loc:
         return Loc(self.file, name=f"{node.name} ({node.op_type})") if node else Loc(self.file)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps torch from logging a traceback of each node that it can't run: we report those."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _role(stored: StoredTensor) -> str:

@@ -20,9 +20,11 @@ from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.batch import call_arguments, flatten, input_label, pair_label
 from autopar.frontend.torch.fake import fake_like, fake_model
 from autopar.frontend.torch.recorder import Recorder, Recording, is_small
+from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, user_line
 from autopar.ir.errors import InvalidInputError
 
 
@@ -50,16 +52,19 @@ def record(
     """
     run = (model, example_inputs, loss, backward, keep_outputs)
     try:
-        return _record(*run, known=True)
+        with quiet():
+            return _record(*run, known=True)
     except Exception:  # code that sees other tensors than fake ones may mix them with these
         try:
-            with _compiling_state_context():  # and may have ways for compilers only
+            with quiet(), _compiling_state_context():  # and may have ways for compilers only
                 return _record(*run, known=False)
+        except DEPENDENT as error:
+            raise InvalidInputError(f"{user_line(error)}: {DEPENDS}") from error
         except Exception as error:
             why = (str(error).strip().splitlines() or [""])[0]
             raise InvalidInputError(
-                f"{type(model).__name__} doesn't run on fake tensors, which have no values:"
-                f" {type(error).__name__}: {why}"
+                f"{user_line(error)}: {type(model).__name__} doesn't run on fake tensors, which"
+                f" have no values: {type(error).__name__}: {why}"
             ) from error
 
 

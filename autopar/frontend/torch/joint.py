@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,22 +16,21 @@ import torch
 from torch import Tensor, fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
+from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.checkpoints import noted_checkpoints
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.origin import (
     UserLines,
-    is_user_code,
     named_modules,
     spread_origins,
 )
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.recurrent import WholeRecurrences
+from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, user_line
 from autopar.frontend.torch.simplify import simplify
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
@@ -247,36 +245,19 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
     return found
 
 
-DEPENDENT = (
-    GuardOnDataDependentSymNode,
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
-"""What tracing raises where values of tensors decide which ops there are, or their shapes."""
-
-
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     """Turns what tracing raises into an error that names the user's line."""
     try:
-        yield
+        with quiet():
+            yield
     except InvalidInputError:
         raise
     except AnnotationError as error:
-        raise AnnotationError(f"{_user_line(error)}: {error}") from error
+        raise AnnotationError(f"{user_line(error)}: {error}") from error
     except DEPENDENT as error:
-        raise InvalidInputError(
-            f"{_user_line(error)}: what this line does depends on the values of a tensor, so it has"
-            " no static program; use torch.where or masks instead of Python conditions, and keep"
-            " .item(), .tolist() and nonzero() out of the model"
-        ) from error
+        raise InvalidInputError(f"{user_line(error)}: {DEPENDS}") from error
     except Exception as error:
         raise InvalidInputError(
-            f"{_user_line(error)}: can't trace the model: {type(error).__name__}: {error}"
+            f"{user_line(error)}: can't trace the model: {type(error).__name__}: {error}"
         ) from error
-
-
-def _user_line(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_user_code(frame.filename)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else "the model"

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from autopar.frontend.torch.fused import STEPS, run_functional, traceable_steps
-from autopar.frontend.torch.joint import DEPENDENT
+from autopar.frontend.torch.refusals import DEPENDENT
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, cloned
 from autopar.ir.errors import InvalidInputError

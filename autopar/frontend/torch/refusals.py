@@ -1,0 +1,30 @@
+"""Refusals: why a model can't be traced or recorded, and the user's line that is to blame."""
+
+from __future__ import annotations
+
+import traceback
+
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from autopar.frontend.torch.origin import is_user_code
+
+DEPENDENT = (
+    GuardOnDataDependentSymNode,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+"""What torch raises where values of tensors decide which ops there are, or their shapes."""
+
+DEPENDS = (
+    "what this line does depends on the values of a tensor, so it has no static program; use"
+    " torch.where or masks instead of Python conditions, and keep .item(), .tolist() and nonzero()"
+    " out of the model"
+)
+
+
+def user_line(error: BaseException) -> str:
+    """Returns the innermost line of the user's code that an error came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_user_code(frame.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "the model"
