@@ -52,6 +52,9 @@ MAX_ASCENTS = 200
 CHECKED = 10
 """After so many ascents labels are looked at."""
 
+TURN_ROUNDS, TURN_ASCENTS, MAX_TURNS, HELPS = 4, 12, 6, 0.9
+"""Where plans and bounds are improved in turns: the same, turns, and how much each has to help."""
+
 CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
 
@@ -137,6 +140,8 @@ class Search:
     _proof: Proof | None = field(init=False, default=None)
     _messages: Array | None = field(init=False, default=None)
     _costs: Costs = field(init=False, default_factory=Costs)
+    _promising: Sequence[Choice] = field(init=False, default=())
+    """The choices that take least by the proof, which may be those of a faster plan."""
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
@@ -177,11 +182,22 @@ class Search:
             self.best, self.byte_seconds = self.find(), 0.0
             if not self._is_close(self.bound, PROVEN):
                 self._prove(above, self._enough(PROVEN))
-            gap = self._found().gap
-            if gap > PROVEN and self.bound <= above:
-                self._start(gap)
+            if self._found().gap > PROVEN and self.bound <= above:
+                self._approach(above)
+                self._start(self._found().gap)
             self._proven = self._found()
         return self._proven
+
+    def _approach(self, above: float) -> None:
+        """Improves what the proof has come to, and goes on with the proof, while that helps."""
+        for _ in range(MAX_TURNS):
+            before = self._found().gap
+            if before <= PROVEN or not self._promising or self.watch.is_late:
+                break
+            self._improve(self._promising)
+            self._prove(above, self._enough(PROVEN), in_turn=True)
+            if self.bound > above or self._found().gap > HELPS * before:
+                break
 
     def rule_out(self, above: float) -> float:
         """Returns a bound of plans without a price, before any of them is found.
@@ -337,7 +353,7 @@ class Search:
             costs=self._costs,
         )
 
-    def _prove(self, above: float, enough: float) -> None:
+    def _prove(self, above: float, enough: float, *, in_turn: bool = False) -> None:
         """Raises the bound of every plan towards the best one, or above what matters.
 
         What labels stand for is planned, whereupon they cost more, until the bound is close.
@@ -345,13 +361,16 @@ class Search:
         Args:
             above: A bound that ends it.
             enough: So does this relative gap.
+            in_turn: Whether to go on for a few rounds, whatever they promise, in which pairs of
+                readers are weighed anew.
         """
         self._costs = Costs()
         if self._proof is None:
             self._proof = Proof(self.graph, self.candidates, self.least)
-        proof, before, ascents = self._proof, -math.inf, ASCENTS
-        gaps: list[float] = []
-        for number in range(1, MAX_PROOFS + 1):
+        proof, before = self._proof, -math.inf
+        rounds, least = (TURN_ROUNDS, TURN_ASCENTS) if in_turn else (MAX_PROOFS, ASCENTS)
+        ascents, gaps = least, list[float]()
+        for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
             reduced = eliminate(proof.network())
             dual = Dual(reduced.core, self._messages)
@@ -363,20 +382,23 @@ class Search:
             if self.best is None and above - self.bound > PATIENCE * (self.bound - before):
                 break
             labels = reduced.labels(dual.labels())
+            self._promising = proof.choices(labels)
             if self.is_small and self.best is not None:
                 self._keep(proof, labels)
             gaps.append(self._gap_to(self.bound))
             if gaps[-1] <= enough or _is_idle(gaps, IDLE_PROOFS, IDLE_PART):
                 break
+            if in_turn:
+                proof.follow(labels)
             moves = list(proof.transfers_of(labels))
             learned = self.least.look(moves)
             if not learned and self.best is not None:
                 learned = self.least.learn(moves)
             rise, before = self.bound - before, self.bound
-            if self._is_settled(rise, MAX_PROOFS - number, learned):
+            if not in_turn and self._is_settled(rise, rounds - number, learned):
                 break
             # Where nothing is left to learn, the network stays, and only messages help.
-            ascents = ASCENTS if learned else min(2 * ascents, MAX_ASCENTS)
+            ascents = least if learned else min(2 * ascents, MAX_ASCENTS)
 
     def _is_settled(self, rise: float, rounds: int, learned: bool) -> bool:
         """Whether as many more rounds that raise the bound like the last one don't help."""

@@ -18,7 +18,7 @@ from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.held import Held
 from autopar.completion.search.network import Array, Costs, Network
-from autopar.completion.search.transfer import Ends, Moved, Tensors, Transfers
+from autopar.completion.search.transfer import Ends, Moved, Moves, Tensors, Transfers
 from autopar.completion.space import Form
 
 Lifetime = tuple[str, int]
@@ -29,9 +29,6 @@ End = tuple[int, Ends]
 
 Readers = dict[int, list[Ends]]
 """Per op, how it needs a value, as often as it reads it."""
-
-Moves = tuple[int, Ends, int, Ends, Tensors]
-"""A reshard: from a variable, with its forms, to another; and of what."""
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,21 @@ from autopar.completion.buckets import AWAITED
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.model import End, Lifetime, Moves, transfers_of
+from autopar.completion.search.model import End, Lifetime, transfers_of
 from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.order import SumsInOrder
-from autopar.completion.search.transfer import Ends, Moved, Tensors, Transfers
+from autopar.completion.search.shares import Shares
+from autopar.completion.search.transfer import Ends, Moved, Moves, Tensors, Transfers
 from autopar.completion.space import Form
 
 MAX_PAIRS = 6
 """Of how many pairs of a value's readers the mean is taken at most."""
+
+Share = tuple[list[float], int]
+"""Shares of pairs in a mean, and which of them."""
+
+ALL: Share = ([1.0], 0)
+"""The share of what isn't a mean."""
 
 _Cost = tuple[Callable[[], Hashable], Callable[[], Array]]
 """What tells an array of costs from others, by what is known now, and what makes it."""
@@ -61,6 +68,8 @@ class Proof:
         self.stored: dict[int, End] = {}
         self._vectors: list[_Cost] = []
         self._edges: list[tuple[int, int, _Cost]] = []
+        self._parts: list[Share] = []
+        self._shares = Shares()
         self._renewed = dict(graph.aliases)
         self._costs = Costs()
         self._alone = SumsInOrder(graph, candidates).reader
@@ -87,6 +96,14 @@ class Proof:
         """Returns the form in which every value is stored."""
         choices = self.choices(labels)
         return [self._form(labels, choices, value) for value in range(len(self.graph.values))]
+
+    def follow(self, labels: Sequence[int]) -> None:
+        """Lets those pairs of readers count more that cost more by labels."""
+        self._shares.follow(
+            (shares, at, self.transfers.known(move, labels))
+            for (shares, at), move in zip(self._parts, self.moves, strict=True)
+            if len(shares) > 1
+        )
 
     def transfers_of(self, labels: Sequence[int]) -> Iterator[Moved]:
         """Yields the reshards that labels stand for."""
@@ -118,7 +135,7 @@ class Proof:
             source = self._stored(value)
         readers = list(dict.fromkeys(readers))
         if len(readers) == 1:
-            self._move(source, readers[0][1:], self._tensors(value, source, readers), 1.0)
+            self._move(source, readers[0][1:], self._tensors(value, source, readers), ALL)
         if len(readers) > 1:
             self._add_pairs(value, source, readers)
 
@@ -135,12 +152,15 @@ class Proof:
         alone = [reader for reader in readers if self._is_alone(value, source, [reader])]
         others = [reader for reader in readers if reader not in alone]
         pairs = _pairs_with(alone[0], others or alone[1:]) if alone else _pairs(readers)
-        part = 1 / len(pairs)
-        for pair in pairs:
+        more = _left(readers, alone, pairs)
+        key = source[1], tuple((reader[0], reader[2]) for reader in readers), len(alone)
+        shares = self._shares.of(key, len(pairs), len(pairs) + len(more))
+        for at, pair in enumerate((*pairs, *more)):
+            share = shares, at
             middle = self._variable(forms)
-            self._move(source, middle, self._tensors(value, source, pair), part, lasting)
+            self._move(source, middle, self._tensors(value, source, pair), share, lasting)
             for reader in pair:
-                self._move(middle, reader[1:], self._tensors(value, middle, [reader]), part)
+                self._move(middle, reader[1:], self._tensors(value, middle, [reader]), share)
 
     def _is_alone(self, value: int, source: End, readers: Sequence[Reader]) -> bool:
         """Whether the sums of a value that are for one of some readers count as alone."""
@@ -188,21 +208,23 @@ class Proof:
         return len(self._vectors) - 1, ends
 
     def _move(
-        self, source: End, target: End, of: Tensors, part: float, lasting: bool = False
+        self, source: End, target: End, of: Tensors, share: Share, lasting: bool = False
     ) -> None:
-        """Adds a part of the seconds of the reshard from one variable's form to another's."""
+        """Adds a share of the seconds of the reshard from one variable's form to another's."""
         transfers, before, after = self.transfers, source[1], target[1]
+        shares, at = share
 
         def make() -> Array:
-            seconds = part * transfers.seconds(before, after, of)
+            seconds = shares[at] * transfers.seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
         def key() -> Hashable:
             lessons = transfers.lessons(before, after, of)
-            return "move", before, after, of, part, lasting, lessons
+            return "move", before, after, of, shares[at], lasting, lessons
 
         self._edges.append((source[0], target[0], (key, make)))
         self.moves.append((*source, *target, of))
+        self._parts.append(share)
 
 
 def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
@@ -227,6 +249,16 @@ def _pairs_with(reader: Reader, others: Sequence[Reader]) -> list[tuple[Reader, 
     """Returns the pairs of a reader and others, of other phases if there are such."""
     apart = [other for other in others if other[0] != reader[0]]
     return [(reader, other) for other in (apart or others)[:MAX_PAIRS]]
+
+
+def _left(
+    readers: Sequence[Reader], alone: Sequence[Reader], pairs: Sequence[tuple[Reader, Reader]]
+) -> list[tuple[Reader, Reader]]:
+    """Returns pairs of the readers that are in none, with the one that counts as alone."""
+    first = alone[0] if alone else readers[0]
+    paired = {reader for pair in pairs for reader in pair}
+    left = [(first, reader) for reader in readers if reader not in paired and reader != first]
+    return left[: max(0, MAX_PAIRS - len(pairs))]
 
 
 def _same(key: Hashable) -> Hashable:

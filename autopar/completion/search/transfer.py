@@ -52,6 +52,9 @@ class Ends:
         return np.array([one is another for one, another in pairs])
 
 
+Moves = tuple[int, Ends, int, Ends, "Tensors"]
+"""A reshard: from a variable, with its forms, to another; and of what."""
+
 Moved = tuple[Ends, Form, Ends, Form, "Tensors"]
 """A reshard: between which ends, from which form to which, and of what."""
 
@@ -120,6 +123,12 @@ class Transfers:
         rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
         table: Array = seconds[np.ix_(rows, columns)]
         return table
+
+    def known(self, move: Moves, labels: Sequence[int]) -> float:
+        """Returns the seconds of a reshard for the labels of its variables, as far as known."""
+        one, source, other, target, of = move
+        at = source.index[labels[one]], target.index[labels[other]]
+        return float(self._tables[source, target, of][at])
 
     def learn(self, moves: Iterable[Moved]) -> bool:
         """Plans reshards; returns whether one doesn't take what the tables say."""
