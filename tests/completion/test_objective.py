@@ -6,8 +6,9 @@ import random
 
 import pytest
 import torch
+from torch import nn
 
-from autopar.annotate import apply_mesh, apply_pins, parse_mesh
+from autopar.annotate import Pin, apply_mesh, apply_pins, parse_mesh
 from autopar.completion import Complete, Legalize
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
@@ -16,6 +17,8 @@ from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
 from autopar.partition import Coalesce, Partition, Prefetch
 from tests.completion.enumerated import CLUSTERS, random_program
+from tests.fuzz.programs import random_case
+from tests.fuzz.programs import random_pins as pins_of
 from tests.random_pins import random_pins
 from tests.zoo.models import ZOO
 
@@ -46,6 +49,41 @@ def test_seconds_of_random_plans_are_those_of_the_ranks(seed: int) -> None:
     for number in range(2):
         pins = random_pins(program, mesh, "objective", number)
         check(apply_mesh(apply_pins(program, mesh, pins), mesh), cluster, None)
+
+
+def check_case(seed: int) -> None:
+    """Checks a random program of any ops, windows among them, as searched and with pins."""
+    chance, case = random.Random(seed), random_case(seed)
+    mesh, cluster = case.options.mesh, Cluster.load(chance.choice(CLUSTERS))
+    for strategy, pins in (("auto", ()), (None, pins_of(case.program, mesh, chance))):
+        check(apply_mesh(apply_pins(case.program, mesh, pins), mesh), cluster, strategy)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_seconds_of_any_program_are_those_of_the_ranks(seed: int) -> None:
+    check_case(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(1, 4))
+def test_seconds_of_many_programs_are_those_of_the_ranks(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        check_case(seed)
+
+
+def test_windows_are_made_once_for_all_that_read_them() -> None:
+    images = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(3, 2, 1))
+    images.extend([nn.Conv2d(4, 4, 5, padding=2), nn.Flatten(), nn.Linear(256, 2)])
+    optimizer = torch.optim.SGD(images.parameters(), momentum=0.9)
+    recipe = Recipe(loss=nn.functional.mse_loss, optimizer=optimizer, clip_grad_norm=1.0)
+    batch = torch.ones(2, 3, 16, 16), torch.ones(2, 2)
+    for mesh in map(parse_mesh, ("3", "2x2")):
+        program = capture(images, batch, recipe, mesh).program
+        (name,) = (p.name for p in program.signature.inputs if p.shape == batch[0].shape)
+        pins = (Pin(name, (-1, -1, (mesh.dim_names[-1],), -1), "here"),)
+        placed = apply_mesh(apply_pins(program, mesh, pins), mesh)
+        check(placed, Cluster.load("h100"), None)
+        check(placed, Cluster.load("cpu"), "zero1:0")
 
 
 def check_model(name: str, mesh: str, cluster: str, *strategies: str) -> None:
