@@ -52,8 +52,10 @@ class BulkPlanner:
         """
         moves = _Moves(self, layouts, itemsize)
         seconds = moves.run()
+        total = np.empty_like(seconds)
         for middle in range(len(layouts)):
-            np.minimum(seconds, seconds[:, middle : middle + 1] + seconds[middle], out=seconds)
+            np.add(seconds[:, middle : middle + 1], seconds[middle], out=total)
+            np.minimum(seconds, total, out=seconds)
         if np.isinf(seconds).any():
             seconds = np.where(np.isinf(seconds), moves.by_way_of_less(), seconds)
         return seconds

@@ -58,6 +58,7 @@ class Dominated:
         self.graph = graph
         self._bulk = BulkPlanner(graph.space.planner.model)
         self._known: dict[object, Candidates] = {}
+        self._tables: dict[tuple[tuple[Form, ...], int], Table] = {}
 
     def without(self, node: Node, candidates: Candidates) -> Candidates:
         """Returns the candidates of an op that may be part of a fastest plan.
@@ -104,10 +105,11 @@ class Dominated:
             number = {form: position for position, form in enumerate(forms)}
             index = [number[form] for form in ends]
             of = self._read if at < len(node.operands) else self._left
-            added += of(forms, self.graph.itemsizes[value], use)[np.ix_(index, index)]
+            table = of(forms, self.graph.itemsizes[value], use)
+            added += table.take(index, axis=1).take(index, axis=0)
         return added
 
-    def _read(self, forms: Sequence[Form], itemsize: int, use: _Use) -> Table:
+    def _read(self, forms: tuple[Form, ...], itemsize: int, use: _Use) -> Table:
         """Returns what it adds if an op reads one form instead of another."""
         seconds = self._seconds(forms, itemsize)
         if use.readers > 1:
@@ -118,7 +120,7 @@ class Dominated:
             seconds = np.where(parts[None, :] < parts[:, None], np.inf, seconds)
         return seconds
 
-    def _left(self, forms: Sequence[Form], itemsize: int, use: _Use) -> Table:
+    def _left(self, forms: tuple[Form, ...], itemsize: int, use: _Use) -> Table:
         """Returns what it adds if an op leaves one form instead of another."""
         seconds = use.readers * self._seconds(forms, itemsize).T
         parts = self._parts(forms)
@@ -128,8 +130,12 @@ class Dominated:
             seconds = np.where(parts[None, :] < parts[:, None], np.inf, seconds)
         return seconds
 
-    def _seconds(self, forms: Sequence[Form], itemsize: int) -> Table:
-        return self._bulk.seconds([form.layout for form in forms], itemsize)
+    def _seconds(self, forms: tuple[Form, ...], itemsize: int) -> Table:
+        found = self._tables.get((forms, itemsize))
+        if found is None:
+            found = self._bulk.seconds([form.layout for form in forms], itemsize)
+            self._tables[forms, itemsize] = found
+        return found
 
     def _parts(self, forms: Sequence[Form]) -> NDArray[np.int64]:
         return np.array(list(map(self.graph.space.parts, forms)), dtype=np.int64)

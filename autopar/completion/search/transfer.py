@@ -114,7 +114,8 @@ class Transfers:
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = self._table(source, target, of)
-        return table[np.ix_(source.index, target.index)]
+        found: Array = table.take(target.index, axis=1).take(source.index, axis=0)
+        return found
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
