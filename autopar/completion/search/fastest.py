@@ -59,7 +59,7 @@ CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
 
 IDLE_ROUNDS = 3
-"""After so many rounds that gained nothing that counts, a large program isn't searched on."""
+"""After so many rounds that gained nothing that counts, models aren't searched on."""
 
 IDLE_PROOFS, IDLE_PART = 8, 1e-3
 """After so many rounds in which the gap fell by less than that part of it, no more is proven."""
@@ -184,6 +184,7 @@ class Search:
                 self._prove(above, self._enough(PROVEN))
             if self._found().gap > PROVEN and self.bound <= above:
                 self._approach(above)
+                self._proof = self._messages = None
                 self._start(self._found().gap)
             self._proven = self._found()
         return self._proven
@@ -263,7 +264,7 @@ class Search:
             if (number == 1 and self._start(0.0)) or not learned:
                 break
             found.append(self._found().seconds)
-            if not self.is_small and _is_idle(found, IDLE_ROUNDS, ENOUGH):
+            if _is_idle(found, IDLE_ROUNDS, self.precision):
                 break
         self.known += tried
 
