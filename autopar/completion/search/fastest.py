@@ -29,7 +29,7 @@ from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.proof import Proof
 from autopar.completion.search.starts import labels_of
 from autopar.completion.search.transfer import LeastTransfers, Transfers
-from autopar.completion.search.watch import Progress, Watch
+from autopar.completion.search.watch import Progress, Watch, is_idle
 from autopar.completion.solve import Solution
 from autopar.completion.space import Form
 from autopar.ir.layout import Origin
@@ -264,7 +264,7 @@ class Search:
             if (number == 1 and self._start(0.0)) or not learned:
                 break
             found.append(self._found().seconds)
-            if _is_idle(found, IDLE_ROUNDS, self.precision):
+            if is_idle(found, IDLE_ROUNDS, self.precision):
                 break
         self.known += tried
 
@@ -387,7 +387,7 @@ class Search:
             if self.is_small and self.best is not None:
                 self._keep(proof, labels)
             gaps.append(self._gap_to(self.bound))
-            if gaps[-1] <= enough or _is_idle(gaps, IDLE_PROOFS, IDLE_PART):
+            if gaps[-1] <= enough or is_idle(gaps, IDLE_PROOFS, IDLE_PART):
                 break
             if in_turn:
                 proof.follow(labels)
@@ -472,11 +472,6 @@ class Search:
         if self.best is None or seconds < self.best.seconds:
             solution = _solution(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)
-
-
-def _is_idle(figures: Sequence[float], turns: int, part: float) -> bool:
-    """Whether a figure fell by less than a part of it in as many turns, the last ones."""
-    return len(figures) > turns and figures[-1] > figures[-1 - turns] * (1 - part)
 
 
 def _improved(reduced: Reduced, labels: Sequence[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -59,6 +59,11 @@ class Watch:
         """Whether the limit is reached."""
         limit = self.seconds_limit
         return limit is not None and self._clock() - self._start > limit
+
+
+def is_idle(figures: Sequence[float], turns: int, part: float) -> bool:
+    """Whether a figure fell by less than a part of it in as many turns, the last ones."""
+    return len(figures) > turns and figures[-1] > figures[-1 - turns] * (1 - part)
 
 
 def _nobody(progress: Progress) -> None:
