@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 1.0
 """Before that nothing but what the command does is shown."""
 
+BESIDE = 3
+"""Columns that a line on a terminal can't have."""
+
 LOG_SECONDS = 10.0
 """The same where standard error is no terminal."""
 
@@ -44,7 +47,7 @@ def progress(text: str, hidden: bool = False) -> Iterator[Callable[[Progress], N
         nonlocal line
         line = described(now)
         for each in shown:
-            each.update(line)
+            each.update(cropped(line, each.console.width))
 
     def show() -> None:
         if not is_terminal:
@@ -73,7 +76,14 @@ def _status(line: str) -> Status:
     from rich.console import Console
     from rich.status import Status
 
-    return Status(line, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return Status(cropped(line, console.width), console=console)
+
+
+def cropped(line: str, width: int) -> str:
+    """Returns as much of a line as fits beside the sign that turns, on one line of a terminal."""
+    room = max(width - BESIDE, 1)
+    return line if len(line) <= room else f"{line[: room - 1]}…"
 
 
 def described(now: Progress) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 
 from autopar.ir.errors import Loc
 from autopar.ir.units import human_bytes, human_flops, human_seconds
@@ -15,6 +16,9 @@ TOP = 10
 
 COLUMNS = 64
 """Width of the curve of memory over time."""
+
+TERMINAL, INDENT = 80, 9
+"""The columns within which running text stays, and those before it."""
 
 NAME, PLACE = 44, 40
 """How many letters are shown of names and of ONNX nodes, whose ends tell more."""
@@ -52,7 +56,7 @@ def _totals(profile: Profile) -> Iterator[str]:
         yield f"peak     {human_bytes(profile.peak_bytes)} at {where}"
     kinds = timeline.breakdown_bytes().items()
     parts = [f"{kind.replace('_', ' ')} {human_bytes(size)}" for kind, size in kinds if size]
-    yield f"         {', '.join(parts)}"
+    yield from _wrapped(parts)
     if profile.saved_bytes:
         yield f"saved    {human_bytes(profile.saved_bytes)} for the backward pass"
     if costs.unknown:
@@ -65,6 +69,13 @@ def _totals(profile: Profile) -> Iterator[str]:
         seconds = human_seconds(costs.transfer_seconds)
         yield f"host     {human_bytes(timeline.host_bytes)} offloaded; transfers take {seconds}"
     yield f"memory   {_curve(timeline.at_bytes)}"
+
+
+def _wrapped(parts: Sequence[str]) -> Iterator[str]:
+    """Yields indented lines of parts, none of which is broken."""
+    whole = ", ".join(part.replace(" ", "\0") for part in parts)
+    for line in wrap(whole, TERMINAL - INDENT):
+        yield " " * INDENT + line.replace("\0", " ")
 
 
 def _curve(sizes: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from autopar.cli import main
 from autopar.cli.console import DEFECT, Commands, status
-from autopar.cli.progress import described, progress
+from autopar.cli.progress import cropped, described, progress
 from autopar.completion.search.watch import Progress
 from autopar.ir.errors import InvalidInputError
 from autopar.reports.summary import human_bytes
@@ -179,3 +179,13 @@ def test_a_long_search_says_what_it_does_once(
         tell(Progress("searching, round 1"))
     shown = capfd.readouterr()
     assert (shown.out, "working ..." in shown.err) == ("", True)
+
+
+def test_a_long_line_stays_on_one_line_of_a_terminal() -> None:
+    doing = "searching 16x2x2 (12 of 28), best so far 8.9 ms: proving"
+    told = described(Progress(doing, 8.9e-3, 7e-3))
+    assert len(told) > 80
+    shown = cropped(told, 80)
+    assert (len(shown), shown[-1]) == (77, "…")
+    assert told.startswith(shown[:-1])
+    assert cropped("searching", 80) == "searching"
