@@ -8,7 +8,7 @@ largest part.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.cost.cluster import Cluster
 from autopar.ir.distribution import local_points
@@ -36,7 +36,7 @@ def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) ->
     """Returns the bytes that an op reads and writes on one device.
 
     An operand that is addressed by an indexed factor (an embedding's table) is read only as often
-    as there are indexes, so it counts no more than the largest result.
+    as there are indexes. Where no operand holds these, it counts no more than the largest result.
 
     Args:
         rule: The op's rule; None counts every tensor as whole.
@@ -62,10 +62,30 @@ def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) ->
         for dims, t in zip(tensors, types, strict=True)
     ]
     largest = max(nbytes[len(rule.operands) :], default=0)
+    looked_up = _indexes(rule, types, sizes)
     for position, dims in enumerate(rule.operands):
-        if any(factor in rule.indexed for dim in dims for factor in dim):
-            nbytes[position] = min(nbytes[position], largest)
+        own = {factor for dim in dims for factor in dim}
+        if position in rule.passed_over:
+            nbytes[position] = 0
+        elif not own.isdisjoint(rule.indexed):
+            read = math.prod(sizes[each] for each in (own | looked_up) - rule.indexed.keys())
+            most = read * DTYPE_BYTES[types[position].dtype] if looked_up else largest
+            nbytes[position] = min(nbytes[position], most)
     return sum(nbytes)
+
+
+def _indexes(rule: Rule, types: Sequence[TensorType], sizes: Mapping[str, int]) -> set[str]:
+    """Returns the factors of the most indexes that address an indexed factor."""
+    operands = zip(rule.operands, types, strict=False)
+    given = [
+        {factor for dim in dims for factor in dim} for dims, kind in operands if kind.dtype in INDEX
+    ]
+    found = [own for own in given if own.isdisjoint(rule.indexed)]
+    return max(found, key=lambda own: math.prod(sizes[each] for each in own), default=set())
+
+
+INDEX = ("i64", "i32")
+"""The dtypes of indexes."""
 
 
 def op_seconds(

@@ -164,6 +164,8 @@ class Rule:
         bodies: Alternative bodies.
         work: Floating-point operations per point of the iteration space. A fraction where the
             factors span more points than are computed, 0 for ops that only move data.
+        passed_over: Operands of which next to nothing is read: their shape, or what few targets
+            name.
     """
 
     sizes: Mapping[str, int]
@@ -178,6 +180,7 @@ class Rule:
     local: Mapping[str, LocalArg] = field(default_factory=dict)
     bodies: tuple[Body, ...] = ()
     work: float = 1
+    passed_over: frozenset[int] = frozenset()
 
     @cached_property
     def flat(self) -> frozenset[str]:
@@ -281,6 +284,7 @@ def build_rule(
     bodies: Sequence[Body] = (),
     work: float = 1,
     aside: Sequence[str] = (),
+    passed_over: Sequence[int] = (),
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
@@ -302,6 +306,7 @@ def build_rule(
         local=dict(local or {}),
         bodies=tuple(bodies),
         work=work / math.prod(max(1, known.get(factor, 1)) for factor in aside),
+        passed_over=frozenset(passed_over),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from autopar.ir.ops.table import (
+    COMPARISON,
     MOVED,
     RuleFunction,
     Table,
@@ -132,8 +133,8 @@ def searched(text: str) -> RuleFunction:
 
 
 def bisection(count: int) -> int:
-    """Returns the comparisons of a binary search in a sorted row of `count`."""
-    return max(1, count.bit_length())
+    """Returns the operations of a binary search in a sorted row of `count`."""
+    return COMPARISON * max(1, count.bit_length())
 
 
 RULES: Table = {

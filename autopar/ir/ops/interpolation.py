@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from autopar.ir.local_arg import IfSplit, LocalArg, Sizes
 from autopar.ir.ops.body import BodyWriter, body
-from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors
+from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import Dims, OpCall, Rule, RuleError, build_rule
 from autopar.ir.window import Window
@@ -63,7 +63,7 @@ def interpolation(name: str) -> RuleFunction:
         given = call.args.get("scale_factors")
         ratios = given if isinstance(given, tuple) else tuple(map(call.args.get, scales[count]))
         dims = _blocks(call, name, ratios)
-        own, split = _rule(call, dims, False), _rule(call, dims, True)
+        own, split = _rule(call, name, dims, False), _rule(call, name, dims, True)
         if own.splittable == split.splittable:
             return own
 
@@ -89,14 +89,16 @@ def resize(call: OpCall) -> Rule | None:
     name = str(call.args.get("kind"))
     if name not in SPATIAL:
         raise RuleError(f"{call.kind}: no interpolation {name!r}")
-    return _rule(call, _blocks(call, name, (None,) * SPATIAL[name]), True, told=True)
+    blocks = _blocks(call, name, (None,) * SPATIAL[name])
+    return _rule(call, name, blocks, True, told=True)
 
 
-def _rule(call: OpCall, dims: list[Blocks], windowed: bool, told: bool = False) -> Rule:
+def _rule(call: OpCall, name: str, dims: list[Blocks], windowed: bool, told: bool = False) -> Rule:
     """Returns the rule of an interpolation.
 
     Args:
         call: The call.
+        name: What it is.
         dims: The resized dimensions.
         windowed: Whether they may be split.
         told: Whether the op is told its size and margin.
@@ -124,7 +126,8 @@ def _rule(call: OpCall, dims: list[Blocks], windowed: bool, told: bool = False) 
         windows=windows,
         local=local if told else None,
         linear=FIRST,
-        work=0,
+        work=TAP * (4 if name in CUBIC else 2) ** len(dims),
+        aside=[f"x{at}" for at in range(len(dims))],
     )
 
 
@@ -136,7 +139,10 @@ SPATIAL = {
 }
 """How many dimensions each interpolation resizes."""
 
-REACH = {name: 2 if "cubic" in name else 1 for name in SPATIAL}
+CUBIC = ("upsample_bicubic2d",)
+"""Those that are made of four pixels per dimension; the others are of two."""
+
+REACH = {name: 2 if name in CUBIC else 1 for name in SPATIAL}
 """How far beyond its own block an interpolation reads, in pixels."""
 
 RULES: Table = {

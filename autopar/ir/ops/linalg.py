@@ -190,12 +190,18 @@ RULES: Table = {
     "aten.linalg_inv_ex.default": matrices({"A": TWO}, (TWO, "")),
     "aten.linalg_cholesky_ex.default": matrices({"self": TWO}, (TWO, "")),
     **same(
-        [f"aten.{name}.default" for name in ("cholesky", "cholesky_inverse", "linalg_matrix_exp")],
+        [f"aten.{name}.default" for name in ("cholesky", "cholesky_inverse")],
         matrices({"self": TWO}, (TWO,)),
     ),
-    "aten.linalg_pinv.atol_rtol_tensor": matrices({"self": TWO, "atol": "", "rtol": ""}, (TWO,)),
+    # Five products for the polynomial, and some to square what is scaled down.
+    "aten.linalg_matrix_exp.default": matrices({"self": TWO}, (TWO,), work=16),
+    # By way of singular values, of small matrices whose steps wait for one another.
+    "aten.linalg_pinv.atol_rtol_tensor": matrices(
+        {"self": TWO, "atol": "", "rtol": ""}, (TWO,), work=30
+    ),
     "aten._linalg_eigh.default": matrices({"A": TWO}, (ONE, TWO), work=10),
-    "aten.linalg_eig.default": matrices({"self": TWO}, (ONE, TWO), work=10),
+    # Golub and Van Loan, Matrix Computations, 7.5.6: 25 n^3, or 10 n^3 for the values alone.
+    "aten.linalg_eig.default": matrices({"self": TWO}, (ONE, TWO), work=25),
     "aten._linalg_eigvals.default": matrices({"self": TWO}, (ONE,), work=10),
     "aten._linalg_svd.default": matrices({"A": TWO}, (TWO, ONE, TWO), work=10),
     "aten.linalg_qr.default": matrices({"A": TWO}, (TWO, TWO)),

@@ -88,7 +88,9 @@ def loss_of_targets(name: str) -> RuleFunction:
                 whole=("k",) if split else whole,
                 reduce=reduce,
                 work=1 if name == "nll" else 5,
-                aside=("k",),
+                # By itself, the op reads of each row the entry of its target alone.
+                aside=("k", "c") if name == "nll" and not split else ("k",),
+                passed_over=(0,) if name == "nll" and not split else (),
             )
 
         def write(w: BodyWriter) -> None:
@@ -251,6 +253,7 @@ def nll_loss_backward(call: OpCall) -> Rule | None:
             whole=("k",) if split else ("k", "c"),
             linear=(pending(0),),
             aside=("k",),
+            passed_over=call.positions["self"],
         )
 
     def write(w: BodyWriter) -> None:

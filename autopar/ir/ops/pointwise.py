@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.ops.table import IDEMPOTENT, RuleFunction, Table, pending, same
+from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
 from autopar.ir.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 
@@ -116,12 +116,13 @@ def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunc
 
 UNARY: Table = {
     **_aten(
-        "acos angle asin atanh bitwise_not cos cosh digamma erfc erfinv frac i0 isfinite"
-        " isinf isnan isneginf isposinf lgamma logical_not logit mvlgamma"
-        " nan_to_num polygamma reciprocal rsqrt sgn sign signbit sin sinc tan",
+        "acos angle asin atanh bitwise_not cos cosh erfc erfinv frac i0 isfinite"
+        " isinf isnan isneginf isposinf logical_not logit"
+        " nan_to_num reciprocal rsqrt sgn sign signbit sin sinc tan",
         pointwise(),
         "default",
     ),
+    **_aten("digamma lgamma mvlgamma polygamma", pointwise(work=SERIES), "default"),
     # What is greater than an element of their domain is in it too.
     **_aten("acosh log log10 log1p log2 sqrt", pointwise(pending(0, monoids=("min",))), "default"),
     **_aten("abs", absolute, "default"),
@@ -204,15 +205,14 @@ ARITHMETIC: Table = {
     **_aten("clamp_min", pointwise(*_lattice("max", ("max", "min"))), "Tensor"),
     **_aten("clamp_max", pointwise(*_lattice("min", ("max", "min"))), "Tensor"),
     **_aten(
-        "atan2 fmax fmin gcd heaviside hypot igamma igammac lcm nextafter special_xlog1py"
-        " special_zeta",
-        pointwise(),
-        "default",
+        "atan2 fmax fmin gcd heaviside hypot lcm nextafter special_xlog1py", pointwise(), "default"
     ),
+    **_aten("igamma igammac special_zeta", pointwise(work=SERIES), "default"),
     **_aten(
         "logaddexp logaddexp2", pointwise(EXTREMA, pending(1, monoids=("max", "min"))), "default"
     ),
-    **_aten("special_xlog1py special_zeta", pointwise(), "self_scalar", "other_scalar"),
+    **_aten("special_xlog1py", pointwise(), "self_scalar", "other_scalar"),
+    **_aten("special_zeta", pointwise(work=SERIES), "self_scalar", "other_scalar"),
     **_aten(
         "special_chebyshev_polynomial_t special_chebyshev_polynomial_u"
         " special_chebyshev_polynomial_v special_chebyshev_polynomial_w"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from autopar.ir.local_arg import IfSplit, LocalArg, Offset, Sizes
 from autopar.ir.ops.body import BodyWriter, with_body
 from autopar.ir.ops.reduction import mean
 from autopar.ir.ops.spatial import Axis
-from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, per_dim
+from autopar.ir.ops.table import TAP, RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import Dims, Linear, OpCall, Rule, build_rule
 from autopar.ir.window import Fill, Window
@@ -22,6 +23,7 @@ def windowed(
     windows: Sequence[Window | None],
     linear: Sequence[Linear] = (),
     local: Mapping[str, LocalArg] | None = None,
+    work: float = 0,
 ) -> Rule:
     """Returns the rule of an op whose last dimensions are read through windows.
 
@@ -29,6 +31,7 @@ def windowed(
         call: The call.
         windows: Per dimension of the last ones; None where it must be whole. `of` is filled in.
         linear, local: As in `Rule`.
+        work: Operations per element of the result.
     """
     rank, count = len(call.operands[0].shape), len(windows)
     lead = factors("i", rank - count)
@@ -48,7 +51,8 @@ def windowed(
         linear=linear,
         windows=found,
         local=local,
-        work=0,
+        work=work,
+        aside=[name for (name,) in inside] if work else (),
     )
 
 
@@ -198,7 +202,8 @@ def _placed(call: OpCall, dims: Sequence[Pool], ceil_mode: bool) -> Rule:
 
     A part has to know where it begins: the body is an op that is told.
     """
-    own, split = windowed(call, [None] * len(dims)), _parts(call, dims)
+    own = windowed(call, [None] * len(dims), work=_compared(dims))
+    split = _parts(call, dims)
     args: dict[str, Arg] = {
         name: tuple(getattr(each, name) for each in dims)
         for name in ("kernel", "stride", "padding", "dilation")
@@ -216,7 +221,12 @@ def _placed(call: OpCall, dims: Sequence[Pool], ceil_mode: bool) -> Rule:
 
 def _parts(call: OpCall, dims: Sequence[Pool]) -> Rule:
     windows = [each.window("least") for each in dims]
-    return windowed(call, windows, (), _padding(dims, windows))
+    return windowed(call, windows, (), _padding(dims, windows), work=_compared(dims))
+
+
+def _compared(dims: Sequence[Pool]) -> float:
+    """Returns the operations of an output: each element of its window is compared, and placed."""
+    return 4 * TAP * math.prod(each.kernel for each in dims)
 
 
 def placed_max_pool(call: OpCall) -> Rule | None:

@@ -6,11 +6,24 @@ import math
 from collections.abc import Callable, Collection, Sequence
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
-from autopar.ir.ops.table import FIRST, RuleFunction, Table, axes, axis, factors, pending, same
+from autopar.ir.ops.table import (
+    COMPARISON,
+    FIRST,
+    RuleFunction,
+    Table,
+    axes,
+    axis,
+    factors,
+    pending,
+    same,
+)
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 COMPLEX = ("c64", "c128")
+
+FLAG = 16
+"""Operations per truth value, which kernels take one by one."""
 
 DimsOf = Callable[[OpCall], Collection[int]]
 """The dimensions of the first operand that an op goes along."""
@@ -60,14 +73,16 @@ def reduced(call: OpCall, gone: Collection[int]) -> tuple[Dims, Dims]:
     return operand, tuple(dim for at, dim in enumerate(operand) if at not in gone)
 
 
-def reduction(dims_of: DimsOf, monoid: str, linear: Sequence[Linear] = ()) -> RuleFunction:
+def reduction(
+    dims_of: DimsOf, monoid: str, linear: Sequence[Linear] = (), work: float = 1
+) -> RuleFunction:
     """Returns the rule function of a reduction by a monoid over the dimensions `dims_of`."""
 
     def rule(call: OpCall) -> Rule | None:
         gone = dims_of(call)
         operand, result = reduced(call, gone)
         reduce = {f"i{at}": monoid for at in gone}
-        return build_rule(call, [operand], [result], reduce=reduce, linear=linear)
+        return build_rule(call, [operand], [result], reduce=reduce, linear=linear, work=work)
 
     return rule
 
@@ -145,7 +160,13 @@ def variance(call: OpCall) -> Rule | None:
         results = [result] * len(call.results)
         reduce = {(name, at): SAME for name in names for at in range(len(results))}
         return build_rule(
-            call, [operand], results, reduce=reduce, whole=() if split else names, work=4
+            call,
+            [operand],
+            results,
+            reduce=reduce,
+            whole=() if split else names,
+            # By itself, the op divides for each element, as Welford does.
+            work=4 if split else 40,
         )
 
     def write(w: BodyWriter) -> None:
@@ -249,12 +270,12 @@ RULES: Table = {
     "aten.amin.default": reduction(listed_dims, "min", MIN),
     "aten.max.default": reduction(all_dims, "max", MAX),
     "aten.min.default": reduction(all_dims, "min", MIN),
-    "aten.any.default": reduction(all_dims, "any", ANY),
-    "aten.any.dim": reduction(first_dim, "any", ANY),
-    "aten.any.dims": reduction(only_listed_dims, "any", ANY),
-    "aten.all.default": reduction(all_dims, "all", ALL),
-    "aten.all.dim": reduction(first_dim, "all", ALL),
-    "aten.all.dims": reduction(only_listed_dims, "all", ALL),
+    "aten.any.default": reduction(all_dims, "any", ANY, FLAG),
+    "aten.any.dim": reduction(first_dim, "any", ANY, FLAG),
+    "aten.any.dims": reduction(only_listed_dims, "any", ANY, FLAG),
+    "aten.all.default": reduction(all_dims, "all", ALL, FLAG),
+    "aten.all.dim": reduction(first_dim, "all", ALL, FLAG),
+    "aten.all.dims": reduction(only_listed_dims, "all", ALL, FLAG),
     "aten.mean.default": mean(all_dims),
     "aten.mean.dim": mean(listed_dims),
     **same([f"aten.{name}.correction" for name in ("var", "std", *_WITH_MEAN)], variance),
@@ -264,24 +285,29 @@ RULES: Table = {
         [
             "aten.median.dim",
             "aten.nanmedian.dim",
-            "aten.mode.default",
             "aten.kthvalue.default",
         ],
-        reduced_whole(last_dim),
+        reduced_whole(last_dim, work=2 * COMPARISON),
     ),
-    **same(["aten.median.default", "aten.nanmedian.default"], reduced_whole(all_dims)),
+    # A row is sorted first.
+    "aten.mode.default": reduced_whole(last_dim, work=10 * COMPARISON),
+    **same(
+        ["aten.median.default", "aten.nanmedian.default"],
+        reduced_whole(all_dims, work=2 * COMPARISON),
+    ),
     "aten.hash_tensor.default": reduced_whole(listed_dims),
     "aten.aminmax.default": extrema,
-    "aten._is_all_true.default": reduction(all_dims, "all", ALL),
-    "aten._is_any_true.default": reduction(all_dims, "any", ANY),
+    "aten._is_all_true.default": reduction(all_dims, "all", ALL, FLAG),
+    "aten._is_any_true.default": reduction(all_dims, "any", ANY, FLAG),
     "aten.cumsum.default": along(first_dim, FIRST),
     **same(
         [
             "aten.cumprod.default",
             "aten.cummax.default",
             "aten.cummin.default",
-            "aten.logcumsumexp.default",
         ],
         along(first_dim),
     ),
+    # Each sum waits for the one before, with an exponential and a logarithm in between.
+    "aten.logcumsumexp.default": along(first_dim, work=3 * COMPARISON),
 }

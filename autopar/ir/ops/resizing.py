@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autopar.ir.local_arg import LocalArg, Sizes
 from autopar.ir.ops.interpolation import SPATIAL
-from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors
+from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
 from autopar.ir.rule import OpCall, Rule, build_rule
 
 SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
@@ -35,13 +35,16 @@ class Resized:
     whole: list[str] = field(default_factory=list)
 
 
-def resizing(spatial: int, nearest: bool = False, backward: bool = False) -> RuleFunction:
+def resizing(
+    spatial: int, nearest: bool = False, backward: bool = False, cubic: bool = False
+) -> RuleFunction:
     """Returns the rule function of a resizing of the last dimensions.
 
     Args:
         spatial: How many dimensions are resized.
         nearest: Whether each pixel is the nearest one's copy.
         backward: Whether it is the gradient, of an image of this size.
+        cubic: Whether a pixel is made of four per dimension and not of two.
     """
 
     def rule(call: OpCall) -> Rule | None:
@@ -63,7 +66,8 @@ def resizing(spatial: int, nearest: bool = False, backward: bool = False) -> Rul
             whole=found.whole,
             local=local,
             linear=FIRST,
-            work=0,
+            work=0 if nearest else TAP * (4 if cubic else 2) ** spatial,
+            aside=[f"a{at}" for at in range(spatial)] if not nearest else (),
         )
 
     return rule
@@ -112,12 +116,14 @@ NEAREST = {
 
 RULES: Table = {
     **{
-        f"aten.{name}.{overload}": resizing(n, name in NEAREST)
+        f"aten.{name}.{overload}": resizing(n, name in NEAREST, cubic="cubic" in name)
         for name, n in {**ANTIALIASED, **NEAREST}.items()
         for overload in ("default", "vec")
     },
     **{
-        f"aten.{name}_backward.default": resizing(n, name in NEAREST, backward=True)
+        f"aten.{name}_backward.default": resizing(
+            n, name in NEAREST, backward=True, cubic="cubic" in name
+        )
         for name, n in {**SPATIAL, **ANTIALIASED, **NEAREST}.items()
     },
 }

@@ -9,8 +9,10 @@ from autopar.ir.local_arg import Size, Sizes
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
+    COMPARISON,
     FIRST,
     MOVED,
+    TAP,
     RuleFunction,
     Table,
     axes,
@@ -144,6 +146,29 @@ def average_backward(spatial: int, adaptive: bool) -> RuleFunction:
     return rule
 
 
+def grid_sampler(image: str, points: str) -> RuleFunction:
+    """Returns the rule function of a sampling of images at the points of a grid.
+
+    Args:
+        image: The factors of the image.
+        points: Those of the grid.
+    """
+    text = f"n c {image}, n {points} d -> n c {points}"
+    whole = (*image.split(), "d")
+
+    def rule(call: OpCall) -> Rule | None:
+        work = _taps(call, len(image.split()))
+        return make_rule(text, call, whole=whole, linear=FIRST, work=work, aside=whole)
+
+    return rule
+
+
+def _taps(call: OpCall, spatial: int) -> int:
+    """Returns the operations of an element that is interpolated; 1 is the mode of the nearest."""
+    mode = call.integer("interpolation_mode", 0)
+    return TAP * {0: 2, 1: 1, 2: 4}.get(mode, 4) ** spatial
+
+
 def grid_sampler_backward(spatial: int) -> RuleFunction:
     """Returns the rule function of the gradients of images and of the grid, or of one of them.
 
@@ -164,7 +189,9 @@ def grid_sampler_backward(spatial: int) -> RuleFunction:
             whole=("d", *(name for (name,) in pixels)),
             reduce=reduce,
             linear=FIRST,
-            work=0,
+            # Each tap adds to the image's gradient and to both the grid's coordinates.
+            work=3 * _taps(call, spatial),
+            aside=("d", *(name for (name,) in pixels)),
         )
 
     return rule
@@ -211,7 +238,8 @@ def histogram(call: OpCall) -> Rule | None:
         [(("n",),)],
         reduce={name: "sum" for (name,) in names},
         whole=("n",) if fixed else ("n", *(name for (name,) in names)),
-        work=0,
+        work=COMPARISON,
+        aside=("n",),
     )
 
 
@@ -243,17 +271,13 @@ RULES: Table = {
     "aten.col2im.default": col2im,
     "aten.channel_shuffle.default": channel_shuffle,
     "aten.native_channel_shuffle.default": channel_shuffle,
-    "aten.grid_sampler_2d.default": row(
-        "n c x y, n h w d -> n c h w", whole=("x", "y", "d"), linear=FIRST, work=0
-    ),
+    "aten.grid_sampler_2d.default": grid_sampler("x y", "h w"),
     "aten.grid_sampler_2d_backward.default": grid_sampler_backward(2),
     "aten.grid_sampler_3d_backward.default": grid_sampler_backward(3),
     "aten.affine_grid_generator.default": affine_grid,
     "aten.max_unpool2d.default": unpool(2),
     "aten.max_unpool3d.default": unpool(3),
-    "aten.grid_sampler_3d.default": row(
-        "n c x y z, n t h w d -> n c t h w", whole=("x", "y", "z", "d"), linear=FIRST, work=0
-    ),
+    "aten.grid_sampler_3d.default": grid_sampler("x y z", "t h w"),
     **same(["aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"], fourier),
     "aten.histc.default": histogram,
     "aten.linalg_cross.default": cross,
