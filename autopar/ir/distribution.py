@@ -197,6 +197,8 @@ def local_points(rule: Rule, dist: OpDist) -> int:
     rule = rule.under(dist.body)
     points = 1
     for factor, size in rule.sizes.items():
+        if factor in rule.unscaled:
+            continue
         # A window's elements are counted by the factor that it is a window of.
         for sub in dist.factor(factor) or whole(size):
             points *= max(1, -(-sub.size // dist.mesh.axes_size(sub.axes)))
@@ -205,7 +207,8 @@ def local_points(rule: Rule, dist: OpDist) -> int:
 
 def serial_points(rule: Rule) -> int:
     """Returns the size of the op's whole iteration space, factors of size 0 left out."""
-    return math.prod(max(1, size) for size in rule.sizes.values())
+    sizes = (size for factor, size in rule.sizes.items() if factor not in rule.unscaled)
+    return math.prod(max(1, size) for size in sizes)
 
 
 def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) -> Arg:

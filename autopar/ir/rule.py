@@ -166,6 +166,8 @@ class Rule:
             factors span more points than are computed, 0 for ops that only move data.
         passed_over: Operands of which next to nothing is read: their shape, or what few targets
             name.
+        unscaled: Factors that operations are not counted along, however they are split: the row
+            that is searched by halving it.
     """
 
     sizes: Mapping[str, int]
@@ -181,6 +183,7 @@ class Rule:
     bodies: tuple[Body, ...] = ()
     work: float = 1
     passed_over: frozenset[int] = frozenset()
+    unscaled: frozenset[str] = frozenset()
 
     @cached_property
     def flat(self) -> frozenset[str]:
@@ -226,6 +229,7 @@ def make_rule(
     bodies: Sequence[Body] = (),
     work: float = 1,
     aside: Sequence[str] = (),
+    unscaled: Sequence[str] = (),
 ) -> Rule:
     """Parses a rule like `m k, k n -> m n` for the shapes of one call.
 
@@ -265,6 +269,7 @@ def make_rule(
         bodies=bodies,
         work=work,
         aside=aside,
+        unscaled=unscaled,
     )
 
 
@@ -285,6 +290,7 @@ def build_rule(
     work: float = 1,
     aside: Sequence[str] = (),
     passed_over: Sequence[int] = (),
+    unscaled: Sequence[str] = (),
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
@@ -307,6 +313,7 @@ def build_rule(
         bodies=tuple(bodies),
         work=work / math.prod(max(1, known.get(factor, 1)) for factor in aside),
         passed_over=frozenset(passed_over),
+        unscaled=frozenset(unscaled),
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from autopar.ir.ops.indexing import bisection
+from autopar.ir.ops.indexing import BISECTION
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, operand_dims, pending, same
 from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -23,10 +22,13 @@ def membership(call: OpCall) -> Rule | None:
     monoid = "all" if call.flag("invert") else "any"
     reduce = {name: monoid for (name,) in by_name.get("test_elements", ())}
     result = by_name.get("elements", ())
-    tests = call.tensor("test_elements")
-    work = bisection(math.prod(tests.shape)) if tests else 1
     return build_rule(
-        call, operand_dims(call, by_name), [result], reduce=reduce, work=work, aside=list(reduce)
+        call,
+        operand_dims(call, by_name),
+        [result],
+        reduce=reduce,
+        work=BISECTION if reduce else 1,
+        unscaled=list(reduce),
     )
 
 

@@ -13,6 +13,7 @@ from autopar.ir.ops.table import (
     axis,
     factors,
     operand_dims,
+    row,
     whole,
 )
 from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule, make_rule
@@ -112,30 +113,22 @@ def searchsorted(call: OpCall) -> Rule | None:
     A `sorter` permutes the whole row.
     """
     rows, values = ("*b n", "*b m") if len(call.operands[0].shape) > 1 else ("n", "*b")
-    work = bisection(math.prod(call.operands[0].shape[-1:]))
     if call.tensor("sorter") is not None:
-        return make_rule(
-            f"{rows}, {values}, {rows} -> {values}", call, whole=("n",), work=work, aside=("n",)
-        )
-    return make_rule(
-        f"{rows}, {values} -> {values}", call, reduce={"n": "sum"}, work=work, aside=("n",)
-    )
+        text = f"{rows}, {values}, {rows} -> {values}"
+        return make_rule(text, call, whole=("n",), work=BISECTION, unscaled=("n",))
+    text = f"{rows}, {values} -> {values}"
+    return make_rule(text, call, reduce={"n": "sum"}, work=BISECTION, unscaled=("n",))
 
 
 def searched(text: str) -> RuleFunction:
     """Returns the rule function of a search in a sorted vector, the last operand."""
-
-    def rule(call: OpCall) -> Rule | None:
-        work = bisection(math.prod(call.operands[-1].shape))
-        return make_rule(text, call, reduce={"n": "sum"}, work=work, aside=("n",))
-
-    return rule
+    return row(text, reduce={"n": "sum"}, work=BISECTION, unscaled=("n",))
 
 
-def bisection(count: int) -> int:
-    """Returns the operations of a binary search in a sorted row of `count`."""
-    return COMPARISON * max(1, count.bit_length())
+BISECTION = 16 * COMPARISON
+"""Operations of a binary search, in a sorted row of some ten thousand elements.
 
+The row's own size would change what a part of it takes by a comparison or two."""
 
 RULES: Table = {
     "aten.embedding.default": embedding,

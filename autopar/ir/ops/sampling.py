@@ -165,8 +165,8 @@ def grid_sampler(image: str, points: str) -> RuleFunction:
 
 def _taps(call: OpCall, spatial: int) -> int:
     """Returns the operations of an element that is interpolated; 1 is the mode of the nearest."""
-    mode = call.integer("interpolation_mode", 0)
-    return TAP * {0: 2, 1: 1, 2: 4}.get(mode, 4) ** spatial
+    per_dimension = {0: 2, 1: 1}.get(call.integer("interpolation_mode", 0), 4)
+    return TAP * math.prod([per_dimension] * spatial)
 
 
 def grid_sampler_backward(spatial: int) -> RuleFunction:
