@@ -46,7 +46,9 @@ class Candidates:
         produced: The same per result.
         seconds: What each takes, as far as it is known; of a body about.
         least_seconds: What each takes at least.
+        alike: The ways that need and leave the same, itself included.
         lessons: How often something was learned of the seconds.
+        least_lessons: The same of the least seconds.
         every: The candidates before some were left out; None if none were.
         instead: Per label of these, the label that takes its place.
     """
@@ -55,8 +57,10 @@ class Candidates:
     consumed: tuple[tuple[Form, ...], ...]
     produced: tuple[tuple[Form, ...], ...]
     seconds: list[float]
-    least_seconds: tuple[float, ...]
+    least_seconds: list[float]
+    alike: tuple[tuple[Choice, ...], ...]
     lessons: int = 0
+    least_lessons: int = 0
     every: Candidates | None = None
     instead: tuple[int, ...] = ()
 
@@ -65,10 +69,12 @@ class Candidates:
         """Returns candidates without those that need and leave what a faster one does."""
         best: dict[_Interface, tuple[Choice, float]] = {}
         least: dict[_Interface, float] = {}
+        alike: dict[_Interface, list[Choice]] = {}
         for choice in choices:
             key = (choice.consumed, choice.produced)
             seconds = call.likely_seconds(choice)
             least[key] = min(call.least_seconds(choice), least.get(key, math.inf))
+            alike.setdefault(key, []).append(choice)
             known = best.get(key)
             if known is None or seconds < known[1]:
                 best[key] = choice, seconds
@@ -76,7 +82,8 @@ class Candidates:
         consumed = tuple(zip(*(choice.consumed for choice in kept), strict=True))
         produced = tuple(zip(*(choice.produced for choice in kept), strict=True))
         likely = [seconds for _, seconds in best.values()]
-        return cls(kept, consumed, produced, likely, tuple(least.values()))
+        ways = tuple(map(tuple, alike.values()))
+        return cls(kept, consumed, produced, likely, list(least.values()), ways)
 
     def only(self, instead: Sequence[int]) -> Candidates:
         """Returns the candidates that others don't take the place of.
@@ -91,7 +98,8 @@ class Candidates:
             tuple(tuple(forms[at] for at in labels) for forms in self.consumed),
             tuple(tuple(forms[at] for at in labels) for forms in self.produced),
             [self.seconds[at] for at in labels],
-            tuple(self.least_seconds[at] for at in labels),
+            [self.least_seconds[at] for at in labels],
+            tuple(self.alike[at] for at in labels),
             every=self,
             instead=tuple(number[other] for other in instead),
         )
@@ -103,6 +111,15 @@ class Candidates:
         self.seconds[label] = seconds
         self.lessons += changed
         return changed
+
+    def learn_least(self, label: int) -> bool:
+        """Prices a way and those like it; returns whether all take more than was known."""
+        seconds = min(way.seconds for way in self.alike[label])
+        is_more = seconds > self.least_seconds[label] * (1 + ROUNDING)
+        if is_more:
+            self.least_seconds[label] = seconds
+            self.least_lessons += 1
+        return is_more
 
 
 class CandidateTable:

@@ -392,7 +392,8 @@ class Search:
             if in_turn:
                 proof.follow(labels)
             moves = list(proof.transfers_of(labels))
-            learned = self.least.look(moves)
+            learned = proof.learn(labels)
+            learned = self.least.look(moves) or learned
             if not learned and self.best is not None:
                 learned = self.least.learn(moves)
             rise, before = self.bound - before, self.bound

@@ -74,7 +74,7 @@ class Proof:
         self._costs = Costs()
         self._alone = SumsInOrder(graph, candidates).reader
         for found in candidates:
-            self._vectors.append((partial(_same, ("op", found)), partial(_least_seconds, found)))
+            self._vectors.append((partial(_op_key, found), partial(_least_seconds, found)))
         for value in range(len(graph.values)):
             self._add_value(value)
 
@@ -96,6 +96,12 @@ class Proof:
         """Returns the form in which every value is stored."""
         choices = self.choices(labels)
         return [self._form(labels, choices, value) for value in range(len(self.graph.values))]
+
+    def learn(self, labels: Sequence[int]) -> bool:
+        """Prices ops exactly that labels stand for; returns whether one takes more than known."""
+        ways = {(found, labels[at]) for at, found in enumerate(self.candidates)}
+        learned = [found.learn_least(label) for found, label in ways]
+        return any(learned)
 
     def follow(self, labels: Sequence[int]) -> None:
         """Lets those pairs of readers count more that cost more by labels."""
@@ -263,6 +269,10 @@ def _left(
 
 def _same(key: Hashable) -> Hashable:
     return key
+
+
+def _op_key(candidates: Candidates) -> Hashable:
+    return "op", candidates, candidates.least_lessons
 
 
 def _least_seconds(candidates: Candidates) -> Array:
