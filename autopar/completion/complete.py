@@ -19,6 +19,7 @@ from autopar.completion.refine import GAIN
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.forecast import Forecast, predicted_time
+from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.incumbents import Incumbents
 from autopar.completion.search.watch import Watch
 from autopar.completion.share import share_moves
@@ -111,11 +112,11 @@ class Complete:
         Raises:
             AnnotationError: If the program has no mesh, or pins contradict one another.
         """
-        return self.at_prices(program)(0.0)
+        return self.at_prices(program)(FREE)
 
     @paused_collector()
-    def at_prices(self, program: Program) -> Callable[[float], Completed]:
-        """Returns what completes a program, given the price of a byte that a rank keeps for long.
+    def at_prices(self, program: Program) -> Callable[[HeldPrice], Completed]:
+        """Returns what completes a program, given the price of the bytes that a rank holds.
 
         Only search heeds it, and keeps what it learns between prices.
 
@@ -134,10 +135,10 @@ class Complete:
         ]
 
         @paused_collector()
-        def completed(byte_seconds: float) -> Completed:
-            done, decided = first(byte_seconds)
+        def completed(price: HeldPrice) -> Completed:
+            done, decided = first(price)
             for decide_other in others:
-                other, found = decide_other(byte_seconds)
+                other, found = decide_other(price)
                 cheaper = found.solution.seconds < decided.solution.seconds * (1 - GAIN)
                 if cheaper and splits_parts(other, found.solution):
                     done, decided = other, found
@@ -191,7 +192,7 @@ class Complete:
 
     def _decider(
         self, program: Program, calls: CallTable, number: int = 0
-    ) -> Callable[[float], tuple[Program, Decided]]:
+    ) -> Callable[[HeldPrice], tuple[Program, Decided]]:
         """Returns a function from a price to a program as it is completed, and what is decided.
 
         Args:
@@ -204,11 +205,11 @@ class Complete:
         if self.strategy != AUTO:
             return lambda _: (done, self._decided(main, calls))
         search = self.begun[number] if self.begun else self._search(main, calls)
-        return lambda byte_seconds: (done, decide(search, byte_seconds))
+        return lambda price: (done, decide(search, price))
 
     def _solved(self, program: Program, calls: CallTable) -> tuple[Program, Decided]:
         """Returns a program as it was completed, and what was decided about it."""
-        return self._decider(program, calls)(0.0)
+        return self._decider(program, calls)(FREE)
 
     def _decided(self, main: Function, calls: CallTable, unfit: Unfit | None = None) -> Decided:
         """Returns what is decided about a function on one mesh; see `pin_strategy` on `unfit`."""

@@ -15,6 +15,7 @@ import autopar
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
 from autopar.completion.search.forecast import Forecast
+from autopar.completion.search.limited import least_seconds_within
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner, evaluate, memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
@@ -23,7 +24,7 @@ from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit, recompute
 from autopar.pipeline import CompileOptions
 from autopar.pipeline.passes import lower
-from autopar.planning import within_memory
+from autopar.planning import walk, within_memory
 from autopar.planning.within_memory import Within
 from tests.zoo.models import ZOO, Example
 
@@ -61,11 +62,13 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
 }
 
 
-def plans(example: Example, cluster: str = "cpu") -> Within:
-    """Returns the plans of a training step on 2x2."""
+def plans(example: Example, cluster: str = "cpu", *, trains: bool = True) -> Within:
+    """Returns the plans of a training step, or of the forward pass, on 2x2."""
     mesh, known = parse_mesh("2x2"), Cluster.load(cluster)
-    recipe = Recipe(loss=example.loss, optimizer=torch.optim.AdamW(example.model.parameters()))
-    program = apply_mesh(capture(example.model, example.batch(0), recipe, mesh).program, mesh)
+    optimizer = torch.optim.AdamW(example.model.parameters())
+    recipe = Recipe(loss=example.loss, optimizer=optimizer) if trains else Recipe()
+    batch = example.batch(0) if trains else example.batch(0)[0]
+    program = apply_mesh(capture(example.model, batch, recipe, mesh).program, mesh)
     planner = ReshardPlanner(CommunicationModel(known, mesh))
     options = CompileOptions(mesh, known, "auto")
 
@@ -100,6 +103,24 @@ def test_more_memory_is_never_slower_and_less_never_holds_more(name: str, cluste
         assert best.seconds >= seconds
         assert evaluate(fitted, within.cluster).serialized_seconds == pytest.approx(best.seconds)
         seconds, peak = best.seconds, held
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_no_plan_that_fits_is_faster_than_the_bound(seed: int, trains: bool) -> None:
+    """What a plan holds is a limit that it fits into, and computing again only takes longer."""
+    within = plans(perceptron(seed), trains=trains)
+    searches, base, rises = within.complete.begun, within.base, False
+    steps = [plan for step in within.walk.steps() for plan in step.plans]
+    for plan in {id(plan): plan for plan in (*within.presets, *steps)}.values():
+        limit = plan.peak_bytes
+        best = within.fastest(limit)
+        per_byte = max(1e-12, (plan.seconds - base.seconds) / max(1, base.peak_bytes - limit))
+        bound = least_seconds_within(searches, limit, plan.seconds, per_byte)
+        assert bound <= best.seconds * (1 + 1e-9)
+        assert within.least_seconds(best, limit) <= best.seconds
+        rises |= bound > 1.1 * base.seconds
+    assert rises or trains
 
 
 def compiled(strategy: str, memory: int | None = None) -> CompiledModule:
@@ -144,7 +165,7 @@ def test_seconds_fall_with_memory_also_where_presets_are_needed(
 def test_presets_that_keep_least_are_tried_however_large_a_program_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(within_memory, "PRICES", ())
+    monkeypatch.setattr(walk, "PRICES", ())
     monkeypatch.setattr(within_memory, "PRESET_OPS", 0)
     limit = peak(compiled("fsdp:dp,tensor:tp"))
     assert peak(compiled("auto", limit)) <= limit
@@ -166,7 +187,7 @@ def test_what_misses_by_a_lot_is_said_to() -> None:
 def test_no_other_plan_is_made_where_the_fastest_fits() -> None:
     within = plans(perceptron(0))
     assert within.fastest(within.base.peak_bytes).plan is within.base
-    assert "plans" not in vars(within)
+    assert not {"walk", "presets"} & vars(within).keys()
 
 
 def said(step: CompiledModule) -> dict[str, list[str]]:
@@ -238,3 +259,21 @@ def test_inference_that_does_not_fit_gets_no_advice_on_training() -> None:
         autopar.compile(nn.Linear(64, 64), torch.ones(8, 64), mesh="2", memory=1000)
     assert "again" not in str(miss.value)
     assert "microbatches" not in str(miss.value)
+
+
+def test_logits_of_inference_are_split_where_presets_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What inference holds at its peak has a price, also where few presets are tried."""
+    monkeypatch.setattr(within_memory, "PRESET_OPS", 0)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Embedding(256, 128),
+        nn.Linear(128, 128),
+        nn.Tanh(),
+        nn.Linear(128, 256, bias=False),
+        nn.LogSoftmax(-1),
+    )
+    limit = 200_000
+    found = autopar.compile(model, torch.zeros(4, 8, dtype=torch.long), mesh="2x2", memory=limit)
+    assert peak(found) <= limit

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.completion.refine import GAIN
-from autopar.completion.search.fastest import CLOSE, Found, Search
+from autopar.completion.search.fastest import CLOSE, Search
 from autopar.completion.search.forecast import Forecast
+from autopar.completion.search.found import Found
+from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.incumbents import Incumbent
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
@@ -37,18 +39,18 @@ class Decided:
     forecast: Forecast | None = None
 
 
-def decide(search: Search, byte_seconds: float = 0.0) -> Decided:
+def decide(search: Search, price: HeldPrice = FREE) -> Decided:
     """Returns the fastest plan that search or a preset finds.
 
     Args:
         search: Of the program with the user's pins.
-        byte_seconds: The price of a byte that a rank keeps for long. With one, presets are only
-            starts: they are plans without.
+        price: Of the bytes that a rank holds. With one, presets are only starts: they are plans
+            without.
     """
-    graph, found, watch = search.graph, search.run(byte_seconds), search.watch
+    graph, found, watch = search.graph, search.run(price), search.watch
     if not graph.space.axes:
         return Decided(found.solution)
-    if byte_seconds:
+    if not price.is_free:
         return Decided(found.solution, Forecast(named(found.solution), found.solution.seconds))
     solution, seconds = found.solution, found.seconds
     presets = search.presets(found.gap)

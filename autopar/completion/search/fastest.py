@@ -10,7 +10,7 @@ charges no plan more than it takes (`proof`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -20,83 +20,48 @@ from autopar.completion.price import Price
 from autopar.completion.search.candidates import CandidateTable
 from autopar.completion.search.dominated import Dominated
 from autopar.completion.search.dual import Dual
-from autopar.completion.search.eliminate import Reduced, eliminate
-from autopar.completion.search.held import Held
-from autopar.completion.search.improve import improve
+from autopar.completion.search.effort import (
+    ASCENTS,
+    CHECKED,
+    FEW_PROOFS,
+    HANDFUL,
+    HELPS,
+    IDLE_PART,
+    IDLE_PROOFS,
+    IDLE_ROUNDS,
+    MAX_ASCENTS,
+    MAX_PROOFS,
+    MAX_ROUNDS,
+    MAX_TURNS,
+    MORE_PATIENCE,
+    PATIENCE,
+    TURN_ASCENTS,
+    TURN_ROUNDS,
+)
+from autopar.completion.search.eliminate import eliminate
+from autopar.completion.search.found import Found, solution_of
+from autopar.completion.search.held import FREE, Held, HeldPrice
+from autopar.completion.search.improve import improve_whole
 from autopar.completion.search.incumbents import PROVEN, Incumbent, Incumbents
 from autopar.completion.search.model import Model, build_model
 from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.proof import Proof
 from autopar.completion.search.starts import labels_of
-from autopar.completion.search.transfer import LeastTransfers, Transfers
+from autopar.completion.search.transfer import LeastTransfers, Transfers, most_bytes
 from autopar.completion.search.watch import Progress, Watch, is_idle
 from autopar.completion.solve import Solution
-from autopar.completion.space import Form
-from autopar.ir.layout import Origin
-
-MAX_ROUNDS = 12
-"""How often the model may learn of reshards; by then most plans are settled."""
-
-MAX_PROOFS = 64
-"""How often what reshards take at least is replaced by what they take."""
-
-ASCENTS = 2
-"""How often messages are sent in between."""
-
-PATIENCE = 4
-"""Before anything is found, a bound that rises so much more slowly than it has to is left."""
-
-MAX_ASCENTS = 200
-"""How often messages are sent in a round, if the bound still rises."""
-
-CHECKED = 10
-"""After so many ascents labels are looked at."""
-
-TURN_ROUNDS, TURN_ASCENTS, MAX_TURNS, HELPS = 4, 12, 6, 0.9
-"""Where plans and bounds are improved in turns: the same, turns, and how much each has to help."""
 
 CLOSE = 1e-6
 """Relative gap at which a plan counts as the best."""
 
-IDLE_ROUNDS = 3
-"""After so many rounds that gained nothing that counts, models aren't searched on."""
-
-IDLE_PROOFS, IDLE_PART = 8, 1e-3
-"""After so many rounds in which the gap fell by less than that part of it, no more is proven."""
+ENOUGH, ROOM = 1e-3, 5e-3
+"""The same for large programs, which take longer to search and to start again."""
 
 STARTS = 2
 """How many presets are improved at a time."""
 
-ENOUGH, ROOM = 1e-3, 5e-3
-"""The same for large programs, which take longer to search and to start again."""
-
 FEW_OPS = 500
 """Up to so many ops a program isn't large."""
-
-HANDFUL = 32
-"""Up to so many ops a search takes no longer than what is shared by searches."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a search found.
-
-    Attributes:
-        solution: The best plan.
-        seconds: Its predicted seconds, with the price of the bytes that it keeps, if any.
-        bound_seconds: Seconds that every plan takes at least; 0 if that isn't known.
-    """
-
-    solution: Solution
-    seconds: float
-    bound_seconds: float
-
-    @property
-    def gap(self) -> float:
-        """The part of the seconds that the bound leaves open."""
-        if self.seconds <= self.bound_seconds or not self.seconds:
-            return 0.0
-        return 1 - self.bound_seconds / self.seconds
 
 
 def search(graph: Graph, *, watch: Watch | None = None) -> Found:
@@ -124,12 +89,13 @@ class Search:
     graph: Graph
     watch: Watch
     incumbents: Incumbents | None = None
-    byte_seconds: float = field(init=False, default=0.0)
+    held_price: HeldPrice = field(init=False, default=FREE)
     held: Held = field(init=False)
     price: Price = field(init=False)
     transfers: Transfers = field(init=False)
     least: LeastTransfers = field(init=False)
     known: list[list[int]] = field(init=False, default_factory=list)
+    _earlier: list[Solution] = field(init=False, default_factory=list)
     _started: set[str] = field(init=False, default_factory=set)
     best: Found | None = field(init=False, default=None)
     expected: float = field(init=False, default=0.0)
@@ -145,41 +111,26 @@ class Search:
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
-        self.held = Held(self.graph)
         table, dominated = CandidateTable(self.graph), Dominated(self.graph)
         self.candidates = [dominated.without(n, table.of(n)) for n in self.graph.nodes]
-        most = self._most_bytes()
+        pairs = zip(self.graph.nodes, self.candidates, strict=True)
+        self.held = Held(self.graph, {n.index for n, found in pairs if found is not table.of(n)})
+        most = most_bytes(self.graph, self.candidates)
         self.transfers = Transfers(self.graph.space, most)
         self.least = LeastTransfers(self.graph.space, most)
 
-    def _most_bytes(self) -> Mapping[str, int]:
-        """Returns by group the bytes of all sums that may travel together."""
-        waiting = self.graph.waiting
-        may_wait = dict.fromkeys(
-            value
-            for node, candidates in zip(self.graph.nodes, self.candidates, strict=True)
-            for value, forms in zip(
-                (*node.results, *node.operands),
-                (*candidates.produced, *candidates.consumed),
-                strict=True,
-            )
-            if value in waiting.group and any(form.layout.partial for form in forms)
-        )
-        groups = dict.fromkeys(map(waiting.group_of, may_wait))
-        return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}
-
-    def run(self, byte_seconds: float = 0.0, above: float = math.inf) -> Found:
+    def run(self, price: HeldPrice = FREE, above: float = math.inf) -> Found:
         """Returns the best plan, with a bound. Without a price it is searched only once.
 
         Args:
-            byte_seconds: The price of a byte that a rank keeps for long; it is part of what is
-                minimized. With one, no bound is proven.
+            price: Of the bytes that a rank holds; it is part of what is minimized. With one, no
+                bound is proven.
             above: The proof ends once no plan can take less than that many seconds.
         """
-        if byte_seconds:
-            return self._search(byte_seconds)
+        if not price.is_free:
+            return self._search(price)
         if self._proven is None:
-            self.best, self.byte_seconds = self.find(), 0.0
+            self.best, self.held_price = self.find(), FREE
             if not self._is_close(self.bound, PROVEN):
                 self._prove(above, self._enough(PROVEN))
             if self._found().gap > PROVEN and self.bound <= above:
@@ -208,12 +159,25 @@ class Search:
                 doesn't seem to get there.
         """
         if self._first is None and self._proven is None:
-            self.best, self.byte_seconds = None, 0.0
+            self.best, self.held_price = None, FREE
             self._prove(above, self._enough(PROVEN))
             if not self.is_small:
                 # Tables take as much memory again as those to find a plan with.
                 self._proof, self._messages = None, None
-                self.least = LeastTransfers(self.graph.space, self._most_bytes())
+                self.least = LeastTransfers(
+                    self.graph.space, most_bytes(self.graph, self.candidates)
+                )
+        return self.bound
+
+    def bound_at(self, price: HeldPrice, above: float) -> float:
+        """Returns a bound of the seconds of plans, with the price of the bytes that they hold.
+
+        Args:
+            price: Of a byte.
+            above: The proof ends once no plan can take less, or if it doesn't seem to get there.
+        """
+        self.best, self.bound, self.held_price = None, 0.0, price
+        self._prove(above, CLOSE, MORE_PATIENCE if self.is_small else PATIENCE)
         return self.bound
 
     @property
@@ -228,15 +192,22 @@ class Search:
     def find(self) -> Found:
         """Returns the best plan without a price before anything is proven; searched only once."""
         if self._first is None:
-            self._first = self._search(0.0)
+            self._first = self._search(FREE)
         return self._first
 
-    def _search(self, byte_seconds: float) -> Found:
-        self.byte_seconds, self.best = byte_seconds, None
+    def _search(self, price: HeldPrice) -> Found:
+        self.held_price, self.best = price, None
         self.expected = 0.0
-        if byte_seconds:
+        if not price.is_free:
             self.bound = 0.0
         self._look()
+        if not price.is_free:
+            self._reconsider()
+            if self.is_small:
+                self._sharpen()
+                self._settle()
+        assert self.best is not None
+        self._earlier.append(self.best.solution)
         return self._found()
 
     def _look(self) -> None:
@@ -268,6 +239,47 @@ class Search:
                 break
         self.known += tried
 
+    def _reconsider(self) -> None:
+        """Improves the best plan of other prices, if it is better at this one too."""
+        assert self.best is not None
+        held, price = self.held, self.held_price
+        found = {
+            self.price.total(each.choices, each.forms)
+            + held.seconds(each.choices, each.forms, price): each
+            for each in self._earlier
+        }
+        if found and min(found) < self.best.seconds * (1 - CLOSE):
+            self._improve(found[min(found)].choices, itself=True)
+
+    def _sharpen(self) -> None:
+        """Looks for better plans where the proof sees some, which knows least of what they take."""
+        if self._proof is None:
+            self._proof = Proof(self.graph, self.candidates, self.least)
+        for _ in range(FEW_PROOFS):
+            reduced = eliminate(self._proof.network(self.held, self.held_price))
+            dual = Dual(reduced.core, self._messages)
+            for _ in range(ASCENTS):
+                dual.ascend()
+            self._messages = dual.messages
+            labels = reduced.labels(dual.labels())
+            self._improve(self._proof.choices(labels), itself=True)
+            if not self.least.look(self._proof.transfers_of(labels)):
+                break
+
+    def _settle(self) -> None:
+        """Searches once more with what is stored as in the best plan: less is left open then."""
+        assert self.best is not None
+        for _ in range(MAX_ROUNDS):
+            if self._is_close(self.expected, ENOUGH) or self.watch.is_late:
+                break
+            model = self._model()
+            model.keep_stored(self.best.solution.forms)
+            labels = self._solve(model.network)
+            self._keep(model, labels)
+            self.known.append(labels)
+            if not self._learn(model, labels):
+                break
+
     def varied(self, graph: Graph) -> Search:
         """Returns a search of the same ops with other pins, which shares what is known of costs.
 
@@ -276,6 +288,7 @@ class Search:
         """
         other = copy(self)
         other.graph, other.incumbents, other.known, other.best = graph, None, [], None
+        other._earlier = []
         other._first = other._proven = other._proof = other._messages = None
         other.bound = other.expected = 0.0
         table, decided = CandidateTable(graph), self.graph.decided
@@ -336,7 +349,7 @@ class Search:
             self._keep(model, labels)
         for _ in range(MAX_ROUNDS):
             model = self._model()
-            labels = _improved(eliminate(model.network), labels)
+            labels = improve_whole(eliminate(model.network), labels)
             self._keep(model, labels)
             if not self._learn(model, labels) or self.watch.is_late:
                 break
@@ -349,12 +362,14 @@ class Search:
             self.candidates,
             self.transfers,
             self.held,
-            self.byte_seconds,
+            self.held_price,
             together=together,
             costs=self._costs,
         )
 
-    def _prove(self, above: float, enough: float, *, in_turn: bool = False) -> None:
+    def _prove(
+        self, above: float, enough: float, patience: float = PATIENCE, *, in_turn: bool = False
+    ) -> None:
         """Raises the bound of every plan towards the best one, or above what matters.
 
         What labels stand for is planned, whereupon they cost more, until the bound is close.
@@ -373,14 +388,14 @@ class Search:
         ascents, gaps = least, list[float]()
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
-            reduced = eliminate(proof.network())
+            reduced = eliminate(proof.network(self.held, self.held_price))
             dual = Dual(reduced.core, self._messages)
             for _ in range(ascents):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
             self._messages = dual.messages
             if self.bound > above or self.watch.is_late:
                 break
-            if self.best is None and above - self.bound > PATIENCE * (self.bound - before):
+            if self.best is None and above - self.bound > patience * (self.bound - before):
                 break
             labels = reduced.labels(dual.labels())
             self._promising = proof.choices(labels)
@@ -454,7 +469,7 @@ class Search:
         self.expected = bound
         if least - bound > CLOSE * least:
             starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
-            best = min((_improved(reduced, start) for start in starts), key=whole.seconds)
+            best = min((improve_whole(reduced, start) for start in starts), key=whole.seconds)
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:
@@ -468,29 +483,8 @@ class Search:
         choices = model.choices(labels)
         forms = model.forms(labels)
         seconds = self.price.total(choices, forms)
-        if self.byte_seconds:
-            seconds += self.byte_seconds * self.held.bytes(choices, forms)
+        if not self.held_price.is_free:
+            seconds += self.held.seconds(choices, forms, self.held_price)
         if self.best is None or seconds < self.best.seconds:
-            solution = _solution(self.graph, choices, forms)
+            solution = solution_of(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)
-
-
-def _improved(reduced: Reduced, labels: Sequence[int]) -> list[int]:
-    """Returns labels of the whole network that cost no more than these."""
-    return reduced.labels(improve(reduced.core, [labels[at] for at in reduced.kept]))
-
-
-def _solution(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
-    for out, into in graph.aliases:
-        if graph.pins[out] is None:
-            detail = f"shares storage with %{graph.values[into].name}"
-            graph.origins[out] = Origin("preset", detail)
-    chosen = frozenset(
-        node.index
-        for node in graph.nodes
-        if choices[node.index].splits.items or choices[node.index].dist.pending
-    )
-    nodes, values = len(graph.nodes), len(graph.values)
-    sources: list[dict[str, int]] = [{} for _ in range(nodes)]
-    origins: list[dict[str, int]] = [{} for _ in range(values)]
-    return Solution(graph, choices, forms, sources, origins, chosen, frozenset())

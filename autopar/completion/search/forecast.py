@@ -20,8 +20,8 @@ class Forecast:
     Attributes:
         plan: What it does along each mesh axis.
         seconds: Serialized, before anything is done to save memory.
-        bound_seconds: No plan takes less, however much memory there is; 0 if none was found in
-            time, None if it says nothing of this plan.
+        bound_seconds: No plan takes less, within a limit of memory if there is one; 0 if none was
+            found in time, None if it says nothing of this plan.
         preset: The name of the best preset that was tried, and its serialized seconds, before
             anything is done to save memory; None if none is to be named.
         notes: What else there is to say.
@@ -69,12 +69,12 @@ class Forecast:
         if self.bound_seconds is None:
             return ""
         if self.is_proven(seconds):
-            return "" if self.is_limited else "no plan is faster"
+            return "no plan that fits is faster" if self.is_limited else "no plan is faster"
         if not self.bound_seconds:
             return "no bound yet"
         best = "the fastest"
         if self.is_limited:
-            best += " with any memory"
+            best += " that fits"
         elif saves:
             best += " that does nothing to save memory"
         return f"at most {human_slowdown(seconds / self.bound_seconds)} {best}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.search.eliminate import eliminate
+from autopar.completion.search.eliminate import Reduced, eliminate
 from autopar.completion.search.network import Array, Network
 
 FORESTS = 8
@@ -43,6 +43,16 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
         if found < seconds * (1 - GAIN):
             best, seconds, without_gain = tried, found, 0
     return best
+
+
+def improve_whole(reduced: Reduced, labels: Sequence[int]) -> list[int]:
+    """Returns labels of a whole network that cost no more than these.
+
+    Args:
+        reduced: What is left of it once variables were eliminated.
+        labels: Of all its variables.
+    """
+    return reduced.labels(improve(reduced.core, [labels[at] for at in reduced.kept]))
 
 
 def solve_forest(network: Network, labels: Sequence[int], free: Sequence[int]) -> list[int]:

@@ -16,8 +16,8 @@ import numpy as np
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.held import Held
-from autopar.completion.search.network import Array, Costs, Network
+from autopar.completion.search.held import FREE, Held, HeldPrice
+from autopar.completion.search.network import IMPOSSIBLE, Array, Costs, Network
 from autopar.completion.search.transfer import Ends, Moved, Moves, Tensors, Transfers
 from autopar.completion.space import Form
 
@@ -81,6 +81,19 @@ class Model:
         """Yields the reshards that labels stand for."""
         return transfers_of(self.moves, labels)
 
+    def keep_stored(self, forms: Sequence[Form]) -> None:
+        """Leaves each value that is stored only the form that it has in a plan.
+
+        Args:
+            forms: Those of the plan, per value.
+        """
+        network = self.network
+        for value, (variable, ends) in self.stored.items():
+            if self.graph.producer[value] is None and forms[value] in ends.forms:
+                at, count = ends.forms.index(forms[value]), len(ends.forms)
+                only = np.where(np.arange(count) == at, 0.0, IMPOSSIBLE)
+                network.charge(variable, network.costs.of(("only", count, at), only.copy))
+
 
 def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Moved]:
     """Yields the reshards that labels stand for, but for those between equal forms."""
@@ -105,7 +118,7 @@ def build_model(
     candidates: Sequence[Candidates],
     transfers: Transfers,
     held: Held | None = None,
-    byte_seconds: float = 0.0,
+    price: HeldPrice = FREE,
     *,
     together: bool = True,
     costs: Costs | None = None,
@@ -117,14 +130,14 @@ def build_model(
         candidates: Per op.
         transfers: Tables of reshards.
         held: The values whose bytes have a price.
-        byte_seconds: That price.
+        price: That price.
         together: Whether sums that may travel together take a part of a bucket, or count as alone.
         costs: Of models of the graph before: what didn't change isn't computed again.
     """
     builder = _Builder(graph, candidates, transfers, together, costs)
     model = builder.run()
-    if held is not None and byte_seconds:
-        builder.charge(held, byte_seconds)
+    if held is not None and not price.is_free:
+        builder.charge(held, price)
     return model
 
 
@@ -157,20 +170,11 @@ class _Builder:
                 self._add_value(value)
         return Model(self.graph, self.network, self.candidates, self.stored, self.moves)
 
-    def charge(self, held: Held, byte_seconds: float) -> None:
+    def charge(self, held: Held, price: HeldPrice) -> None:
         """Adds the price of the bytes that values take as they are made or kept."""
         for value in held.values:
             places = [self.stored[value]] if value in self.stored else self._makers(value)
-            if not places:
-                continue
-            variable, ends = places[0]
-
-            def make(ends: Ends = ends, value: int = value) -> Array:
-                pieces = [held.piece_bytes(value, form) for form in ends.of_label]
-                return byte_seconds * np.array(pieces, dtype=float)
-
-            key = ("held", ends, self.graph.itemsizes[value], byte_seconds)
-            self.network.charge(variable, self.network.costs.of(key, make))
+            held.charge(self.network, places, value, price)
 
     def _add_value(self, value: int) -> None:
         """Adds what it costs to bring a value from where it is made, or stored, to its readers."""

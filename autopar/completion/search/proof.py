@@ -23,6 +23,7 @@ from autopar.completion.buckets import AWAITED
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
+from autopar.completion.search.held import FREE, Held, HeldPrice
 from autopar.completion.search.model import End, Lifetime, transfers_of
 from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.order import SumsInOrder
@@ -78,15 +79,30 @@ class Proof:
         for value in range(len(graph.values)):
             self._add_value(value)
 
-    def network(self) -> Network:
-        """Returns the network with what is known by now."""
+    def network(self, held: Held, price: HeldPrice = FREE) -> Network:
+        """Returns the network with what is known by now.
+
+        Args:
+            held: The values whose bytes have a price, where they are stored or made.
+            price: That price.
+        """
         self._costs = self._costs.kept()
         network = Network(self._costs)
         for key, make in self._vectors:
             network.variable(network.costs.of(key(), make))
         for one, other, (key, make) in self._edges:
             network.connect(one, other, network.costs.of(key(), make))
+        for value in () if price.is_free else held.values:
+            held.charge(network, self._origins(value), value, price)
         return network
+
+    def _origins(self, value: int) -> list[End]:
+        """Returns the variable of the op that makes a value, or of how an input is stored."""
+        producer = self.graph.producer[value]
+        if producer is None:
+            return [self.stored[value]] if value in self.stored else []
+        node, at = producer
+        return [(node.index, self.transfers.ends(self.candidates[node.index].produced[at]))]
 
     def choices(self, labels: Sequence[int]) -> list[Choice]:
         """Returns the choice of every op."""
@@ -132,8 +148,8 @@ class Proof:
         readers = list(self._readers(value))
         producer = self.graph.producer[value]
         if producer is not None:
-            node, at = producer
-            source = node.index, self.transfers.ends(self.candidates[node.index].produced[at])
+            node, _ = producer
+            (source,) = self._origins(value)
             if value in self.graph.outputs:
                 lifetime = node.op.phase, node.op.microbatch
                 readers.append((lifetime, *self._stored(self._renewed.get(value, value))))

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.completion.buckets import AWAITED
+from autopar.completion.graph import Graph
+from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.network import IMPOSSIBLE, Array
 from autopar.completion.space import Form, Space
 from autopar.cost.buckets import AddedModel, SharedModel, sums_of
@@ -211,3 +213,25 @@ class LeastTransfers(Transfers):
                 if (needed, of.itemsize) in made.seconds:
                     table[row, column] = self._planned(made, needed, of)
         return table
+
+
+def most_bytes(graph: Graph, candidates: Sequence[Candidates]) -> Mapping[str, int]:
+    """Returns by group the bytes of all sums that may travel together.
+
+    Args:
+        graph: The graph.
+        candidates: Per op.
+    """
+    waiting = graph.waiting
+    may_wait = dict.fromkeys(
+        value
+        for node, found in zip(graph.nodes, candidates, strict=True)
+        for value, forms in zip(
+            (*node.results, *node.operands),
+            (*found.produced, *found.consumed),
+            strict=True,
+        )
+        if value in waiting.group and any(form.layout.partial for form in forms)
+    )
+    groups = dict.fromkeys(map(waiting.group_of, may_wait))
+    return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}

@@ -48,6 +48,7 @@ class DoesNotFit(InvalidInputError):
         *,
         stored_bytes: int = 0,
         trains: bool = True,
+        plans: int = 1,
         place: str = "",
     ) -> None:
         """Says what is missing, and what would help.
@@ -57,14 +58,17 @@ class DoesNotFit(InvalidInputError):
             limit: What there is.
             stored_bytes: What is there all the time: parameters, state and the batch.
             trains: Whether there is a backward pass.
+            plans: How many plans were tried, of which this one is the smallest.
             place: Where the limit stands, if the caller didn't give it.
         """
         self.least_bytes = least_bytes
         self._known = (limit, stored_bytes, trains)
-        given = human_bytes(limit) + (f" in {place}" if place else "")
+        self._plans, self._place = plans, place
+        tried = f" with the smallest of {plans} plans tried" if plans > 1 else ""
         again = " even if it computed again what it can" if trains else ""
+        given = human_bytes(limit) + (f" in {place}" if place else "")
         super().__init__(
-            f"a device would hold {human_bytes(least_bytes)}{again},"
+            f"a device would hold {human_bytes(least_bytes)}{tried}{again},"
             f" {human_bytes(least_bytes - limit)} more than the limit of {given};"
             f" raise the limit to {human_bytes(least_bytes, enough=True)}"
             + _advice(limit, stored_bytes, trains)
@@ -72,9 +76,21 @@ class DoesNotFit(InvalidInputError):
 
     def at(self, place: str) -> DoesNotFit:
         """Returns the error with the place where the limit stands."""
+        return self._but(self._plans, place)
+
+    def among(self, plans: int) -> DoesNotFit:
+        """Returns the same, said of the smallest of so many plans."""
+        return self._but(plans, self._place)
+
+    def _but(self, plans: int, place: str) -> DoesNotFit:
         limit, stored_bytes, trains = self._known
         return DoesNotFit(
-            self.least_bytes, limit, stored_bytes=stored_bytes, trains=trains, place=place
+            self.least_bytes,
+            limit,
+            stored_bytes=stored_bytes,
+            trains=trains,
+            plans=plans,
+            place=place,
         )
 
 

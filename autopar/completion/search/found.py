@@ -1,0 +1,56 @@
+"""Found: what a search found: a plan, its seconds, and what every plan takes at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.completion.call import Choice
+from autopar.completion.graph import Graph
+from autopar.completion.solve import Solution
+from autopar.completion.space import Form
+from autopar.ir.layout import Origin
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        solution: The best plan.
+        seconds: Its predicted seconds, with the price of the bytes that it keeps, if any.
+        bound_seconds: Seconds that every plan takes at least; 0 if that isn't known.
+    """
+
+    solution: Solution
+    seconds: float
+    bound_seconds: float
+
+    @property
+    def gap(self) -> float:
+        """The part of the seconds that the bound leaves open."""
+        if self.seconds <= self.bound_seconds or not self.seconds:
+            return 0.0
+        return 1 - self.bound_seconds / self.seconds
+
+
+def solution_of(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
+    """Returns a plan as what completion decided.
+
+    Args:
+        graph: The graph; outputs that share storage with an input are marked as such.
+        choices: Per op.
+        forms: Per value, how it is stored.
+    """
+    for out, into in graph.aliases:
+        if graph.pins[out] is None:
+            detail = f"shares storage with %{graph.values[into].name}"
+            graph.origins[out] = Origin("preset", detail)
+    chosen = frozenset(
+        node.index
+        for node in graph.nodes
+        if choices[node.index].splits.items or choices[node.index].dist.pending
+    )
+    nodes, values = len(graph.nodes), len(graph.values)
+    sources: list[dict[str, int]] = [{} for _ in range(nodes)]
+    origins: list[dict[str, int]] = [{} for _ in range(values)]
+    return Solution(graph, choices, forms, sources, origins, chosen, frozenset())
