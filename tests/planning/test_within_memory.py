@@ -254,11 +254,26 @@ def test_what_a_plan_is_compared_with_says_whether_it_saves_memory() -> None:
     ]
 
 
+def test_a_bound_within_a_limit_is_one_of_the_plans_that_fit() -> None:
+    forecast = Forecast("plan", 1.0, 0.8, is_limited=True)
+    distance = "at most 50% slower than the fastest that fits"
+    assert forecast.remark(1.0, 0.2).detail.split("; ")[2] == distance
+    proven = Forecast("plan", 1.0, 1.0, is_limited=True)
+    assert proven.remark(1.0).detail.split("; ")[2] == "no plan that fits is faster"
+
+
 def test_inference_that_does_not_fit_gets_no_advice_on_training() -> None:
     with pytest.raises(DoesNotFit, match=r"raise the limit to .*, or split parameters") as miss:
         autopar.compile(nn.Linear(64, 64), torch.ones(8, 64), mesh="2", memory=1000)
     assert "again" not in str(miss.value)
     assert "microbatches" not in str(miss.value)
+    assert "with the smallest of " in str(miss.value)
+    # What it says would be enough is, and is said to be; a byte less isn't.
+    enough = miss.value.least_bytes
+    found = autopar.compile(nn.Linear(64, 64), torch.ones(8, 64), mesh="2", memory=enough)
+    assert peak(found) == enough
+    with pytest.raises(DoesNotFit):
+        autopar.compile(nn.Linear(64, 64), torch.ones(8, 64), mesh="2", memory=enough - 1)
 
 
 def test_logits_of_inference_are_split_where_presets_are_too_large(
