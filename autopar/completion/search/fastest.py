@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.price import Price
-from autopar.completion.search.candidates import CandidateTable
-from autopar.completion.search.dominated import Dominated
 from autopar.completion.search.dual import Dual
 from autopar.completion.search.effort import (
     ASCENTS,
@@ -40,15 +39,15 @@ from autopar.completion.search.effort import (
 )
 from autopar.completion.search.eliminate import eliminate
 from autopar.completion.search.found import Found, solution_of
-from autopar.completion.search.held import FREE, Held, HeldPrice
+from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.improve import improve_whole
 from autopar.completion.search.incumbents import PROVEN, Incumbent, Incumbents
 from autopar.completion.search.model import Model, build_model
 from autopar.completion.search.network import Array, Costs, Network
 from autopar.completion.search.proof import Proof
 from autopar.completion.search.starts import labels_of
-from autopar.completion.search.transfer import LeastTransfers, Transfers, most_bytes
-from autopar.completion.search.watch import Progress, Watch, is_idle
+from autopar.completion.search.tables import Tables
+from autopar.completion.search.watch import Progress, TimeIsUp, Watch, is_idle
 from autopar.completion.solve import Solution
 
 CLOSE = 1e-6
@@ -90,10 +89,8 @@ class Search:
     watch: Watch
     incumbents: Incumbents | None = None
     held_price: HeldPrice = field(init=False, default=FREE)
-    held: Held = field(init=False)
+    tables: Tables = field(init=False)
     price: Price = field(init=False)
-    transfers: Transfers = field(init=False)
-    least: LeastTransfers = field(init=False)
     known: list[list[int]] = field(init=False, default_factory=list)
     _earlier: list[Solution] = field(init=False, default_factory=list)
     _started: set[str] = field(init=False, default_factory=set)
@@ -111,13 +108,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
-        table, dominated = CandidateTable(self.graph), Dominated(self.graph)
-        self.candidates = [dominated.without(n, table.of(n)) for n in self.graph.nodes]
-        pairs = zip(self.graph.nodes, self.candidates, strict=True)
-        self.held = Held(self.graph, {n.index for n, found in pairs if found is not table.of(n)})
-        most = most_bytes(self.graph, self.candidates)
-        self.transfers = Transfers(self.graph.space, most)
-        self.least = LeastTransfers(self.graph.space, most)
+        # Without presets there is nothing to fall back on before the first model.
+        self.tables = Tables(self.graph, self.watch if self.incumbents is not None else Watch())
 
     def run(self, price: HeldPrice = FREE, above: float = math.inf) -> Found:
         """Returns the best plan, with a bound. Without a price it is searched only once.
@@ -131,14 +123,19 @@ class Search:
             return self._search(price)
         if self._proven is None:
             self.best, self.held_price = self.find(), FREE
-            if not self._is_close(self.bound, PROVEN):
-                self._prove(above, self._enough(PROVEN))
-            if self._found().gap > PROVEN and self.bound <= above:
-                self._approach(above)
-                self._proof = self._messages = None
-                self._start(self._found().gap)
+            with suppress(TimeIsUp):
+                self._bring_together(above)
             self._proven = self._found()
         return self._proven
+
+    def _bring_together(self, above: float) -> None:
+        """Proves a bound, and looks for better plans if it isn't close."""
+        if not self._is_close(self.bound, PROVEN):
+            self._prove(above, self._enough(PROVEN))
+        if self._found().gap > PROVEN and self.bound <= above:
+            self._approach(above)
+            self._proof = self._messages = None
+            self._start(self._found().gap)
 
     def _approach(self, above: float) -> None:
         """Improves what the proof has come to, and goes on with the proof, while that helps."""
@@ -160,13 +157,11 @@ class Search:
         """
         if self._first is None and self._proven is None:
             self.best, self.held_price = None, FREE
-            self._prove(above, self._enough(PROVEN))
+            with suppress(TimeIsUp):
+                self._prove(above, self._enough(PROVEN))
             if not self.is_small:
-                # Tables take as much memory again as those to find a plan with.
                 self._proof, self._messages = None, None
-                self.least = LeastTransfers(
-                    self.graph.space, most_bytes(self.graph, self.candidates)
-                )
+                self.tables.forget_least()
         return self.bound
 
     def bound_at(self, price: HeldPrice, above: float) -> float:
@@ -177,7 +172,8 @@ class Search:
             above: The proof ends once no plan can take less, or if it doesn't seem to get there.
         """
         self.best, self.bound, self.held_price = None, 0.0, price
-        self._prove(above, CLOSE, MORE_PATIENCE if self.is_small else PATIENCE)
+        with suppress(TimeIsUp):
+            self._prove(above, CLOSE, MORE_PATIENCE if self.is_small else PATIENCE)
         return self.bound
 
     @property
@@ -200,21 +196,29 @@ class Search:
         self.expected = 0.0
         if not price.is_free:
             self.bound = 0.0
+        with suppress(TimeIsUp):
+            self._search_at(price)
+        if self.best is None:
+            # Not one model was made in time.
+            preset = self.presets(math.inf)[0]
+            self.best = Found(preset.solution, preset.seconds, self.bound)
+        self._earlier.append(self.best.solution)
+        return self._found()
+
+    def _search_at(self, price: HeldPrice) -> None:
         self._look()
         if not price.is_free:
             self._reconsider()
             if self.is_small:
                 self._sharpen()
                 self._settle()
-        assert self.best is not None
-        self._earlier.append(self.best.solution)
-        return self._found()
 
     def _look(self) -> None:
         """Searches models in which sums share buckets, and if need be one in which none do."""
         self._rounds(together=True)
         expected, is_done = self.expected, self._is_close(self.expected, ENOUGH)
-        if self.is_small and self.transfers.shares and not is_done and not self.watch.is_late:
+        shares = self.is_small and self.tables.transfers.shares
+        if shares and not is_done and not self.watch.is_late:
             # A sum that travels alone takes more than its part of a bucket.
             self._rounds(together=False)
             self.expected = expected
@@ -242,7 +246,7 @@ class Search:
     def _reconsider(self) -> None:
         """Improves the best plan of other prices, if it is better at this one too."""
         assert self.best is not None
-        held, price = self.held, self.held_price
+        held, price = self.tables.held, self.held_price
         found = {
             self.price.total(each.choices, each.forms)
             + held.seconds(each.choices, each.forms, price): each
@@ -254,16 +258,16 @@ class Search:
     def _sharpen(self) -> None:
         """Looks for better plans where the proof sees some, which knows least of what they take."""
         if self._proof is None:
-            self._proof = Proof(self.graph, self.candidates, self.least)
+            self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
         for _ in range(FEW_PROOFS):
-            reduced = eliminate(self._proof.network(self.held, self.held_price))
+            reduced = eliminate(self._proof.network(self.tables.held, self.held_price))
             dual = Dual(reduced.core, self._messages)
             for _ in range(ASCENTS):
                 dual.ascend()
             self._messages = dual.messages
             labels = reduced.labels(dual.labels())
             self._improve(self._proof.choices(labels), itself=True)
-            if not self.least.look(self._proof.transfers_of(labels)):
+            if not self.tables.least.look(self._proof.transfers_of(labels)):
                 break
 
     def _settle(self) -> None:
@@ -291,11 +295,7 @@ class Search:
         other._earlier = []
         other._first = other._proven = other._proof = other._messages = None
         other.bound = other.expected = 0.0
-        table, decided = CandidateTable(graph), self.graph.decided
-        other.candidates = [
-            known if graph.decided.get(at) is decided.get(at) else table.of(graph.nodes[at])
-            for at, known in enumerate(self.candidates)
-        ]
+        other.tables = self.tables.varied(graph)
         return other
 
     def near(self, starts: Sequence[Sequence[Choice]]) -> Found:
@@ -359,9 +359,9 @@ class Search:
         self._costs = self._costs.kept()
         return build_model(
             self.graph,
-            self.candidates,
-            self.transfers,
-            self.held,
+            self.tables.candidates,
+            self.tables.transfers,
+            self.tables.held,
             self.held_price,
             together=together,
             costs=self._costs,
@@ -382,13 +382,13 @@ class Search:
         """
         self._costs = Costs()
         if self._proof is None:
-            self._proof = Proof(self.graph, self.candidates, self.least)
+            self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
         proof, before = self._proof, -math.inf
         rounds, least = (TURN_ROUNDS, TURN_ASCENTS) if in_turn else (MAX_PROOFS, ASCENTS)
         ascents, gaps = least, list[float]()
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
-            reduced = eliminate(proof.network(self.held, self.held_price))
+            reduced = eliminate(proof.network(self.tables.held, self.held_price))
             dual = Dual(reduced.core, self._messages)
             for _ in range(ascents):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
@@ -408,9 +408,9 @@ class Search:
                 proof.follow(labels)
             moves = list(proof.transfers_of(labels))
             learned = proof.learn(labels)
-            learned = self.least.look(moves) or learned
+            learned = self.tables.least.look(moves) or learned
             if not learned and self.best is not None:
-                learned = self.least.learn(moves)
+                learned = self.tables.least.learn(moves)
             rise, before = self.bound - before, self.bound
             if not in_turn and self._is_settled(rise, rounds - number, learned):
                 break
@@ -476,7 +476,7 @@ class Search:
         """Prices exactly what labels stand for; returns whether that makes a difference."""
         bodies = {(c, labels[at]) for at, c in enumerate(model.candidates)}
         changed = [candidates.learn(label) for candidates, label in bodies]
-        return self.transfers.learn(model.transfers_of(labels)) or any(changed)
+        return self.tables.transfers.learn(model.transfers_of(labels)) or any(changed)
 
     def _keep(self, model: Model | Proof, labels: Sequence[int]) -> None:
         """Prices the plan that labels stand for, and keeps it if it is the best so far."""
@@ -484,7 +484,7 @@ class Search:
         forms = model.forms(labels)
         seconds = self.price.total(choices, forms)
         if not self.held_price.is_free:
-            seconds += self.held.seconds(choices, forms, self.held_price)
+            seconds += self.tables.held.seconds(choices, forms, self.held_price)
         if self.best is None or seconds < self.best.seconds:
             solution = solution_of(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)

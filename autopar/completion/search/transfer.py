@@ -19,6 +19,7 @@ from autopar.completion.buckets import AWAITED
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
 from autopar.completion.search.network import IMPOSSIBLE, Array
+from autopar.completion.search.watch import Watch
 from autopar.completion.space import Form, Space
 from autopar.cost.buckets import AddedModel, SharedModel, sums_of
 from autopar.cost.bulk import BulkPlanner
@@ -83,10 +84,12 @@ class Transfers:
     Args:
         space: Prices.
         bucket_bytes: Bytes of a bucket at most, by group.
+        watch: Says when no more tables are to be made.
     """
 
-    def __init__(self, space: Space, bucket_bytes: Mapping[str, int]) -> None:
+    def __init__(self, space: Space, bucket_bytes: Mapping[str, int], watch: Watch) -> None:
         self.space = space
+        self._watch = watch
         self._ends: dict[tuple[Form, ...], Ends] = {}
         self._tables: dict[_Key, Array] = {}
         self._lessons: dict[_Key, int] = {}
@@ -111,10 +114,15 @@ class Transfers:
         return found
 
     def seconds(self, source: Ends, target: Ends, of: Tensors) -> Array:
-        """Returns the seconds of a reshard for each pair of labels, as far as they are known."""
+        """Returns the seconds of a reshard for each pair of labels, as far as they are known.
+
+        Raises:
+            TimeIsUp: If the table isn't known yet, and the search had to end before.
+        """
         key = (source, target, of)
         table = self._tables.get(key)
         if table is None:
+            self._watch.check()
             table = self._tables[key] = self._table(source, target, of)
         found: Array = table.take(target.index, axis=1).take(source.index, axis=0)
         return found
@@ -179,8 +187,8 @@ class LeastTransfers(Transfers):
     Of awaited values sums take what they add to others.
     """
 
-    def __init__(self, space: Space, bucket_bytes: Mapping[str, int]) -> None:
-        super().__init__(space, bucket_bytes)
+    def __init__(self, space: Space, bucket_bytes: Mapping[str, int], watch: Watch) -> None:
+        super().__init__(space, bucket_bytes, watch)
         self._shared[AWAITED] = AddedModel(space.planner.model)
         self._planners: dict[str | None, ReshardPlanner] = {
             group: ReshardPlanner(shared) for group, shared in self._shared.items()

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
+GRACE = 2.0
+"""Seconds for which a search may go on with what it is at after its limit."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -21,6 +24,10 @@ class Progress:
     doing: str
     seconds: float | None = None
     bound_seconds: float = 0.0
+
+
+class TimeIsUp(Exception):
+    """Ends a step of a search that has gone on for too long after its time limit."""
 
 
 class Watch:
@@ -59,6 +66,16 @@ class Watch:
         """Whether the limit is reached."""
         limit = self.seconds_limit
         return limit is not None and self._clock() - self._start > limit
+
+    def check(self) -> None:
+        """Lets a step of a search end soon after the limit.
+
+        Raises:
+            TimeIsUp: If the limit is passed by half of it, and at least by `GRACE`.
+        """
+        limit = self.seconds_limit
+        if limit is not None and self._clock() - self._start > limit + max(GRACE, limit / 2):
+            raise TimeIsUp
 
 
 def is_idle(figures: Sequence[float], turns: int, part: float) -> bool:
