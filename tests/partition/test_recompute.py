@@ -53,6 +53,14 @@ def dropped() -> Example:
     return Example(Dropped().train(), lambda number: batch, F.mse_loss)
 
 
+def uniform() -> Example:
+    """Layers through which the same number of bytes goes everywhere."""
+    torch.manual_seed(0)
+    layers = [each for _ in range(20) for each in (nn.Linear(16, 16), nn.ReLU())]
+    batch = (torch.randn(256, 16),), torch.randn(256, 16)
+    return Example(nn.Sequential(*layers), lambda number: batch, F.mse_loss)
+
+
 def large_batch() -> Example:
     """The same, of which activations make up the peak however weights are split."""
     example = dropped()
@@ -61,7 +69,7 @@ def large_batch() -> Example:
     return Example(example.model, lambda number: batch, F.mse_loss)
 
 
-MODELS = {**ZOO, "dropped": dropped, "large batch": large_batch}
+MODELS = {**ZOO, "dropped": dropped, "large batch": large_batch, "uniform": uniform}
 MESHES = {
     "": (ProcessMesh((0,), ("a",)), ""),
     "ddp,tensor": (ProcessMesh([[0, 1], [2, 3]], ("a", "b")), "ddp:a,tensor:b"),
@@ -144,6 +152,7 @@ CASES = [
     ("gpt2", "ddp,tensor", 1),
     ("large batch", "fsdp", 1),
     ("dropped", "ddp,tensor", 2),
+    ("uniform", "", 1),
     ("resnet", "", 1),
     ("gpt2", "fsdp", 2),
     ("resnet", "fsdp", 1),
@@ -263,6 +272,15 @@ def test_a_limit_that_all_fits_into_changes_nothing() -> None:
     found = recompute(program, CLUSTER, 2**40)
     assert found.program is program
     assert found.added_seconds == 0
+
+
+def test_layers_of_one_width_are_computed_again_as_far_as_needed() -> None:
+    found = choice("uniform", "")
+    peak = found.unconstrained.peak_bytes
+    points = [found.fastest(int(peak * part)) for part in (0.95, 0.8, 0.6)]
+    added = [point.added_seconds for point in points if point is not None]
+    assert len(added) == 3
+    assert 0 < added[0] < added[1] < added[2]
 
 
 def test_too_little_memory_is_said_by_how_much() -> None:

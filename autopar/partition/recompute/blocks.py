@@ -1,7 +1,8 @@
 """Blocks: where the forward pass of a microbatch may be cut, so that little crosses the cut.
 
 A block whose ops are repeated starts from what crosses its border, which is saved. Borders are
-where the bytes that later forward ops read are fewest, as between the layers of a model.
+where the bytes that later forward ops read are fewest, as between the layers of a model; where they
+are the same all the way, a block is cut into equal parts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ RISE = 1.5
 
 SMALL = 8
 """How many times less than others a block may make; others join their neighbour."""
+
+PARTS = 8
+"""Blocks that a block is cut into at most where no more crosses inside than at its borders."""
 
 FEW = 10
 """The part of a block's bytes that may be read before the block's turn in the backward pass."""
@@ -46,7 +50,9 @@ def blocks_of(tape: Tape, batch: int) -> Blocks | None:
     backward = [at for at, late in enumerate(tape.late) if late and tape.batches[at] == batch]
     if not forward or not backward:
         return None
-    borders = _spread(tape, forward, _borders(_crossing(tape, forward)))
+    crossing = _crossing(tape, forward)
+    made = [sum(tape.nbytes[piece] for piece in tape.takes[at]) for at in forward]
+    borders = _divided(crossing, made, _spread(made, _borders(crossing)))
     ends = [*borders, len(forward)]
     parts = tuple(tuple(forward[start:end]) for start, end in zip([0, *borders], ends, strict=True))
     return Blocks(batch, parts, _regions(tape, parts, backward))
@@ -90,15 +96,31 @@ def _borders(crossing: Sequence[int]) -> list[int]:
     return found
 
 
-def _spread(tape: Tape, forward: Sequence[int], borders: Sequence[int]) -> list[int]:
+def _spread(made: Sequence[int], borders: Sequence[int]) -> list[int]:
     """Returns the borders but those of blocks that make next to nothing."""
-    made = [sum(tape.nbytes[piece] for piece in tape.takes[at]) for at in forward]
     least = sum(made) / (len(borders) + 1) / SMALL
     found: list[int] = []
     for border in borders:
         start = found[-1] if found else 0
         if sum(made[start:border]) >= least and sum(made[border:]) >= least:
             found.append(border)
+    return found
+
+
+def _divided(crossing: Sequence[int], made: Sequence[int], borders: Sequence[int]) -> list[int]:
+    """Returns the borders, and more in blocks through which much the same crosses everywhere."""
+    found: list[int] = []
+    for start, end in zip([0, *borders], [*borders, len(made)], strict=True):
+        found += [start] if start else []
+        inner = [crossing[at] for at in range(start + 1, end) if crossing[at]]
+        if inner and max(inner) <= RISE * min(inner):
+            part = sum(made[start:end]) / PARTS
+            before, behind = 0, sum(made[start:end])
+            for at in range(start + 1, end):
+                before, behind = before + made[at - 1], behind - made[at - 1]
+                if crossing[at] and before >= part and behind >= part:
+                    found.append(at)
+                    before = 0
     return found
 
 
