@@ -261,14 +261,14 @@ def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
 
 
 def _other_mesh(mesh: ProcessMesh, program: ProcessMesh) -> str:
-    ids = f"{mesh} of processes {_shortened(mesh.process_ids)}"
+    ids = f"mesh {mesh} of processes {_shortened(mesh.process_ids)}"
     if mesh.size < program.size and set(mesh.process_ids) < set(program.process_ids):
         return (
-            f"the mark is on {ids}, which are no slice of {program}; take one from it, as"
+            f"the mark is on {ids}, which are no slice of mesh {program}; take one from it, as"
             f" mesh[{program.dim_names[0]!r}, 0]"
         )
     return (
-        f"the mark is on {ids}, but the model is compiled for {program} of processes"
+        f"the mark is on {ids}, but the model is compiled for mesh {program} of processes"
         f" {_shortened(program.process_ids)}; use one mesh for both, or None in the mark"
     )
 

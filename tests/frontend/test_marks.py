@@ -166,7 +166,7 @@ BAD: Mapping[str, tuple[Callable[[Tensor], Tensor], Mesh | None, str]] = {
     "no slice": (
         lambda h: shard(h, Mesh([0, 3], ["tp"], parent=MESH), ["tp", None]),
         None,
-        r"on ProcessMesh\(tp=2\) of processes \[0, 3\], which are no slice of .*mesh\['dp', 0\]",
+        r"on mesh tp=2 of processes \[0, 3\], which are no slice of .*mesh\['dp', 0\]",
     ),
     "other mesh": (
         lambda h: shard(h, MESH, ["dp", None]),

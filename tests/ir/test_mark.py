@@ -50,5 +50,5 @@ def test_a_layout_has_the_pending_reductions() -> None:
 def test_a_mask_names_processes() -> None:
     mark = Mark(mask=mask_of([[1, 0], [0, 1]]))
     assert mark.masked(MESH) == (4, 7)
-    with pytest.raises(AnnotationError, match=r"a mask of shape \[2, 2\] for ProcessMesh"):
+    with pytest.raises(AnnotationError, match=r"a mask of shape \[2, 2\] for mesh dp=2,tp=3"):
         mark.masked(SCATTERED)
