@@ -19,7 +19,8 @@ SMALL = 8
 """How many times less than others a block may make; others join their neighbour."""
 
 PARTS = 8
-"""Blocks that a block is cut into at most where no more crosses inside than at its borders."""
+"""Blocks that a block of at least twice as many ops is cut into at most, if much the same crosses
+everywhere."""
 
 FEW = 10
 """The part of a block's bytes that may be read before the block's turn in the backward pass."""
@@ -113,7 +114,7 @@ def _divided(crossing: Sequence[int], made: Sequence[int], borders: Sequence[int
     for start, end in zip([0, *borders], [*borders, len(made)], strict=True):
         found += [start] if start else []
         inner = [crossing[at] for at in range(start + 1, end) if crossing[at]]
-        if inner and max(inner) <= RISE * min(inner):
+        if end - start >= 2 * PARTS and inner and max(inner) <= RISE * min(inner):
             part = sum(made[start:end]) / PARTS
             before, behind = 0, sum(made[start:end])
             for at in range(start + 1, end):
