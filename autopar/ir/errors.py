@@ -60,5 +60,7 @@ def near_misses(name: str, known: Iterable[str], limit: int = 3) -> str:
     """Returns `"; did you mean a, b?"` for the names closest to `name`, or an empty string."""
     import difflib
 
-    close = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.5)
+    names = list(known)
+    close = [other for other in names if other.lower() == name.lower()][:limit]
+    close = close or difflib.get_close_matches(name, names, n=limit, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""

@@ -180,6 +180,10 @@ def test_external_data_that_are_too_short(here: Path) -> None:
     [
         ([], "input 'x': its shape [batch, 16] has unbound sizes (pass --dim batch=N)"),
         (["--dim", "bach=8"], "--dim: there is no symbolic dimension 'bach'; did you mean batch?"),
+        (
+            ["--dim", "BATCH=8"],
+            "--dim: there is no symbolic dimension 'BATCH'; did you mean batch?",
+        ),
         (["--input-shape", "z:8,16"], "--input-shape: there is no input 'z'; there are: x"),
         (["--input-shape", "x:8"], "its shape is [batch, 16], --input-shape gives 1 sizes"),
         (["--input-shape", "x:8,17"], "its shape is [batch, 16], --input-shape gives 17 for 16"),

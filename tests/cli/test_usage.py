@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from autopar.pipeline.passes import PASSES
 from tests.cli.command import autopar, process, refusal
 
 SIZES = "write 2x4 or dp=2,tp=4"
@@ -154,3 +156,9 @@ def test_a_cluster_file_with_mistakes(here: Path) -> None:
 def test_in_a_process_of_its_own(here: Path) -> None:
     text = refusal(process("compile", "model.onnx", "--mesh", "2x"), 2)
     assert text == f"mesh '2x': a size is missing; {SIZES}\nsee autopar compile --help"
+
+
+def test_the_help_names_every_pass() -> None:
+    shown = " ".join(autopar("compile", "--help").output.split())
+    (text,) = re.findall(r"Print the program after (.*?)\. Repeatable", shown)
+    assert re.split(", | or ", text) == list(PASSES)
