@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,6 +194,8 @@ def _received(pipe: Connection, rank: int) -> object:
 
 
 def _child(rank: int, size: int, port: int, settings: Settings, pipe: Connection) -> None:
+    # Ctrl-C is for the parent, which ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     processes = Processes(rank, size, rank, size, "127.0.0.1", port, prefix="calibrate")
     try:
