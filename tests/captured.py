@@ -19,7 +19,8 @@ from autopar.ir.expr import Expr, evaluate
 from autopar.ir.program import Program
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 
 Tensors = Mapping[str, Tensor]
 Step = Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]

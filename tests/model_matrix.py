@@ -28,7 +28,8 @@ from autopar.runtime.verification import (
     verify_mesh,
 )
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.models import MODELS, model_inputs, model_path
 from tests.reassociate import run_reassociated
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from autopar.pipeline import compile_program, write
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.fuzz.programs import Case, random_case
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program

@@ -35,7 +35,7 @@ def write(
         InvalidInputError: If the folder can't be written, or is something else than a build.
     """
     from autopar.ir.build import write_build
-    from autopar.runtime.weights import write_weights
+    from autopar.runtime.weight_writing import write_weights
 
     write_build(
         path,

@@ -14,7 +14,8 @@ from autopar.runtime.boxes import whole_box
 from autopar.runtime.kernels import IR_DTYPES
 from autopar.runtime.ports import Arrays
 from autopar.runtime.replacing import replacing
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 
 SUFFIXES = (".npz", ".safetensors")
 

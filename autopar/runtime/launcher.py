@@ -22,7 +22,8 @@ from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.distributed import DEFAULT_TIMEOUT
 from autopar.runtime.ports import Arrays, check_inputs, label_of, user_inputs
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 
 SHUTDOWN_SECONDS = 35.0
 """For how long an interrupted launcher may take to end its ranks; it gives them 30 s itself."""

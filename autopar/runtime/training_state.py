@@ -21,7 +21,8 @@ from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import SCHEDULED, LearningRates
 from autopar.runtime.replacing import replacing
 from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
-from autopar.runtime.weights import Entry, WeightFile, write_order, write_tensors
+from autopar.runtime.weight_writing import Entry, write_order, write_tensors
+from autopar.runtime.weights import WeightFile
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

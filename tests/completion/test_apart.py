@@ -20,7 +20,8 @@ from autopar.runtime.ports import read_weights
 from autopar.runtime.serial import run_serial
 from autopar.runtime.specialize import specialize
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.fuzz.programs import random_case
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program

@@ -37,7 +37,8 @@ from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.ports import seed_input
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.onnx_suite.cases import Array, Case, as_tensor
 from tests.onnx_suite.exact import exact_outputs
 from tests.onnx_suite.profile import freeze

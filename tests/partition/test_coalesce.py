@@ -14,7 +14,8 @@ from autopar.ir.verify import verify_structure
 from autopar.mapping.deploy import deploy
 from autopar.partition import Coalesce, Partition
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.partition.programs import random_program
 from tests.partition.test_random_programs import arrays
 

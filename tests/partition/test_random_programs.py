@@ -15,7 +15,8 @@ from autopar.mapping.deploy import deploy
 from autopar.partition import Partition
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.partition.programs import random_program
 
 CLUSTER = Cluster.load("cpu")

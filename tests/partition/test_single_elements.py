@@ -12,7 +12,8 @@ from autopar.ir.text import parse_program
 from autopar.mapping.deploy import deploy
 from autopar.partition import Partition
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 
 CLUSTER = Cluster.load("cpu")
 

@@ -13,7 +13,7 @@ from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
-from autopar.runtime.weights import write_weights
+from autopar.runtime.weight_writing import write_weights
 
 MLP_SERIAL = """
 program "mlp" serial

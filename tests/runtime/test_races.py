@@ -18,7 +18,8 @@ from autopar.runtime.started import end_sum, start_sum
 from autopar.runtime.stepper import step
 from autopar.runtime.updates import InPlace
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.runtime.programs import deploy
 
 GROUP = Group("all", 2, 0, (0, 1), "virtual")

@@ -13,7 +13,8 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.serial import run_serial
 from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 from tests.runtime.programs import LOOP, LOOP_SERIAL, MLP, MLP_SERIAL, deploy, serial
 
 

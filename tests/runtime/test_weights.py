@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.boxes import Box, Extent, box_shape, place, take, whole_box
-from autopar.runtime.weights import WeightFile, write_weights
+from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weights import WeightFile
 
 
 @st.composite
