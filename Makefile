@@ -9,6 +9,8 @@ TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname)),+cpu)
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 BUILD ?= build/minilm
 PYTEST_ARGS ?= -q -n 2
+# Of test-fuzz.
+CASES ?= 10000
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -18,7 +20,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models test-training test-reshards validate-rules op-database onnx-suite lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models test-training test-reshards validate-rules test-faults test-fuzz op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -58,6 +60,13 @@ test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and s
 
 test-training: $(INSTALLED) ## Train every model from elsewhere on every mesh, preset and pin set (long).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or not slow" tests/zoo
+
+test-faults: $(INSTALLED) $(FETCHED) ## Inject every fault at least once (up to half an hour).
+	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m faults
+
+test-fuzz: $(INSTALLED) $(FETCHED) ## Mutate every kind of file, CASES more than the last time (long).
+	@mkdir -p build
+	$(ONE_THREAD) $(BIN)/python -m tests.mutations --cases $(CASES) --jobs 2 --state build/mutations.json
 
 op-database: $(INSTALLED) ## Judge by PyTorch's operator database, all of it (long).
 	$(ONE_THREAD) $(BIN)/python -m tests.op_database --jobs 2
