@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from autopar.cli.console import PositiveNumber, status
+from autopar.cli.console import PositiveNumber, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs
 from autopar.cli.options import MODULES, PATH
 from autopar.cli.show import show_verdicts
+from autopar.ir.units import counted, human_bytes
+
+if TYPE_CHECKING:
+    from autopar.ir.build import Build
 
 
 @click.command("verify", short_help="Compare every rank's program with the serial program.")
@@ -20,6 +25,12 @@ from autopar.cli.show import show_verdicts
     type=PATH,
     metavar="MODEL.onnx",
     help="Compare the outputs with ONNX Runtime's too, if it is installed.",
+)
+@click.option(
+    "--files",
+    "files_only",
+    is_flag=True,
+    help="Only read all files, weights too, and compare them with their digests.",
 )
 @INPUTS
 @click.option(
@@ -50,15 +61,18 @@ def verify_command(
     modules: tuple[str, ...],
     tolerance: float | None,
     per_op: bool,
+    files_only: bool,
 ) -> None:
     """Compare every rank's program with the serial program, op by op.
 
     All ranks run in this process. On a difference it names the first op that diverges, its ranks
-    and where in the model it comes from, and exits with 1.
+    and where in the model it comes from, and exits with 1. Weights are compared with their digests
+    first; --files does that for all files, and nothing else.
 
     \b
     Examples:
       autopar verify build/
+      autopar verify build/ --files
       autopar verify build/ --against model.onnx --input ids=ids.npy
     """
     from autopar.cli.oracle import OnnxRuntime
@@ -69,15 +83,17 @@ def verify_command(
     from autopar.runtime.ports import seed_input
     from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
 
-    import_modules(modules)
     found = read_build(build)
+    if files_only:
+        _verify_files(found)
+        return
+    import_modules(modules)
     judge = OnnxRuntime(against, found.serial) if against is not None else None
     arrays = read_inputs(build, inputs, seed)
     drawing = seed_input(found.serial)
     if drawing is not None:
         arrays.setdefault(drawing.label or drawing.name, seed)
     with status("comparing all ranks"):
-        found.check_weights()
         result = api.verify(build, arrays, forced=per_op, tolerance=tolerance)
     show_verdicts(report.render_verification(result, found.deployment.world_size))
     ok = result.ok
@@ -91,3 +107,17 @@ def verify_command(
         ok = ok and all(difference.ok for difference in differences.values())
     if not ok:
         sys.exit(1)
+
+
+def _verify_files(build: Build) -> None:
+    from autopar.runtime import api
+
+    unsuited(
+        "--files compares no values, so there is nothing to do for",
+        ("against", "inputs", "seed", "modules", "tolerance", "per_op"),
+    )
+    with status("reading all files"):
+        api.check_files(build)
+    files = build.manifest.files
+    size = human_bytes(sum(file.bytes for file in files))
+    click.echo(f"{counted(len(files), 'file')} of {size} compared with what was written:  ok")

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.folder import check_place, replace_folder, sync_file
-from autopar.ir.manifest import FileEntry, Manifest, ReportEntry
+from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.program import Program
 from autopar.ir.serde import (
     content_of,
@@ -44,6 +44,9 @@ OPTIONS = "options.yaml"
 RANKS = "ranks.pb"
 WEIGHTS = "weights.safetensors"
 
+WriteWeights = Callable[[Path], tuple[FileEntry, WeightDigests]]
+"""Writes the weights to the safetensors file whose path it is given, and says what it wrote."""
+
 _COMPILE_AGAIN = "compile the model again, or copy the whole folder again"
 _CHUNK_BYTES = 1 << 20
 
@@ -55,7 +58,7 @@ def write_build(
     deployment: Deployment,
     autopar_version: str,
     report: Sequence[ReportEntry] = (),
-    write_weights: Callable[[Path], None] | None = None,
+    write_weights: WriteWeights | None = None,
     variants: Sequence[tuple[Program, Deployment]] = (),
     completed: Program | None = None,
     options: str = "",
@@ -69,8 +72,7 @@ def write_build(
         deployment: The executable programs and the rank table.
         autopar_version: Version of the compiler.
         report: What the user should know about the compilation.
-        write_weights: Writes the weights to the safetensors file whose path it is given; None if
-            there are no weights.
+        write_weights: Writes the weights; None if there are none.
         variants: Serial programs and deployments for inputs of other shapes, over the same weights.
         completed: The completed program before ops were replaced by bodies, if any were.
         options: What the user decided, as text.
@@ -97,12 +99,13 @@ def write_build(
 
     def fill(folder: Path) -> Manifest:
         entries = [_write_file(folder, name, data) for name, data in contents.items()]
+        digests: WeightDigests | None = None
         if write_weights is not None:
-            write_weights(folder / WEIGHTS)
+            entry, digests = write_weights(folder / WEIGHTS)
             sync_file(folder / WEIGHTS)
-            entries.append(_entry_of_file(folder, WEIGHTS))
+            entries.append(entry)
         files = tuple(sorted(entries, key=lambda entry: entry.path))
-        manifest = Manifest(autopar_version, serial.name, files, tuple(report))
+        manifest = Manifest(autopar_version, serial.name, files, tuple(report), digests)
         _write_file(folder, MANIFEST, manifest_to_bytes(manifest))
         return manifest
 
@@ -241,15 +244,17 @@ class Build:
         """The safetensors file with the weights, whose keys are names of values; None without."""
         return self.path / WEIGHTS if self._find("", WEIGHTS) else None
 
-    def check_weights(self) -> None:
-        """Reads all weights and compares their checksum.
+    def check_file(self, file: FileEntry) -> None:
+        """Reads a file of the build and compares its checksum.
+
+        Args:
+            file: Its entry in the manifest.
 
         Raises:
-            InvalidInputError: If the file is damaged.
+            InvalidInputError: If it is damaged.
         """
-        file = self._find("", WEIGHTS)
-        if file is not None and _entry_of_file(self.path, WEIGHTS) != file:
-            raise _damaged(self.path / WEIGHTS)
+        if _entry_of_file(self.path, file.path) != file:
+            raise _damaged(self.path / file.path)
 
     def _find(self, prefix: str, name: str) -> FileEntry | None:
         path = prefix + name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.ir.errors import UNKNOWN, Loc
@@ -42,6 +43,21 @@ class ReportEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightDigests:
+    """What weights are known by, block by block, so that a rank checks what it reads.
+
+    Attributes:
+        block_bytes: Length of the blocks of each tensor; the last one may be shorter.
+        header: Digest of what stands before the tensors in the file.
+        blocks: Digests of the blocks of each tensor, by name.
+    """
+
+    block_bytes: int
+    header: int
+    blocks: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The table of contents of a build folder.
 
@@ -50,9 +66,12 @@ class Manifest:
         model: What the user calls the model.
         files: Every file of the build but the manifest, in order of their paths.
         report: What the compiler reports, in order.
+        weights: Digests of the weights; None without weights, and of builds from before there
+            were any.
     """
 
     autopar_version: str
     model: str = ""
     files: tuple[FileEntry, ...] = ()
     report: tuple[ReportEntry, ...] = ()
+    weights: WeightDigests | None = None

@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class File(_message.Message):
-    __slots__ = ("magic", "format_version", "minimum_reader_version", "program", "deployment", "manifest")
+    __slots__ = ("magic", "format_version", "minimum_reader_version", "program", "deployment", "manifest", "sha256")
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_READER_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
     magic: str
     format_version: int
     minimum_reader_version: int
     program: Program
     deployment: Deployment
     manifest: Manifest
-    def __init__(self, magic: _Optional[str] = ..., format_version: _Optional[int] = ..., minimum_reader_version: _Optional[int] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., deployment: _Optional[_Union[Deployment, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ...) -> None: ...
+    sha256: bytes
+    def __init__(self, magic: _Optional[str] = ..., format_version: _Optional[int] = ..., minimum_reader_version: _Optional[int] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., deployment: _Optional[_Union[Deployment, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Program(_message.Message):
     __slots__ = ("name", "level", "mesh", "functions", "signature", "strings", "locs", "exprs", "meshes", "layouts", "op_dists", "origins")
@@ -384,7 +386,7 @@ class Deployment(_message.Message):
     def __init__(self, program_count: _Optional[int] = ..., axes: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Ints, _Mapping]] = ..., process_id: _Optional[_Union[Ints, _Mapping]] = ..., row_major: bool = ..., shape: _Optional[_Iterable[int]] = ..., coords: _Optional[_Iterable[_Union[Ints, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Deployment.Group, _Mapping]]] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("autopar_version", "model", "files", "report", "strings")
+    __slots__ = ("autopar_version", "model", "files", "report", "weight_digests", "strings")
     class FileEntry(_message.Message):
         __slots__ = ("path", "sha256", "size_bytes")
         PATH_FIELD_NUMBER: _ClassVar[int]
@@ -407,14 +409,32 @@ class Manifest(_message.Message):
         loc: Loc
         size_bytes: int
         def __init__(self, category: _Optional[int] = ..., subject: _Optional[int] = ..., detail: _Optional[int] = ..., loc: _Optional[_Union[Loc, _Mapping]] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    class WeightDigests(_message.Message):
+        __slots__ = ("block_bytes", "header", "tensors")
+        class Tensor(_message.Message):
+            __slots__ = ("name", "blocks")
+            NAME_FIELD_NUMBER: _ClassVar[int]
+            BLOCKS_FIELD_NUMBER: _ClassVar[int]
+            name: int
+            blocks: _containers.RepeatedScalarFieldContainer[int]
+            def __init__(self, name: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
+        BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+        HEADER_FIELD_NUMBER: _ClassVar[int]
+        TENSORS_FIELD_NUMBER: _ClassVar[int]
+        block_bytes: int
+        header: int
+        tensors: _containers.RepeatedCompositeFieldContainer[Manifest.WeightDigests.Tensor]
+        def __init__(self, block_bytes: _Optional[int] = ..., header: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Manifest.WeightDigests.Tensor, _Mapping]]] = ...) -> None: ...
     AUTOPAR_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     STRINGS_FIELD_NUMBER: _ClassVar[int]
     autopar_version: int
     model: int
     files: _containers.RepeatedCompositeFieldContainer[Manifest.FileEntry]
     report: _containers.RepeatedCompositeFieldContainer[Manifest.ReportEntry]
+    weight_digests: Manifest.WeightDigests
     strings: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, autopar_version: _Optional[int] = ..., model: _Optional[int] = ..., files: _Optional[_Iterable[_Union[Manifest.FileEntry, _Mapping]]] = ..., report: _Optional[_Iterable[_Union[Manifest.ReportEntry, _Mapping]]] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, autopar_version: _Optional[int] = ..., model: _Optional[int] = ..., files: _Optional[_Iterable[_Union[Manifest.FileEntry, _Mapping]]] = ..., report: _Optional[_Iterable[_Union[Manifest.ReportEntry, _Mapping]]] = ..., weight_digests: _Optional[_Union[Manifest.WeightDigests, _Mapping]] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -6,6 +6,7 @@ bytes with an error that names the file.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from autopar.ir.serde_read import program_from_proto
 from autopar.ir.serde_tables import Corrupt
 from autopar.ir.serde_write import write_program
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """The version of the format that this code writes, and the newest that it understands."""
 
 MINIMUM_READER_VERSION = 2
@@ -37,6 +38,9 @@ PARTS_VERSION = 4
 
 SLICES_VERSION = 6
 """The oldest version whose readers understand scalars that only ranks of a slice hold."""
+
+DIGEST_VERSION = 7
+"""The oldest version whose manifests have a digest of themselves."""
 
 MAX_BYTES = (1 << 31) - 1
 """protobuf writes larger messages without an error, but nothing can read them."""
@@ -104,13 +108,22 @@ def deployment_from_bytes(
 
 
 def manifest_to_bytes(manifest: Manifest) -> bytes:
-    """Returns a manifest as bytes."""
-    return _to_bytes(lambda file: write_manifest(manifest, file.manifest), "manifest")
+    """Returns a manifest as bytes, the last of which are the digest of those before."""
+    data = _to_bytes(lambda file: write_manifest(manifest, file.manifest), "manifest")
+    # Messages in a row are one message with the fields of all.
+    return data + _digest_field(data)
 
 
 def manifest_from_bytes(data: bytes, source: str = "manifest") -> Manifest:
     """Returns the manifest that `manifest_to_bytes` wrote; errors as `program_from_bytes`."""
     file = _parse(data, source, "manifest")
+    field = pb.File(sha256=file.sha256).SerializeToString()
+    digested = field or file.format_version >= DIGEST_VERSION
+    if digested and field != _digest_field(data.removesuffix(field)):
+        raise InvalidInputError(
+            f"{source}: damaged: its content isn't what was written; compile the model again, or"
+            " copy the whole folder again"
+        )
     return _checked(lambda: manifest_from_proto(file.manifest), source)
 
 
@@ -121,6 +134,10 @@ def content_of(data: bytes, source: str = "file") -> str:
         InvalidInputError: If it is no file of autopar's, or needs a newer autopar.
     """
     return _parse(data, source).WhichOneof("content") or ""
+
+
+def _digest_field(data: bytes) -> bytes:
+    return pb.File(sha256=hashlib.sha256(data).digest()).SerializeToString()
 
 
 def _to_bytes(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.ir import program_pb2 as pb
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.manifest import FileEntry, Manifest, ReportEntry
+from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.program import Program
 from autopar.ir.serde_read import loc_from_proto
 from autopar.ir.serde_tables import (
@@ -212,6 +212,11 @@ def write_manifest(manifest: Manifest, message: pb.Manifest) -> None:
         entry.loc.file = number(item.loc.file)
         entry.loc.line = item.loc.line
         entry.loc.name = number(item.loc.name)
+    if manifest.weights is not None:
+        message.weight_digests.block_bytes = manifest.weights.block_bytes
+        message.weight_digests.header = manifest.weights.header
+        for name, blocks in manifest.weights.blocks.items():
+            message.weight_digests.tensors.add(name=number(name), blocks=blocks)
     message.strings.extend(strings.table())
 
 
@@ -239,4 +244,15 @@ def manifest_from_proto(message: pb.Manifest) -> Manifest:
             )
             for item in message.report
         ),
+        weights=_weights_from_proto(message, strings),
     )
+
+
+def _weights_from_proto(message: pb.Manifest, strings: StringReader) -> WeightDigests | None:
+    if not message.HasField("weight_digests"):
+        return None
+    found = message.weight_digests
+    if not found.block_bytes:
+        raise Corrupt("blocks of weights have no bytes")
+    blocks = {strings.text(each.name): tuple(each.blocks) for each in found.tensors}
+    return WeightDigests(found.block_bytes, found.header, blocks)

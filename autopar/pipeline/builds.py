@@ -35,7 +35,7 @@ def write(
         InvalidInputError: If the folder can't be written, or is something else than a build.
     """
     from autopar.ir.build import write_build
-    from autopar.runtime.weight_writing import write_weights
+    from autopar.runtime.weight_writing import write_digested
 
     write_build(
         path,
@@ -43,7 +43,7 @@ def write(
         deployment=compiled.deployment,
         autopar_version=__version__,
         report=compiled.report,
-        write_weights=lambda file: write_weights(file, weights),
+        write_weights=lambda file: write_digested(file, weights),
         variants=[(each.serial, each.deployment) for each in variants],
         completed=compiled.completed if _has_bodies(compiled.completed) else None,
         options=recorded(compiled.options),

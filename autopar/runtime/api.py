@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from autopar.ir.build import read_build
+from autopar.ir.build import Build, read_build
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
+from autopar.runtime.checked_build import check_files, check_weights
 from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.files import read_arrays, save_arrays
 from autopar.runtime.initialize import MakeModel
@@ -137,7 +138,7 @@ def run_virtual(build: str | Path, inputs: Arrays, *, updates: bool = False) -> 
         RuntimeFailure: If an op fails or the ranks' collectives don't match.
     """
     found = read_build(build)
-    with WeightFile(found.weights_path) as weights:
+    with WeightFile(build=found) as weights:
         mesh = VirtualMesh(found.deployment, weights)
     return mesh.run(inputs, updates=updates)
 
@@ -150,9 +151,7 @@ def run_one_device(build: str | Path, inputs: Arrays, device: str = "cpu") -> di
         RuntimeFailure: If an op fails.
     """
     found = read_build(build)
-    return run_serial(
-        found.serial, _all_weights(found.serial, found.weights_path), inputs, device=device
-    )
+    return run_serial(found.serial, _all_weights(found), inputs, device=device)
 
 
 def verify(
@@ -172,8 +171,9 @@ def verify(
         RuntimeFailure: If an op fails or the ranks' collectives don't match.
     """
     found = read_build(build)
-    whole = _all_weights(found.serial, found.weights_path)
-    with WeightFile(found.weights_path) as weights:
+    check_weights(found)
+    whole = _all_weights(found)
+    with WeightFile(build=found) as weights:
         mesh = VirtualMesh(found.deployment, weights)
     return verify_mesh(found.serial, whole, mesh, inputs, forced=forced, tolerance=tolerance)
 
@@ -201,9 +201,9 @@ def save_outputs(path: str | Path, outputs: Mapping[str, Tensor]) -> None:
     save_arrays(Path(path), outputs)
 
 
-def _all_weights(program: Program, path: Path | None) -> dict[str, Tensor]:
-    with WeightFile(path) as file:
-        return read_weights(specialize(program, {}), file, "cpu")
+def _all_weights(build: Build) -> dict[str, Tensor]:
+    with WeightFile(build=build) as file:
+        return read_weights(specialize(build.serial, {}), file, "cpu")
 
 
 __all__ = [
@@ -212,6 +212,7 @@ __all__ = [
     "Session",
     "Trainer",
     "Verification",
+    "check_files",
     "launch",
     "load",
     "open_trainer",

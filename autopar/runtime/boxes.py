@@ -92,22 +92,23 @@ def is_empty(box: Box) -> bool:
 
 def take(tensor: Tensor, box: Box) -> Tensor:
     """Returns a rank's piece of a global tensor, contiguous; a copy unless it is a plain view."""
-    return _exposed(tensor, box).reshape(box_shape(box)).contiguous()
+    return exposed(tensor, box).reshape(box_shape(box)).contiguous()
 
 
 def place(tensor: Tensor, piece: Tensor, box: Box) -> None:
     """Writes a rank's piece into a contiguous global tensor."""
-    target = _exposed(tensor, box)
+    target = exposed(tensor, box)
     target.copy_(piece.reshape(target.shape))
 
 
 def fill(piece: Tensor, tensor: Tensor, box: Box) -> None:
     """Writes a rank's piece of a global tensor into contiguous memory, without a copy between."""
-    source = _exposed(tensor, box)
+    source = exposed(tensor, box)
     piece.view(source.shape).copy_(source)
 
 
-def _exposed(tensor: Tensor, box: Box) -> Tensor:
+def exposed(tensor: Tensor, box: Box) -> Tensor:
+    """Returns a rank's piece of a tensor as a view, with a dimension for each sub-dimension."""
     extents = [extent for dim in box for extent in dim]
     view = tensor.reshape([extent.size for extent in extents])
     for axis, extent in enumerate(extents):

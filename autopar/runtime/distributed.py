@@ -104,7 +104,7 @@ class Session(Closing):
             self._torch_compile = torch_compile
             self._in_place = in_place
             self._specialize()
-            with WeightFile(*weight_paths(weights), found.weights_path) as file:
+            with WeightFile(*weight_paths(weights), build=found) as file:
                 device = str(self.device)
                 self.weights = read_weights(self.program, file, device, absent=self.absent)
             self._connect()

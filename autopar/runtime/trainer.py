@@ -84,7 +84,7 @@ def open_trainer(
     in_place = InPlace(_refuse_non_finite if check_loss else _accept)
     found = read_build(build)
     if virtual:
-        with WeightFile(*weight_paths(weights), found.weights_path) as file:
+        with WeightFile(*weight_paths(weights), build=found) as file:
             ranks: Ranks = VirtualMesh(found.deployment, file, in_place)
     else:
         ranks = Session(build, in_place=in_place, weights=weights, **options)

@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.manifest import FileEntry, WeightDigests
+from autopar.runtime.digest import tensor_bytes
+from autopar.runtime.weight_digests import Digesting
 
 DTYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -46,7 +49,18 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
 
 
-def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -> None:
+def write_digested(path: Path, weights: Mapping[str, Tensor]) -> tuple[FileEntry, WeightDigests]:
+    """Writes weights as `write_weights` does, and returns what a build's manifest has of them."""
+    digesting = Digesting()
+    write_weights(path, weights, digesting)
+    return digesting.result(path.name)
+
+
+def write_weights(
+    path: str | os.PathLike[str],
+    weights: Mapping[str, Tensor],
+    digesting: Digesting | None = None,
+) -> None:
     """Writes tensors to a safetensors file, one after another, the same bytes for the same tensors.
 
     `weights` may compute its tensors on access: twice each, for the header and for the data, and
@@ -55,6 +69,7 @@ def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -
     Args:
         path: The file; what it held is lost.
         weights: Tensors by name.
+        digesting: Is shown what is written.
 
     Raises:
         InvalidInputError: If a dtype can't be stored.
@@ -64,11 +79,14 @@ def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -
         tensor = weights[name]
         entries[name] = Entry(tensor.dtype, tuple(tensor.shape))
         del tensor
-    write_tensors(path, entries, weights.__getitem__)
+    write_tensors(path, entries, weights.__getitem__, digesting)
 
 
 def write_tensors(
-    path: str | os.PathLike[str], entries: Mapping[str, Entry], tensor: Callable[[str], Tensor]
+    path: str | os.PathLike[str],
+    entries: Mapping[str, Entry],
+    tensor: Callable[[str], Tensor],
+    digesting: Digesting | None = None,
 ) -> None:
     """Writes tensors to a safetensors file, one after another, as `write_weights` does.
 
@@ -76,6 +94,7 @@ def write_tensors(
         path: The file; what it held is lost.
         entries: Their types by name.
         tensor: Returns a tensor by name; called once for each, in the order of `write_order`.
+        digesting: Is shown what is written.
 
     Raises:
         InvalidInputError: If a dtype can't be stored.
@@ -84,9 +103,13 @@ def write_tensors(
     header = _header({name: entries[name] for name in names})
     with Path(path).open("wb") as file:
         file.write(header)
+        if digesting is not None:
+            digesting.header(header)
         for name in names:
-            flat = tensor(name).detach().cpu().contiguous().reshape(-1)
-            flat.view(torch.uint8).numpy().tofile(file)
+            data = tensor_bytes(tensor(name))
+            file.write(data)
+            if digesting is not None:
+                digesting.tensor(name, data)
 
 
 def write_order(entries: Mapping[str, Entry]) -> list[str]:

@@ -11,19 +11,28 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from autopar.ir.build import Build
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.runtime.boxes import Box, Region, narrowed, take
+from autopar.ir.manifest import WeightDigests
+from autopar.runtime.boxes import Box, Region, exposed, narrowed, take
 from autopar.runtime.closing import Closing
+from autopar.runtime.weight_digests import Checking
 from autopar.runtime.weight_writing import DTYPE_NAMES, Entry
 
 STORED_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 """By their names in safetensors files."""
+
+
+class _Open(NamedTuple):
+    path: str | os.PathLike[str]
+    file: Any
+    checking: Checking | None
 
 
 class WeightFile(Closing):
@@ -32,20 +41,29 @@ class WeightFile(Closing):
     A context manager. Tensors that were read stay valid after it is closed.
 
     Args:
-        paths: The files; the first that has a tensor counts. None stands for no file.
+        paths: The files; the first that has a tensor counts.
+        build: A build whose weights count after those. What is read of them is compared with
+            their digests, if it has any; whether it was right is known when the file is closed.
 
     Raises:
-        InvalidInputError: If a file is missing or is not a safetensors file.
+        InvalidInputError: If a file is missing or is not a safetensors file, or the build's is
+            damaged.
     """
 
-    def __init__(self, *paths: str | os.PathLike[str] | None) -> None:
+    def __init__(self, *paths: str | os.PathLike[str], build: Build | None = None) -> None:
         self.entries: dict[str, Entry] = {}
-        self._files: dict[str, tuple[str | os.PathLike[str], Any]] = {}
+        self._files: dict[str, _Open] = {}
+        self._checking: Checking | None = None
         for path in paths:
-            if path is not None:
-                self._open(path)
+            self._open(path)
+        if build is not None and build.weights_path is not None:
+            self._open_checked(build.weights_path, build.manifest.weights)
 
-    def _open(self, path: str | os.PathLike[str]) -> None:
+    def _open_checked(self, path: Path, digests: WeightDigests | None) -> None:
+        self._checking = None if digests is None else Checking(path, digests)
+        self._open(path, self._checking)
+
+    def _open(self, path: str | os.PathLike[str], checking: Checking | None = None) -> None:
         try:
             file = cast(Any, safe_open(path, framework="pt"))
         except OSError as error:
@@ -63,7 +81,7 @@ class WeightFile(Closing):
                     f"{path}: tensor {name!r} has the unsupported dtype {stored.get_dtype()}"
                 )
             self.entries[name] = Entry(dtype, tuple(stored.get_shape()))
-            self._files[name] = path, file
+            self._files[name] = _Open(path, file, checking)
 
     def read(
         self,
@@ -90,16 +108,26 @@ class WeightFile(Closing):
         entry = self.entries.get(name)
         if entry is None:
             raise InvalidInputError(self._absent(name))
-        path, file = self._files[name]
+        path, file, checking = self._files[name]
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise InvalidInputError(
                 f"weight {name!r} in {path} is {_type(entry.dtype, entry.shape)}, the program"
                 f" expects {_type(dtype, shape)}; compile again"
             )
-        mapped = narrowed(file.get_tensor(name), region)
+        whole = file.get_tensor(name)
+        mapped = narrowed(whole, region)
+        if checking is not None:
+            checking.read(name, whole, exposed(mapped, box))
         piece = take(mapped, box)
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)
+
+    def check(self, name: str) -> None:
+        """Compares all of a tensor with its digests; the file's closing says what it found."""
+        _, file, checking = self._files[name]
+        if checking is not None:
+            whole = file.get_tensor(name)
+            checking.read(name, whole, whole)
 
     def _absent(self, name: str) -> str:
         if not self._files:
@@ -107,13 +135,20 @@ class WeightFile(Closing):
                 f"a build without weights has no weight {name!r}; give a safetensors file with"
                 " weights=, or compile a model whose tensors have values"
             )
-        places = dict.fromkeys(str(path) for path, _ in self._files.values())
+        places = dict.fromkeys(str(each.path) for each in self._files.values())
         hint = near_misses(name, self.entries)
         return f"{' and '.join(places)} has no weight {name!r}{hint}; compile again"
 
     def close(self) -> None:
-        """Unmaps the files."""
+        """Unmaps the files.
+
+        Raises:
+            InvalidInputError: If something of what was read is damaged.
+        """
         self._files.clear()
+        checking, self._checking = self._checking, None
+        if checking is not None:
+            checking.close()
 
 
 def weight_paths(given: str | Path | Sequence[str | Path]) -> tuple[str | Path, ...]:

@@ -16,6 +16,7 @@ from onnx import ModelProto
 
 from autopar.cli import main
 from autopar.ir.build import read_build, write_build
+from autopar.ir.manifest import FileEntry, WeightDigests
 from autopar.ir.program import Op
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
@@ -81,8 +82,11 @@ def rebuilt(target: str, change: Callable[[Op], Op]) -> None:
     assert ops != program.main.ops
     changed = program.with_main(replace(program.main, ops=ops))
 
-    def copy_weights(file: Path) -> None:
+    def copy_weights(file: Path) -> tuple[FileEntry, WeightDigests]:
         shutil.copy("build/weights.safetensors", file)
+        entry = next(each for each in build.manifest.files if each.path == file.name)
+        assert build.manifest.weights is not None
+        return entry, build.manifest.weights
 
     write_build(
         target,

@@ -37,7 +37,8 @@ def digest(path: Path) -> str:
     build = read_build(path)
     assert build.serial
     assert build.deployment
-    build.check_weights()
+    for file in build.manifest.files:
+        build.check_file(file)
     return build.digest
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from autopar.ir.expr import Coord, add
 from autopar.ir.program import Op
-from tests.cli.command import autopar, process, rebuilt, renamed, two_layers
+from tests.cli.command import autopar, process, rebuilt, refusal, renamed, two_layers
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 RELU_IS_NEG = renamed("aten.relu.default", "aten.neg.default")
@@ -24,6 +24,25 @@ def test_a_right_build(here: Path) -> None:
     assert lines[1] == "outputs against the serial program, relative to the largest element:"
     assert lines[3] == "outputs against ONNX Runtime, relative to the largest element:"
     assert all(line.split()[0] == "y" and line.endswith("  ok") for line in (lines[2], lines[4]))
+
+
+def test_files_alone(here: Path) -> None:
+    done = autopar("verify", "build", "--files")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("5 files of ")
+    assert done.stdout.endswith(" compared with what was written:  ok\n")
+    for name in ("weights.safetensors", "options.yaml", "programs/0.pb"):
+        data = bytearray(Path("build", name).read_bytes())
+        data[-1] ^= 1
+        Path("build", name).write_bytes(data)
+    told = refusal(autopar("verify", "build", "--files"), 1).splitlines()
+    assert [line.split(" is damaged: ")[0].removeprefix("error: ") for line in told] == [
+        "build/options.yaml",
+        "build/programs/0.pb",
+        "build/weights.safetensors",
+    ]
+    assert "tensor '" in told[-1]
+    assert "--seed" in refusal(autopar("verify", "build", "--files", "--seed", "1"), 2)
 
 
 def test_a_wrong_op(here: Path) -> None:

@@ -66,7 +66,7 @@ def test_every_mesh_draws_the_same_without_communication(kind: str) -> None:
         options = CompileOptions.from_text(mesh=mesh, shards=[f"x={layout}"])
         done = compile_program(program, options)
         assert not any(op.kind.startswith("comm.") for op in done.partitioned.main.ops)
-        found = VirtualMesh(done.deployment, WeightFile(None)).run({"x": X, "seed": 1})
+        found = VirtualMesh(done.deployment, WeightFile()).run({"x": X, "seed": 1})
         assert torch.equal(found["y"], draw(program))
 
 

@@ -65,8 +65,7 @@ def check(program: Program, expected: list[Tensor]) -> None:
     inputs = {name: X if name == "x" else torch.ones(5, 6) for name in ports}
     results = [run_serial(program, {}, inputs)]
     results += [
-        VirtualMesh(compiled(program, mesh).deployment, WeightFile(None)).run(inputs)
-        for mesh in MESHES
+        VirtualMesh(compiled(program, mesh).deployment, WeightFile()).run(inputs) for mesh in MESHES
     ]
     for found in results:
         for at, tensor in enumerate(expected):
@@ -154,7 +153,7 @@ def test_ranks_agree_on_what_an_op_draws() -> None:
     assert not torch.equal(run_serial(program, {}, {"x": X, "seed": 5})["out0"], expected)
     state = torch.random.get_rng_state()
     for mesh in MESHES:
-        ranks = VirtualMesh(compiled(program, mesh).deployment, WeightFile(None))
+        ranks = VirtualMesh(compiled(program, mesh).deployment, WeightFile())
         assert torch.equal(ranks.run({"x": X, "seed": 4})["out0"], expected)
     assert torch.equal(torch.random.get_rng_state(), state)
 

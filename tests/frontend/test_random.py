@@ -91,7 +91,7 @@ def test_each_op_is_replaced_and_depends_on_the_seed(everything: Program) -> Non
 @pytest.mark.parametrize(("mesh", "layout"), random.Random(0).sample(list(splits(2)), 6))
 def test_every_mesh_draws_the_same(mesh: str, layout: str, everything: Program) -> None:
     compiled = compile_program(everything, options(mesh, layout))
-    found = VirtualMesh(compiled.deployment, WeightFile(None)).run({"x0": X, "seed": 5})
+    found = VirtualMesh(compiled.deployment, WeightFile()).run({"x0": X, "seed": 5})
     for (name, tensor), mine in zip(outputs_of(everything, 5).items(), found.values(), strict=True):
         torch.testing.assert_close(mine, tensor, rtol=1e-6, atol=0, msg=f"{name}")
 
@@ -102,7 +102,7 @@ def test_masks_are_those_of_one_device_for_every_split() -> None:
     assert 0 < int((expected == 0).sum()) < 35
     for mesh, layout in [("1", "[-1,-1]"), *splits(2)]:
         compiled = compile_program(program, options(mesh, layout))
-        found = VirtualMesh(compiled.deployment, WeightFile(None)).run({"x0": X, "seed": 1})
+        found = VirtualMesh(compiled.deployment, WeightFile()).run({"x0": X, "seed": 1})
         assert torch.equal(found["out0"], expected), f"{mesh} {layout}"
     assert "all_gather" not in str(compile_program(program, options("2x2", "[d0,d1]")).partitioned)
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from autopar.ir import folder as folder_module
-from autopar.ir.build import check_output, read_build, write_build
+from autopar.ir import program_pb2
+from autopar.ir.build import Build, check_output, read_build, write_build
 from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.errors import InvalidInputError, Loc
-from autopar.ir.manifest import Manifest, ReportEntry
+from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
 
@@ -47,8 +50,11 @@ REPORT = (ReportEntry("replicated", "aten.sort", "no rule", Loc("m.onnx", 0, "so
 
 
 def write(path: Path, weights: bytes | None = b"weights", serial: Program = SERIAL) -> Manifest:
-    def write_weights(file: Path) -> None:
-        file.write_bytes(weights or b"")
+    def write_weights(file: Path) -> tuple[FileEntry, WeightDigests]:
+        content = weights or b""
+        file.write_bytes(content)
+        entry = FileEntry(file.name, hashlib.sha256(content).hexdigest(), len(content))
+        return entry, WeightDigests(1 << 20, 7, {"w": (1, 2)})
 
     return write_build(
         path,
@@ -58,6 +64,11 @@ def write(path: Path, weights: bytes | None = b"weights", serial: Program = SERI
         report=REPORT,
         write_weights=None if weights is None else write_weights,
     )
+
+
+def check_all(build: Build) -> None:
+    for file in build.manifest.files:
+        build.check_file(file)
 
 
 def files_in(path: Path) -> list[str]:
@@ -88,14 +99,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert build.program(0) == RANK
     assert build.weights_path is not None
     assert build.weights_path.read_bytes() == b"weights"
-    build.check_weights()
+    check_all(build)
 
 
 def test_a_build_without_weights(tmp_path: Path) -> None:
     write(tmp_path / "build", weights=None)
     build = read_build(tmp_path / "build")
     assert build.weights_path is None
-    build.check_weights()
+    check_all(build)
 
 
 def test_equal_builds_have_equal_bytes_and_digests(tmp_path: Path) -> None:
@@ -134,7 +145,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
 
 
 def interrupted(path: Path) -> None:
-    def write_weights(file: Path) -> None:
+    def write_weights(file: Path) -> NoReturn:
         file.write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -164,6 +175,7 @@ def test_an_interrupted_write_leaves_the_old_build_whole(tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import NoReturn
 from autopar.ir.build import write_build
 from tests.ir.test_build import DEPLOYMENT, SERIAL
 
@@ -310,6 +322,7 @@ def shorten(path: Path) -> None:
         ("ranks.pb", Path.unlink, r"ranks\.pb is missing, so the build is incomplete"),
         ("manifest.pb", Path.unlink, r"has no manifest\.pb, so it isn't an autopar build"),
         ("manifest.pb", shorten, r"manifest\.pb: not a file of autopar's, or truncated"),
+        ("manifest.pb", flip_last_byte, r"manifest\.pb: damaged: its content isn't what was"),
     ],
 )
 def test_damage_is_found(
@@ -325,7 +338,34 @@ def read_everything(path: Path) -> None:
     build = read_build(path)
     assert build.serial
     assert build.deployment
-    build.check_weights()
+    check_all(build)
+
+
+def test_any_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path / "build")
+    whole = (tmp_path / "build" / "manifest.pb").read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        (tmp_path / "build" / "manifest.pb").write_bytes(damaged)
+        with pytest.raises(InvalidInputError, match=r"manifest\.pb"):
+            read_build(tmp_path / "build")
+
+
+def test_a_build_from_before_there_were_digests_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "build")
+    path = tmp_path / "build" / "manifest.pb"
+    file = program_pb2.File.FromString(path.read_bytes())
+    file.format_version = 6
+    file.sha256 = b""
+    file.manifest.ClearField("weight_digests")
+    path.write_bytes(file.SerializeToString())
+    build = read_build(tmp_path / "build")
+    assert build.manifest.weights is None
+    check_all(build)
+    flip_last_byte(tmp_path / "build" / "weights.safetensors")
+    with pytest.raises(InvalidInputError, match=r"weights\.safetensors is damaged"):
+        check_all(build)
 
 
 def test_a_missing_build(tmp_path: Path) -> None:

@@ -208,9 +208,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=9, minimum_reader_version=7, program=pb.Program()),
-            r"m\.pb: has format version 9 and needs a reader of version 7 or newer, this is"
-            r" version 6; update autopar",
+            envelope(format_version=9, minimum_reader_version=8, program=pb.Program()),
+            r"m\.pb: has format version 9 and needs a reader of version 8 or newer, this is"
+            r" version 7; update autopar",
         ),
     ],
 )

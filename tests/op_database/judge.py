@@ -130,7 +130,7 @@ def judge(captured: Captured, mesh: ProcessMesh, seed: str, defined: bool = True
     """
     pins = random_pins(captured.program, mesh, seed)
     compiled = compile_case(captured, mesh, pins)
-    ranks = VirtualMesh(compiled.deployment, WeightFile(None))
+    ranks = VirtualMesh(compiled.deployment, WeightFile())
     seen = OutputsByRank(ranks)
     found = ranks.run(captured.inputs, seen.trace)
     expected = run_serial(captured.program, {}, captured.inputs)

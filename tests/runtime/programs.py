@@ -13,7 +13,7 @@ from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
-from autopar.runtime.weight_writing import write_weights
+from autopar.runtime.weight_writing import write_digested
 
 MLP_SERIAL = """
 program "mlp" serial
@@ -159,6 +159,6 @@ def build(
         serial=parse_program(text or "input %x: f32[1]\nreturn %x"),
         deployment=deployment,
         autopar_version="test",
-        write_weights=(lambda file: write_weights(file, weights)) if weights else None,
+        write_weights=(lambda file: write_digested(file, weights)) if weights else None,
     )
     return folder
