@@ -6,6 +6,8 @@ message alone; a traceback is reserved for defects of autopar itself.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -54,6 +56,24 @@ class VerificationError(AutoparError):
 
 class RuntimeFailure(AutoparError):
     """A rank failed while it ran its program."""
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some, or write to another disk",
+    errno.EDQUOT: "free some of what is yours, or write to another disk",
+    errno.EFBIG: "the limit of the process (ulimit -f) or of the file system is smaller",
+    errno.EROFS: "write to another disk",
+}
+"""What to do about errors of the system that don't say it themselves."""
+
+
+def os_reason(error: OSError) -> str:
+    """Returns why the system refused something, in words, and what to do about a full disk."""
+    if error.errno is None:
+        # Libraries raise these without a number.
+        return str(error) or type(error).__name__
+    remedy = _REMEDIES.get(error.errno)
+    return os.strerror(error.errno) + (f"; {remedy}" if remedy else "")
 
 
 def near_misses(name: str, known: Iterable[str], limit: int = 3) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import InvalidInputError, os_reason
 
 
 def check_file(path: str | Path) -> None:
@@ -70,5 +70,5 @@ def _beside(target: Path) -> Path:
 
 def _cannot_write(path: str | Path, error: OSError) -> InvalidInputError:
     missing = isinstance(error, FileNotFoundError)
-    why = f"there is no folder {Path(path).parent}" if missing else error.strerror or str(error)
+    why = f"there is no folder {Path(path).parent}" if missing else os_reason(error)
     return InvalidInputError(f"can't write {path}: {why}; choose another file")

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.claim import claimed, is_abandoned, owned_name
+from autopar.ir.errors import InvalidInputError, os_reason
 
 Result = TypeVar("Result")
+
+ADVICE = "choose another folder with -o"
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
 def replace_folder(
-    path: Path, fill: Callable[[Path], Result], check: Callable[[Path], None]
+    path: Path,
+    fill: Callable[[Path], Result],
+    check: Callable[[Path], None],
+    advice: str = ADVICE,
 ) -> Result:
     """Fills a new folder and puts it at `path`, in place of the folder that is there.
 
@@ -32,6 +38,7 @@ def replace_folder(
         path: Where the folder shall be. Missing folders above it are made.
         fill: Writes the files into the folder that it is given, and synchronizes each of them.
         check: Raises if the folder that is there must not be replaced.
+        advice: What errors tell the user to do.
 
     Returns:
         What `fill` returned.
@@ -52,7 +59,25 @@ def replace_folder(
             _sync_folder(target.parent)
         return result
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error, advice) from error
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder at once; what is left of it if that is interrupted, the next write removes.
+
+    Raises:
+        OSError: If it can't be removed.
+    """
+    target = Path(os.path.realpath(path))
+    with _new_folder(target) as hidden:
+        target.rename(hidden / target.name)
+
+
+def recover_folder(path: Path) -> None:
+    """Completes or removes what interrupted calls left at a place, where that can be written."""
+    target = Path(os.path.realpath(path))
+    with suppress(OSError):
+        _clean_up(target)
 
 
 def check_place(path: Path, check: Callable[[Path], None]) -> None:
@@ -65,9 +90,10 @@ def check_place(path: Path, check: Callable[[Path], None]) -> None:
     try:
         _check_target(target, check)
         above = next(folder for folder in target.parents if folder.exists())
-        _make_folder(above / target.name).rmdir()
+        with _new_folder(above / target.name):
+            pass
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error, ADVICE) from error
 
 
 def sync_file(path: Path) -> None:
@@ -76,15 +102,15 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _cannot_write(path: Path, error: OSError) -> InvalidInputError:
+def _cannot_write(path: Path, error: OSError, advice: str) -> InvalidInputError:
     # The system names a folder that was to be made; what the user knows is the one above it.
     above = Path(os.path.realpath(path)).parent
     while not above.exists():
         above = above.parent
-    why = f"{error.strerror}, in {above}" if above.is_dir() else f"{above} is a file"
+    why = f"{os_reason(error)} (in {above})" if above.is_dir() else f"{above} is a file"
     if isinstance(error, FileNotFoundError):
         why = f"no folder can be made in {above}"
-    return InvalidInputError(f"can't write {path}: {why}; choose another folder with -o")
+    return InvalidInputError(f"can't write {path}: {why}; {advice}")
 
 
 def _check_target(target: Path, check: Callable[[Path], None]) -> None:
@@ -96,27 +122,22 @@ def _check_target(target: Path, check: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """Makes a folder beside the target, locked as long as it is in use, and removes it after."""
+    """Makes a folder beside the target, claimed as long as it is in use, and removes it after."""
     folder = _make_folder(target)
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # The lock tells a folder that is being written from one that a dead process left.
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield folder
+        with claimed(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
 
 
 def _make_folder(target: Path) -> Path:
-    number = os.getpid()
-    while True:
-        folder = target.parent / f"{_prefix(target)}{number}"
-        try:
+    for number in itertools.count(os.getpid()):
+        folder = target.parent / f"{_prefix(target)}{owned_name(number)}"
+        with suppress(FileExistsError):
             folder.mkdir()
             return folder
-        except FileExistsError:
-            number += 1
+    raise AssertionError("numbers end")
 
 
 def _prefix(target: Path) -> str:
@@ -135,23 +156,11 @@ def _clean_up(target: Path) -> None:
             shutil.rmtree(old)
         else:
             old.rename(target)
+    prefix = _prefix(target)
     for folder in target.parent.iterdir():
-        if folder.name.startswith(_prefix(target)):
-            _remove_if_abandoned(folder)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(descriptor)
+        name = folder.name
+        if name.startswith(prefix) and is_abandoned(folder, name.removeprefix(prefix)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _swap(folder: Path, target: Path) -> None:

@@ -28,7 +28,13 @@ from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile
 
 
-def load(build: str | Path, *, init: MakeModel | None = None, **options: Any) -> Any:
+def load(
+    build: str | Path,
+    *,
+    init: MakeModel | None = None,
+    resume: str | Path | None = None,
+    **options: Any,
+) -> Any:
     """Opens this process's rank of a build, in a job that torchrun started.
 
         trainer = autopar.load("build/")
@@ -43,6 +49,9 @@ def load(build: str | Path, *, init: MakeModel | None = None, **options: Any) ->
             the values that it gives them, but for those that a file in `weights=` has; by
             default with those that the model had when it was compiled. See
             `Trainer.initialize`.
+        resume: A folder with checkpoints, of a build that trains. If there is one that is whole,
+            the trainer goes on from the newest, and `init` and `weights` don't count. See
+            `Trainer.resume`.
         options: Those of `open_trainer` for a build that trains, else those of `Session`.
 
     Returns:
@@ -50,20 +59,28 @@ def load(build: str | Path, *, init: MakeModel | None = None, **options: Any) ->
 
     Raises:
         InvalidInputError: If the build is damaged, or is to run in one process and doesn't train,
-            or `init` makes another model.
+            or `init` makes another model, or there are only damaged checkpoints.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
     found = _opened(build, options)
     # A script that ends without closing it leaves the job in order.
     atexit.register(_close, weakref.ref(found))
-    if init is not None:
-        try:
+    try:
+        if resume is not None and _resumed(found, resume):
+            return found
+        if init is not None:
             # Weights that are given count before those that are drawn.
             found.initialize(init, absent=bool(options.get("weights")))
-        except BaseException:
-            found.close()
-            raise
+    except BaseException:
+        found.close()
+        raise
     return found
+
+
+def _resumed(found: Trainer | Session, folder: str | Path) -> bool:
+    if isinstance(found, Trainer):
+        return found.resume(folder) is not None
+    raise InvalidInputError(f"resume={str(folder)!r}: the build doesn't train; load weights")
 
 
 def _close(opened: Callable[[], Trainer | Session | None]) -> None:

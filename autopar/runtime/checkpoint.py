@@ -4,6 +4,7 @@
     optimizer.state.PARAMETER.NAME   the optimizer's state
     optimizer.param_groups.0.lr      what belongs to a group of parameters
     trainer.steps, trainer.seed      where the training is
+    trainer.extra                    what the user has it keep
 
 These are the keys that `get_state_dict` of `torch.distributed.checkpoint.state_dict` gives, so that
 plain PyTorch reads these checkpoints, and its own can be read here.
@@ -11,153 +12,176 @@ plain PyTorch reads these checkpoints, and its own can be read here.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch import Tensor
 
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.errors import InvalidInputError, RuntimeFailure, os_reason
 from autopar.ir.folder import replace_folder
-from autopar.runtime.checkpoint_plan import PieceLoader, PieceSaver
-from autopar.runtime.state import Content, Key
+from autopar.runtime.checkpoint_files import MARK, Rectangle, finish, write_rectangles
+from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
+from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, Index, read_index
+from autopar.runtime.checkpoint_reading import Target, read_tensors, read_values
+from autopar.runtime.checkpoint_series import Place, is_series
+from autopar.runtime.messages import Messages
+from autopar.runtime.state import Content, Held, Key, flat_key
 
-METADATA = ".metadata"
+_ADVICE = "choose another folder"
 
 
-def write_checkpoint(path: Path, content: Content, has_processes: bool) -> None:
-    """Writes a checkpoint; one that is at `path` stays whole until the new one is complete.
+def write_checkpoint(
+    place: Place, content: Content, rectangles: Sequence[Rectangle], messages: Messages
+) -> None:
+    """Writes a checkpoint; one that is there stays whole until the new one is complete.
 
-    All processes call alike, with one file system.
+    All processes call alike, with one file system, and all of them know how it ended.
 
     Args:
-        path: The folder.
-        content: What it is to hold.
-        has_processes: Whether there are other processes.
+        place: Where.
+        content: What it holds; of its pieces only `rectangles` are looked at.
+        rectangles: What this process writes.
+        messages: Connects the processes.
 
     Raises:
-        InvalidInputError: If the folder can't be written, or is something else than a checkpoint.
-        RuntimeFailure: If a rank can't write its part.
+        InvalidInputError: If the folder can't be written, by any rank, or is something else.
+        RuntimeFailure: If another process fails meanwhile.
     """
-    told = _Telling(has_processes)
-    if told.first:
-        _lead_writing(path, content, told)
+    if messages.first:
+        _lead(place, content, rectangles, messages)
         return
-    folder = told.hear()
-    _write(Path(folder), content, has_processes)
-    told.hear()
+    if folder := messages.from_first():
+        messages.to_first(_write_part(Path(folder), rectangles, messages))
+    if problem := messages.from_first():
+        raise InvalidInputError(problem)
 
 
-def _lead_writing(path: Path, content: Content, told: _Telling) -> None:
+def _lead(
+    place: Place, content: Content, rectangles: Sequence[Rectangle], messages: Messages
+) -> None:
+    folders: list[Path] = []
+
     def fill(folder: Path) -> None:
-        told.tell(str(folder))
-        _write(folder, content, told.has_processes)
+        folders.append(folder)
+        messages.from_first(str(folder))
+        problems = messages.to_first(_write_part(folder, rectangles, messages))
+        if found := [problem for problem in problems if problem]:
+            raise InvalidInputError(f"can't write {place.path}: {found[0]}")
+        finish(folder, content, messages.size, place.next_number())
 
     try:
-        replace_folder(path, fill, _check_replaceable)
-    except InvalidInputError as error:
-        told.tell(error=str(error))
+        place.prepare()
+        replace_folder(place.path, fill, _check_replaceable, _ADVICE)
+        place.remove_older()
+    except RuntimeFailure:
+        # Another process failed, and hears nothing.
         raise
-    told.tell("done")
+    except Exception as error:
+        if not folders:
+            messages.from_first("")
+        messages.from_first(str(error) or type(error).__name__)
+        raise
+    messages.from_first("")
 
 
-class _Telling:
-    """What the first process tells the others."""
-
-    def __init__(self, has_processes: bool) -> None:
-        self.has_processes = has_processes
-        self.first = not has_processes or dist.get_rank() == 0
-
-    def tell(self, word: str = "", error: str = "") -> None:
-        """Tells a word, or an error."""
-        if self.has_processes:
-            dist.broadcast_object_list([word, error], 0)
-
-    def hear(self) -> str:
-        """Returns the word.
-
-        Raises:
-            InvalidInputError: If it is an error.
-        """
-        heard: list[str] = ["", ""]
-        dist.broadcast_object_list(heard, 0)
-        word, error = heard
-        if error:
-            raise InvalidInputError(error)
-        return word
-
-
-@contextmanager
-def _alone(has_processes: bool) -> Iterator[None]:
-    """Silences torch's remark that a process without others is one."""
-    with warnings.catch_warnings():
-        if not has_processes:
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
-
-
-def _write(folder: Path, content: Content, has_processes: bool) -> None:
+def _write_part(folder: Path, rectangles: Sequence[Rectangle], messages: Messages) -> str:
+    """Writes what this process writes; returns what went wrong, "" if nothing did."""
     try:
-        with _alone(has_processes):
-            save({}, checkpoint_id=folder, planner=PieceSaver(content), no_dist=not has_processes)
-    except CheckpointException as error:
-        raise RuntimeFailure(f"can't write the checkpoint: {_reason(error)}") from error
+        write_rectangles(folder, messages.rank, rectangles)
+    except OSError as error:
+        return f"rank {messages.rank}: {os_reason(error)} (in {folder.parent}); {_ADVICE}"
+    except Exception as error:
+        # Whatever it is, the others wait to hear of it.
+        return f"rank {messages.rank}: {str(error) or type(error).__name__}"
+    return ""
 
 
 def _check_replaceable(folder: Path) -> None:
-    if not (folder / METADATA).is_file() and any(folder.iterdir()):
+    if not _is_checkpoint(folder) and any(folder.iterdir()):
         raise InvalidInputError(
             f"{folder} is not empty and not a checkpoint; choose another folder, or delete it"
         )
 
 
-def read_entries(path: Path) -> dict[str, tuple[int, ...] | None]:
-    """Returns the entries of a checkpoint: the shapes of tensors, None for plain values.
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / INDEX).is_file() or (folder / METADATA).is_file()
+
+
+def open_checkpoint(path: Path) -> Index:
+    """Returns what a checkpoint holds.
 
     Raises:
         InvalidInputError: If there is no checkpoint.
+        DamagedCheckpoint: If what says so is damaged.
     """
+    if (path / INDEX).is_file():
+        return read_index(path)
     if not (path / METADATA).is_file():
-        raise InvalidInputError(f"{path} is no checkpoint: it has no {METADATA}")
-    found = FileSystemReader(path).read_metadata().state_dict_metadata
-    return {
-        key: tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
-        for key, entry in found.items()
-    }
+        hint = "; it is a folder of several, of which resume() takes the newest"
+        raise InvalidInputError(
+            f"{path} is no checkpoint: it has no {METADATA}{hint if is_series(path) else ''}"
+        )
+    index = read_metadata(path)
+    if flat_key(MARK) in index.values:
+        raise DamagedCheckpoint(
+            f"{path / INDEX} is missing, which says what the checkpoint holds; go on from another"
+        )
+    return index
 
 
-def read_checkpoint(path: Path, content: Content, has_processes: bool) -> dict[Key, Any]:
-    """Reads tensors into the pieces of the ranks of this process, and returns plain values.
+def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any]:
+    """Reads tensors into the pieces of this process, and returns plain values.
 
     Args:
         path: The folder.
+        index: What it holds.
         content: The pieces, which are overwritten, and the plain values, of which only the keys
-            count.
-        has_processes: Whether there are other processes.
+            count. All of them are in the index.
 
     Raises:
-        RuntimeFailure: If a rank can't read its part.
+        DamagedCheckpoint: If a file isn't what was saved. The pieces are then anything.
     """
-    loader = PieceLoader(content)
+    wanted = {
+        next(name for name in map(flat_key, held.keys) if name in index.tensors): _targets(held)
+        for held in content.tensors
+    }
+    names = {flat_key(key): key for key in content.values}
+    values = read_values(path, index, list(names))
+    read_tensors(path, index, wanted)
+    return {names[name]: value for name, value in values.items()}
+
+
+def _targets(held: Held) -> list[Target]:
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Target] = {}
+    for piece in held.pieces:
+        for region in piece.regions():
+            target = found.setdefault((region.offsets, region.sizes), Target(region))
+            target.tensors.append(region.of(_plain(piece.tensor)))
+    return list(found.values())
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach()
+
+
+def check_extra(extra: Any) -> None:
+    """Refuses what the user has a checkpoint keep, if it would come back as something else.
+
+    Raises:
+        InvalidInputError: If it would.
+    """
     try:
-        with _alone(has_processes):
-            load({}, checkpoint_id=path, planner=loader, no_dist=not has_processes)
-    except CheckpointException as error:
-        raise RuntimeFailure(f"can't read the checkpoint {path}: {_reason(error)}") from error
-    return loader.values
+        same = json.loads(json.dumps(extra)) == extra
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(_not_plain(str(error))) from error
+    if not same:
+        raise InvalidInputError(_not_plain("it comes back from JSON as something else"))
 
 
-def _reason(error: CheckpointException) -> str:
-    """Returns what went wrong on the first rank that failed."""
-    failures = error.failures
-    if not failures:
-        return str(error)
-    rank = min(failures)
-    return f"rank {rank}: {failures[rank][0]}"
+def _not_plain(why: str) -> str:
+    return (
+        f"extra= can't be kept in a checkpoint: {why}; give numbers, texts, lists, and dictionaries"
+        " whose keys are texts"
+    )

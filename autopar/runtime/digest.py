@@ -36,3 +36,8 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     """
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
     return dense.view(-1).view(torch.uint8).numpy().data
+
+
+def growing_digest() -> xxhash.xxh3_128:
+    """Returns a digest of 128 bits that bytes are added to with `update`; see `hexdigest`."""
+    return xxhash.xxh3_128()

@@ -8,6 +8,7 @@ of them know why.
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -27,10 +28,11 @@ from autopar.ir.program import Program
 from autopar.runtime.batches import label_batch
 from autopar.runtime.closing import Closing
 from autopar.runtime.emit import emit
-from autopar.runtime.failure import RankFailure
+from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
 from autopar.runtime.initialize import MakeModel, initialize
+from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Gathering, Side
 from autopar.runtime.ports import (
     Arrays,
@@ -183,11 +185,6 @@ class Session(Closing):
         """See `Ranks`."""
         return {self.rank: self.weights}
 
-    @property
-    def has_processes(self) -> bool:
-        """See `Ranks`."""
-        return self.processes.size > 1
-
     def reported(self) -> AbstractContextManager[None]:
         """See `Ranks`."""
         return self.supervisor.reported()
@@ -209,6 +206,20 @@ class Session(Closing):
             dist.all_reduce(ends, dist.ReduceOp.MIN)
             least, most = ends.tolist()
         return least, -most
+
+    def messages(self, meeting: bool) -> Messages:
+        """See `Ranks`."""
+        name = self.from_first(uuid.uuid4().bytes).hex()
+        store = self.processes.connect(self.timeout, first=False)
+        board = FailureBoard(store, self.rank)
+        return Messages(
+            PrefixStore(f"messages/{name}", store),
+            self.rank,
+            self.processes.size,
+            self.timeout.total_seconds(),
+            board.first,
+            (lambda: self.extremes(0)) if meeting else (lambda: None),
+        )
 
     def execute(
         self, arguments: Mapping[int, tuple[Tensor, ...]]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Program
+from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side
 
 Results = Mapping[int, tuple[Tensor, ...]]
@@ -47,10 +48,6 @@ class Ranks(Protocol):
     def absent(self) -> set[str]:
         """Labels of stored inputs that have no values yet."""
 
-    @property
-    def has_processes(self) -> bool:
-        """Whether there are other processes."""
-
     def reported(self) -> AbstractContextManager[None]:
         """Makes an error within known to all ranks."""
 
@@ -59,6 +56,14 @@ class Ranks(Protocol):
 
     def extremes(self, number: int) -> tuple[int, int]:
         """Returns the least and the largest number that a process gives."""
+
+    def messages(self, meeting: bool) -> Messages:
+        """Connects the processes for short texts; for one thread of each.
+
+        Args:
+            meeting: Whether each exchange is a collective too, which notices at once that a
+                process has died; for the main thread.
+        """
 
     def execute(self, arguments: Mapping[int, tuple[Tensor, ...]]) -> Results:
         """Runs each rank's program with its pieces of all inputs.

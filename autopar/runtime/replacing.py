@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import InvalidInputError, os_reason
 
 
 @contextmanager
@@ -22,6 +22,6 @@ def replacing(path: Path) -> Iterator[Path]:
         yield beside
         beside.replace(path)
     except OSError as error:
-        raise InvalidInputError(f"can't write {path}: {error.strerror}") from error
+        raise InvalidInputError(f"can't write {path}: {os_reason(error)}") from error
     finally:
         beside.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
@@ -60,17 +61,37 @@ Key = tuple[str | int, ...]
 """The way to an entry through nested mappings and lists: `("model", "up.weight")`."""
 
 
+class Held(NamedTuple):
+    """What the ranks of this process hold of a tensor of a checkpoint.
+
+    Attributes:
+        keys: All its keys: a tied parameter has several.
+        dtype: Of its elements.
+        shape: Of the whole tensor.
+        pieces: What they hold, or what they write.
+    """
+
+    keys: tuple[Key, ...]
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pieces: Sequence[Piece]
+
+
 @dataclass(frozen=True)
 class Content:
     """What a checkpoint holds, or is to be read from one.
 
     Attributes:
-        pieces: What the ranks of this process hold of each tensor.
+        tensors: Its tensors, in the same order on all ranks.
         values: Plain values, the same on all ranks.
     """
 
-    pieces: Mapping[Key, Iterable[Piece]]
+    tensors: Sequence[Held]
     values: Mapping[Key, Any]
+
+    def without_pieces(self) -> Content:
+        """Returns it without what ranks hold, so that it keeps no memory."""
+        return Content([held._replace(pieces=()) for held in self.tensors], self.values)
 
 
 def flat_key(key: Key) -> str:

@@ -6,30 +6,35 @@ same class trains on the virtual mesh: only who runs the ranks differs (see `ran
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.layout import Layout
+from autopar.runtime.checkpoint_index import DamagedCheckpoint
 from autopar.runtime.closing import Closing
 from autopar.runtime.distributed import Session
 from autopar.runtime.initialize import MakeModel, initialize
+from autopar.runtime.messages import Messages
 from autopar.runtime.ports import (
     check_present,
     seed_input,
 )
 from autopar.runtime.ranks import Ranks, Results
 from autopar.runtime.rates import LearningRates, trains
+from autopar.runtime.saving import Saving
 from autopar.runtime.state import Piece
 from autopar.runtime.step_plan import StepPlan, local_plan_for, plan_for
-from autopar.runtime.training_state import TrainingState
+from autopar.runtime.training_state import EXTRA, TrainingState
 from autopar.runtime.updates import Abandoned, InPlace
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, weight_paths
@@ -37,6 +42,9 @@ from autopar.runtime.weights import WeightFile, weight_paths
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+
+Result = TypeVar("Result")
 
 
 class NonFiniteLoss(RuntimeFailure):
@@ -118,6 +126,7 @@ class Trainer(Closing):
     Attributes:
         steps: Number of steps done.
         optimizer: The learning rates, on which torch's schedulers work.
+        extra: What the user had the checkpoint keep that was loaded last; None without one.
 
     Raises:
         InvalidInputError: If the program doesn't train.
@@ -150,6 +159,9 @@ class Trainer(Closing):
             plan.check_stored_alike(program)
         self._plan = self._plans[0]
         self._results: Results = {}
+        self.extra: Any = None
+        self._saving: Saving | None = None
+        self._connected: dict[bool, Messages] = {}
 
     def step(
         self, batch: Any, lr: float | Sequence[float] | None = None, *, local: bool = False
@@ -169,6 +181,7 @@ class Trainer(Closing):
             NonFiniteLoss: If the loss is NaN or infinite.
             RuntimeFailure: If this or another rank fails.
         """
+        self._settle(wait=False)
         with self.ranks.reported():
             check_present(self.ranks.absent)
             plain = self._plain_inputs(lr)
@@ -261,38 +274,169 @@ class Trainer(Closing):
         with self.ranks.reported():
             self._state.copy_to(model, optimizer)
 
-    def save_checkpoint(self, path: str | Path) -> None:
+    def save_checkpoint(
+        self,
+        path: str | Path,
+        *,
+        keep: int | None = None,
+        wait: bool = True,
+        extra: Any = None,
+    ) -> None:
         """Writes parameters, buffers, optimizer state, steps done and seed to a folder.
 
         The format is that of `torch.distributed.checkpoint`. The folder is complete or absent, and
         an older checkpoint there stays whole until the new one is complete. All ranks must see one
         file system.
 
+        Args:
+            path: The folder; with `keep`, a folder of several, as `path/step-00000100`.
+            keep: How many checkpoints stay there. Older ones are removed when this one is complete.
+            wait: Whether to return when it is complete. Otherwise what is written is copied to main
+                memory, `snapshot_bytes` of it, and written while training goes on; what goes
+                wrong is raised by the next call of `step`, of this, or of `close`. There is one
+                copy at a time: a save waits for the one before it.
+            extra: What else to keep, the same on all ranks: whatever JSON can hold. It is `extra`
+                again after loading.
+
         Raises:
-            InvalidInputError: If the folder can't be written, or is something else.
-            RuntimeFailure: If a rank can't write its part.
+            InvalidInputError: On all ranks, if the folder can't be written, or is something else.
+                Training can go on.
+            RuntimeFailure: If another rank fails.
         """
-        refused: InvalidInputError | None = None
+        self._settle()
+        # Here, since it takes torch.distributed.checkpoint a second to load.
+        from autopar.runtime.checkpoint import check_extra, write_checkpoint
+        from autopar.runtime.checkpoint_files import copied, rectangles_of
+        from autopar.runtime.checkpoint_series import Place
+
+        check_extra(extra)
+        place = Place.of(Path(path), keep, self.steps)
+        values = {"steps": self.steps, "seed": self.seed, EXTRA: extra}
         with self.ranks.reported():
-            try:
-                self._state.write(Path(path), {"steps": self.steps, "seed": self.seed})
-            except InvalidInputError as error:
-                # All ranks know of it, and can go on.
-                refused = error
-        if refused is not None:
-            raise refused
+            content = self._state.content(values)
+            messages = self._messages(meeting=wait)
+            rectangles = rectangles_of(content)
+            if not wait:
+                rectangles = copied(rectangles)
+        if wait:
+            self._understood(lambda: write_checkpoint(place, content, rectangles, messages))
+            return
+        content = content.without_pieces()
+        self._saving = Saving(lambda: write_checkpoint(place, content, rectangles, messages))
+        self._saving.start()
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of main memory that a save takes on this process which training doesn't wait for.
+
+        They are what the process writes: its part of what the ranks hold, each piece once.
+        """
+        from autopar.runtime.checkpoint_files import nbytes, rectangles_of
+
+        return nbytes(rectangles_of(self._state.content({})))
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
 
+        What is read is compared with the digests that the checkpoint has.
+
         Raises:
-            InvalidInputError: If there is none, or names or shapes are wrong. Names all.
-            RuntimeFailure: If a rank can't read its part.
+            DamagedCheckpoint: On all ranks, if it isn't what was saved: names the file and a
+                tensor. Parameters may have no values after that, until another one is loaded.
+            InvalidInputError: On all ranks, if there is none, or names or shapes are wrong. Names
+                all.
         """
+        self._settle()
         with self.ranks.reported():
-            progress = self._state.read(Path(path))
-        self.steps = progress.get("steps", self.steps)
-        self.seed = progress.get("seed", self.seed)
+            messages = self._messages(meeting=True)
+        found = self._understood(lambda: self._state.read(Path(path), messages))
+        self.steps = found.get("steps", self.steps)
+        self.seed = found.get("seed", self.seed)
+        self.extra = found.get(EXTRA)
+
+    def resume(self, folder: str | Path) -> int | None:
+        """Goes on from the newest checkpoint of a folder that is whole, or starts anew.
+
+        Args:
+            folder: A checkpoint, or what `save_checkpoint` was given with `keep`. It needn't exist.
+
+        Returns:
+            The number of steps done; None if there is no checkpoint. Incomplete or damaged ones
+            are skipped, with a warning that names them.
+
+        Raises:
+            InvalidInputError: On all ranks, if there are only damaged ones, or the newest doesn't
+                fit the program.
+        """
+        self._settle()
+        with self.ranks.reported():
+            messages = self._messages(meeting=True)
+            found, problems = self._candidates(Path(folder), messages)
+        for problem in problems:
+            self._warn(problem)
+        for path in found:
+            try:
+                self.load_checkpoint(path)
+                return self.steps
+            except DamagedCheckpoint as error:
+                problems.append(str(error))
+                self._warn(str(error))
+        if problems:
+            lines = "\n".join(f"  - {problem}" for problem in problems)
+            raise DamagedCheckpoint(
+                f"no checkpoint in {folder} is whole; to start anew, choose another folder or"
+                f" delete them:\n{lines}"
+            )
+        return None
+
+    def _candidates(self, folder: Path, messages: Messages) -> tuple[list[str], list[str]]:
+        """Returns the checkpoints that rank 0 finds, the newest first, and what is wrong."""
+        told = ""
+        if messages.first:
+            from autopar.runtime.checkpoint_series import candidates
+
+            paths, problems = candidates(folder)
+            told = json.dumps([[str(path) for path in paths], problems])
+        found, problems = json.loads(messages.from_first(told))
+        return found, problems
+
+    def _warn(self, problem: str) -> None:
+        if 0 in self.ranks.programs:
+            warnings.warn(f"skipped a checkpoint: {problem}", stacklevel=3)
+
+    def _understood(self, act: Callable[[], Result]) -> Result:
+        """Returns what an act returns that refuses bad input on all ranks alike: they can go on."""
+        with self.ranks.reported():
+            try:
+                return act()
+            except InvalidInputError as error:
+                refused = error
+        raise refused
+
+    def _messages(self, meeting: bool) -> Messages:
+        """Returns the connection of the processes for the main thread, or for one that saves."""
+        if meeting not in self._connected:
+            self._connected[meeting] = self.ranks.messages(meeting)
+        return self._connected[meeting]
+
+    def _settle(self, wait: bool = True) -> None:
+        """Raises what went wrong with a save that ran beside the training, on all ranks at once.
+
+        Args:
+            wait: Whether to wait until it is done; otherwise one that isn't goes on.
+        """
+        if (saving := self._saving) is None:
+            return
+        if wait:
+            saving.join()
+        first, last = self.ranks.extremes(saving.outcome)
+        if first == 0:
+            return
+        self._saving = None
+        if saving.error is not None:
+            raise saving.error
+        if last > 1:
+            raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
 
     def save_weights(self, path: str | Path) -> None:
         """Writes whole parameters and buffers to a safetensors file, gathered one at a time.
@@ -336,8 +480,28 @@ class Trainer(Closing):
             return self._state.dtensors(self._layouts, mesh)
 
     def close(self) -> None:
-        """Ends the trainer, and the process group if it was made for it."""
+        """Ends the trainer, and the process group if it was made for it.
+
+        Waits for a checkpoint that is being written.
+
+        Raises:
+            InvalidInputError: If that couldn't be written.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.join()
         self.ranks.close()
+        if saving is not None and saving.error is not None:
+            raise saving.error
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        try:
+            self.close()
+        except AutoparError as error:
+            if kind is None:
+                raise
+            # What ended the block counts more.
+            warnings.warn(str(error), stacklevel=2)
 
     def fetched(self) -> dict[str, Tensor]:
         """Returns what else the last step computed, by label: global values, on all ranks.

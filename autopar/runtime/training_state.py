@@ -6,7 +6,8 @@ part; as a file of weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.folder import recover_folder
 from autopar.ir.layout import Layout
+from autopar.runtime.checkpoint_index import DamagedCheckpoint
 from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.messages import Messages
+from autopar.runtime.owners import pieces_written
 from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import SCHEDULED, LearningRates
 from autopar.runtime.replacing import replacing
-from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Key, State, flat_key
+from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Held, Key, State, flat_key
 from autopar.runtime.weight_writing import Entry, write_order, write_tensors
 from autopar.runtime.weights import WeightFile
 
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 
 PROGRESS = ("steps", "seed")
 """Plain values that say where a training is."""
+
+EXTRA = "extra"
+"""The plain value that the user has a checkpoint keep."""
 
 
 class TrainingState:
@@ -45,6 +53,7 @@ class TrainingState:
         self.rates = rates
         self.model = State(ranks, MODEL_ROLES)
         self.optimizer = State(ranks, OPTIMIZER_ROLES)
+        self._written: set[tuple[int, int]] | None = None
 
     def model_state(self, everywhere: bool) -> dict[str, Tensor]:
         """Returns parameters and buffers by name; nothing on ranks that aren't to have them.
@@ -139,50 +148,71 @@ class TrainingState:
                 {name: given[name] for name in given if name in group and name != "params"}
             )
 
-    def write(self, path: Path, progress: Mapping[str, int]) -> None:
-        """Writes a checkpoint. See `write_checkpoint`.
+    def content(self, values: Mapping[str, Any]) -> Content:
+        """Returns what a checkpoint holds, and of its pieces those that this process writes.
 
         Args:
-            path: The folder.
-            progress: The values of `PROGRESS`.
+            values: The values of `PROGRESS`, and what else the trainer keeps.
         """
         check_present(self.ranks.absent)
-        # Here, since it takes torch.distributed.checkpoint a second to load.
-        from autopar.runtime.checkpoint import write_checkpoint
+        writes = self._writes()
+        tensors = [
+            held._replace(
+                pieces=[
+                    piece
+                    for rank, pieces in state.pieces(label).items()
+                    for at, piece in zip(state.entries[label].at, pieces, strict=True)
+                    if (rank, at) in writes
+                ]
+            )
+            for state, label, held in self._tensors()
+        ]
+        kept: dict[Key, Any] = {("trainer", name): value for name, value in values.items()}
+        kept.update(self._group_values(self.rates.groups()))
+        return Content(tensors, kept)
 
-        values: dict[Key, Any] = {("trainer", name): progress[name] for name in PROGRESS}
-        values.update(self._group_values(self.rates.groups()))
-        pieces = {key: pieces for keys, pieces in self._pieces().items() for key in keys}
-        write_checkpoint(path, Content(pieces, values), self.ranks.has_processes)
-
-    def read(self, path: Path) -> dict[str, int]:
-        """Takes over a checkpoint and returns those of `PROGRESS` that it has.
+    def read(self, path: Path, messages: Messages) -> dict[str, Any]:
+        """Takes over a checkpoint and returns what it has of `PROGRESS` and `EXTRA`.
 
         Raises:
-            InvalidInputError: If there is no checkpoint or it doesn't fit. Names all problems.
-            RuntimeFailure: If a rank can't read its part.
+            DamagedCheckpoint: On all ranks, if it isn't what was saved. If that was noticed only
+                while it was read, parameters and buffers have no values after that.
+            InvalidInputError: On all ranks, if there is none or it doesn't fit. Names all problems.
         """
-        from autopar.runtime.checkpoint import read_checkpoint, read_entries
-
-        entries = read_entries(path)
-        every = self._pieces()
-        self._check_entries(path, entries, list(every))
-        pieces = {
-            next(key for key in keys if flat_key(key) in entries): pieces
-            for keys, pieces in every.items()
-        }
+        if messages.first:
+            recover_folder(path)
+        messages.from_first()
+        found: dict[Key, Any] = {}
+        try:
+            found = self._read(path)
+            problem: InvalidInputError | None = None
+        except InvalidInputError as error:
+            problem = error
+        if told := messages.agreed(_told(problem)):
+            damaged, text = json.loads(told)
+            raise (DamagedCheckpoint if damaged else InvalidInputError)(text) from problem
         groups = [dict(group) for group in self.rates.groups()]
-        values: dict[Key, Any] = {("trainer", name): None for name in PROGRESS}
-        wanted = [{**dict.fromkeys(SCHEDULED), **group} for group in groups]
-        values.update(self._group_values(wanted))
-        present = {key: value for key, value in values.items() if flat_key(key) in entries}
-        found = read_checkpoint(path, Content(pieces, present), self.ranks.has_processes)
         for key, value in found.items():
             if key[0] == "optimizer":
                 groups[int(key[2])][str(key[3])] = value
         self.rates.put_groups(groups)
         self._given()
-        return {name: found["trainer", name] for name in PROGRESS if ("trainer", name) in found}
+        return {str(key[1]): value for key, value in found.items() if key[0] == "trainer"}
+
+    def _read(self, path: Path) -> dict[Key, Any]:
+        from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint
+
+        index = open_checkpoint(path)
+        every = list(self._tensors())
+        shapes = {name: tensor.shape for name, tensor in index.tensors.items()}
+        self._check_entries(path, {**dict.fromkeys(index.values), **shapes}, every)
+        wanted = [{**dict.fromkeys(SCHEDULED), **group} for group in self.rates.groups()]
+        values: dict[Key, Any] = {("trainer", name): None for name in (*PROGRESS, EXTRA)}
+        values.update(self._group_values(wanted))
+        present = {key: value for key, value in values.items() if flat_key(key) in index.values}
+        self.ranks.absent.update(self.model.entries)
+        tensors = [held._replace(pieces=state.all_pieces(label)) for state, label, held in every]
+        return read_checkpoint(path, index, Content(tensors, present))
 
     def write_weights(self, path: Path) -> None:
         """Writes parameters and buffers to a safetensors file, gathered one at a time.
@@ -226,17 +256,23 @@ class TrainingState:
         assert whole is not None
         return whole
 
-    def _pieces(self) -> dict[tuple[Key, ...], Any]:
-        """Returns the pieces of each tensor by all its keys in a checkpoint."""
-        found: dict[tuple[Key, ...], Any] = {}
+    def _tensors(self) -> Iterator[tuple[State, str, Held]]:
+        """Yields each tensor of a checkpoint, without pieces, and which entry of a state it is."""
         for label, entry in self.model.entries.items():
             keys: tuple[Key, ...] = tuple(("model", name) for name in entry.names)
-            found[keys] = self.model.all_pieces(label)
-        for label in self.optimizer.entries:
+            yield self.model, label, Held(keys, TORCH_DTYPES[entry.dtype], entry.shape, ())
+        for label, entry in self.optimizer.entries.items():
             kind, parameter = _split(label)
-            key = ("optimizer", "state", parameter, kind)
-            found[(key,)] = self.optimizer.all_pieces(label)
-        return found
+            key: Key = ("optimizer", "state", parameter, kind)
+            yield self.optimizer, label, Held((key,), TORCH_DTYPES[entry.dtype], entry.shape, ())
+
+    def _writes(self) -> set[tuple[int, int]]:
+        """Returns which pieces the ranks of this process write, as (rank, input)."""
+        if self._written is None:
+            states = (self.model, self.optimizer)
+            inputs = [at for state in states for entry in state.entries.values() for at in entry.at]
+            self._written = pieces_written(self.ranks.deployment, inputs, self.ranks.programs)
+        return self._written
 
     def _group_values(self, groups: Sequence[Mapping[str, Any]]) -> dict[Key, Any]:
         return {
@@ -249,13 +285,12 @@ class TrainingState:
         self,
         path: Path,
         entries: Mapping[str, tuple[int, ...] | None],
-        tensors: Sequence[tuple[Key, ...]],
+        tensors: Iterable[tuple[State, str, Held]],
     ) -> None:
-        known = {**self.model.entries, **self.optimizer.entries}
-        shapes = {keys: known[_label(keys[0])].shape for keys in tensors}
-        wanted = {flat_key(key): shape for keys, shape in shapes.items() for key in keys}
-        absent = (keys for keys in tensors if not any(flat_key(key) in entries for key in keys))
-        problems = [f"{flat_key(keys[0])!r} is missing" for keys in absent]
+        names = [[flat_key(key) for key in held.keys] for _, _, held in tensors]
+        wanted = {flat_key(key): held.shape for _, _, held in tensors for key in held.keys}
+        absent = (each for each in names if not any(name in entries for name in each))
+        problems = [f"{each[0]!r} is missing" for each in absent]
         for name, shape in entries.items():
             if name in wanted and shape != wanted[name]:
                 found = "a plain value" if shape is None else list(shape)
@@ -285,5 +320,8 @@ def _split(label: str) -> tuple[str, str]:
     return kind, parameter
 
 
-def _label(key: Key) -> str:
-    return str(key[1]) if key[0] == "model" else f"{key[3]}/{key[2]}"
+def _told(problem: InvalidInputError | None) -> str:
+    """Returns what other ranks are told of a problem."""
+    if problem is None:
+        return ""
+    return json.dumps([isinstance(problem, DamagedCheckpoint), str(problem)])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, RuntimeFailure
@@ -23,6 +24,7 @@ from autopar.runtime.boxes import Box
 from autopar.runtime.describe import describe_op
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import members_by_rank, virtual_groups
+from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports import (
     Arrays,
@@ -79,7 +81,6 @@ class VirtualMesh:
     """
 
     device = torch.device("cpu")
-    has_processes = False
 
     def __init__(
         self, deployment: Deployment, weights: WeightFile, in_place: InPlace | None = None
@@ -126,6 +127,11 @@ class VirtualMesh:
     def extremes(self, number: int) -> tuple[int, int]:
         """See `Ranks`."""
         return number, number
+
+    def messages(self, meeting: bool) -> Messages:
+        """See `Ranks`."""
+        del meeting
+        return Messages(HashStore())
 
     def run(
         self, inputs: Arrays, trace: RankTrace | None = None, updates: bool = True

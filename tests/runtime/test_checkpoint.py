@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import lr_scheduler
@@ -13,8 +14,11 @@ from torch.optim import lr_scheduler
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime import checkpoint
 from autopar.runtime.boxes import Extent, take
-from autopar.runtime.checkpoint import read_checkpoint, write_checkpoint
-from autopar.runtime.state import Content, Piece
+from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint, write_checkpoint
+from autopar.runtime.checkpoint_files import rectangles_of
+from autopar.runtime.checkpoint_series import Place
+from autopar.runtime.messages import Messages
+from autopar.runtime.state import Content, Held, Key, Piece
 from autopar.runtime.trainer import Trainer, open_trainer
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import die_in_checkpoint
@@ -24,6 +28,18 @@ MIXED, COLUMNS, COLUMNS_OF_TWO = LAYOUTS[7], LAYOUTS[4], LAYOUTS[2]
 
 # torch's own functions say that there are no other processes.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def content(key: Key, pieces: list[Piece]) -> Content:
+    return Content([Held((key,), pieces[0].tensor.dtype, pieces[0].shape, pieces)], {})
+
+
+def written(folder: Path, held: Content) -> None:
+    write_checkpoint(Place(folder), held, rectangles_of(held), Messages(dist.HashStore()))
+
+
+def read(folder: Path, held: Content) -> None:
+    read_checkpoint(folder, open_checkpoint(folder), held)
 
 
 def opened(folder: Path, layout: Layout) -> Trainer:
@@ -128,13 +144,13 @@ def test_pieces_of_fused_matrices_are_put_where_they_belong(tmp_path: Path) -> N
     key = ("model", "qkv")
     boxes = [((Extent(3, 0, 3), Extent(4, at * 2, 2)), (Extent(2, 0, 2),)) for at in range(2)]
     pieces = [Piece(take(whole, box), box, (12, 2)) for box in boxes]
-    write_checkpoint(tmp_path / "c", Content({key: pieces}, {}), False)
-    read = {"model": {"qkv": torch.zeros(12, 2)}}
-    dcp.load(read, checkpoint_id=tmp_path / "c", no_dist=True)
-    assert torch.equal(read["model"]["qkv"], whole)
+    written(tmp_path / "c", content(key, pieces))
+    state = {"model": {"qkv": torch.zeros(12, 2)}}
+    dcp.load(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert torch.equal(state["model"]["qkv"], whole)
     rows = ((Extent(12, 3, 6),), (Extent(2, 1, 1),))
     other = Piece(torch.zeros(6, 1), rows, (12, 2))
-    read_checkpoint(tmp_path / "c", Content({key: [other]}, {}), False)
+    read(tmp_path / "c", content(key, [other]))
     assert torch.equal(other.tensor, take(whole, rows))
 
 
@@ -149,10 +165,10 @@ def test_parts_of_a_weight_are_put_where_they_belong(tmp_path: Path) -> None:
             box = ((Extent(size, start, length),), (Extent(2, 0, 2),))
             bare = Piece(torch.empty(0), box, (7, 2), part)
             pieces.append(bare._replace(tensor=bare.of(whole)))
-    write_checkpoint(tmp_path / "c", Content({key: pieces}, {}), False)
-    read = {"model": {"kv": torch.zeros(7, 2)}}
-    dcp.load(read, checkpoint_id=tmp_path / "c", no_dist=True)
-    assert torch.equal(read["model"]["kv"], whole)
+    written(tmp_path / "c", content(key, pieces))
+    state = {"model": {"kv": torch.zeros(7, 2)}}
+    dcp.load(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert torch.equal(state["model"]["kv"], whole)
 
 
 def test_an_interrupted_checkpoint_leaves_the_old_one(
@@ -164,11 +180,10 @@ def test_an_interrupted_checkpoint_leaves_the_old_one(
     trainer.step(batches(1)[0])
 
     def interrupted(*args: object, **kwargs: object) -> None:
-        (args[1] if len(args) > 1 else kwargs["checkpoint_id"] / "half").touch()  # type: ignore[operator]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", interrupted)
+        patch.setattr(checkpoint, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             trainer.save_checkpoint(tmp_path / "c")
     trainer.load_checkpoint(tmp_path / "c")

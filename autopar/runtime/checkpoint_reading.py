@@ -1,0 +1,324 @@
+"""Reads what a rank needs of a checkpoint's files into its memory, and checks what it reads.
+
+What is read is digested on a second thread while the next block is read, so that it takes hardly
+longer than without.
+"""
+
+from __future__ import annotations
+
+import queue
+import stat
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import os_reason
+from autopar.runtime.checkpoint_index import (
+    DamagedCheckpoint,
+    Index,
+    Slice,
+    StoredPiece,
+)
+from autopar.runtime.digest import growing_digest, tensor_bytes
+from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.regions import Region
+from autopar.runtime.torch_file import Unreadable, elements_at, read_tensor, read_value
+
+_BLOCK = 1 << 22
+"""Bytes that are read at a time, and digested while the next are read."""
+
+_AHEAD = 8
+"""Blocks that may wait to be digested."""
+
+_OVERHEAD = 1 << 20
+"""Bytes that a file of torch.save may have besides the elements."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A rectangle of a tensor that is wanted, and the memory of this process that it goes to."""
+
+    region: Region
+    tensors: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Copies a part of a piece into a part of memory.
+
+    Attributes:
+        source: Where it begins in the piece, per dimension.
+        target: The memory.
+    """
+
+    source: tuple[int, ...]
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A piece of a file that is to be read.
+
+    Attributes:
+        name: The tensor's.
+        dtype: What the file has.
+        piece: Where it is.
+        copies: What becomes of it.
+    """
+
+    name: str
+    dtype: torch.dtype
+    piece: StoredPiece
+    copies: Sequence[_Copy]
+
+
+def read_tensors(
+    folder: Path, index: Index, wanted: Mapping[str, Sequence[Target]], verify: bool = True
+) -> None:
+    """Reads rectangles of tensors into memory.
+
+    Args:
+        folder: The checkpoint.
+        index: What it holds.
+        wanted: What is wanted of each tensor, by a name of the index.
+        verify: Whether digests are compared.
+
+    Raises:
+        DamagedCheckpoint: If a file isn't what was saved. Names it, and a tensor that is lost.
+    """
+    tasks = [task for name, targets in wanted.items() for task in _tasks(name, index, targets)]
+    by_file: dict[str, list[_Task]] = {}
+    for task in tasks:
+        by_file.setdefault(task.piece.slice.file, []).append(task)
+    with _Verifier(verify) as verifier:
+        for file, of_file in sorted(by_file.items()):
+            with _opened(folder / file, index.files.get(file), of_file[0].name) as opened:
+                for task in sorted(of_file, key=lambda each: each.piece.slice.offset):
+                    _read(_Source(folder / file, opened, verifier), task)
+
+
+def read_values(folder: Path, index: Index, names: Sequence[str]) -> dict[str, Any]:
+    """Returns plain values by name.
+
+    Raises:
+        DamagedCheckpoint: If one can't be read.
+    """
+    return {name: _value(folder, name, index.values[name]) for name in names}
+
+
+def _value(folder: Path, name: str, held: Any) -> Any:
+    if not isinstance(held, Slice):
+        return held
+    path = folder / held.file
+    if held.length > _OVERHEAD:
+        raise DamagedCheckpoint(f"{path} can't have {name!r}: a plain value isn't that long")
+    with _opened(path, None, name) as file, _Verifier(False) as verifier:
+        content = bytearray(held.length)
+        _Source(path, file, verifier).fill(held.offset, memoryview(content), name)
+    try:
+        return read_value(memoryview(content))
+    except Unreadable as error:
+        raise DamagedCheckpoint(f"{path}: {name!r} can't be read: {error}") from error
+
+
+def _tasks(name: str, index: Index, targets: Sequence[Target]) -> Iterator[_Task]:
+    tensor = index.tensors[name]
+    for piece in tensor.pieces:
+        copies = [
+            _Copy(source, _within(memory, at, sizes))
+            for target in targets
+            for source, at, sizes in _overlap(piece, target.region)
+            for memory in target.tensors
+        ]
+        if copies:
+            yield _Task(name, TORCH_DTYPES[tensor.dtype], piece, copies)
+
+
+def _overlap(
+    piece: StoredPiece, region: Region
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+    """Yields where what both have begins in the piece and in the region, and its shape, if any."""
+    spans = list(zip(piece.at, piece.sizes, region.offsets, region.sizes, strict=True))
+    starts = [max(one, other) for one, _, other, _ in spans]
+    ends = [min(one + n, other + m) for one, n, other, m in spans]
+    sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
+    if all(size > 0 for size in sizes):
+        yield (
+            tuple(start - one for start, (one, *_) in zip(starts, spans, strict=True)),
+            tuple(start - other for start, (_, _, other, _) in zip(starts, spans, strict=True)),
+            sizes,
+        )
+
+
+def _within(tensor: Tensor, at: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    for dim, (start, size) in enumerate(zip(at, sizes, strict=True)):
+        tensor = tensor.narrow(dim, start, size)
+    return tensor
+
+
+@contextmanager
+def _opened(path: Path, length: int | None, name: str) -> Iterator[IO[bytes]]:
+    """Opens a file.
+
+    Args:
+        path: The file.
+        length: Its length in bytes, if that is known.
+        name: A tensor in it, for the error.
+
+    Raises:
+        DamagedCheckpoint: If it isn't there, or of another length.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedCheckpoint(f"{path} is no file; {name!r} can't be read")
+        if length is not None and found.st_size != length:
+            raise DamagedCheckpoint(
+                f"{path} has {found.st_size:,} bytes, {length:,} were saved; {name!r} can't be"
+                " read: the file is damaged, or another one"
+            )
+        with path.open("rb", buffering=0) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(f"{path} is missing; {name!r} can't be read") from error
+    except OSError as error:
+        raise DamagedCheckpoint(f"can't read {name!r} in {path}: {os_reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file that is read, block after block, by whoever checks the digests."""
+
+    path: Path
+    file: IO[bytes]
+    verifier: _Verifier
+
+    def fill(self, offset: int, memory: memoryview, name: str, digest: Any = None) -> None:
+        """Reads a part of the file into memory.
+
+        Raises:
+            DamagedCheckpoint: If the file ends before.
+        """
+        self.file.seek(offset)
+        at = 0
+        while at < len(memory):
+            read = self.file.readinto(memory[at : at + _BLOCK])  # type: ignore[attr-defined]
+            if not read:
+                raise DamagedCheckpoint(f"{self.path} is cut off; {name!r} can't be read")
+            self.verifier.add(digest, memory[at : at + read])
+            at += read
+
+
+def _read(source: _Source, task: _Task) -> None:
+    place = task.piece.slice
+    digest = growing_digest() if place.digest else None
+    if (direct := _direct(task)) is not None:
+        assert task.piece.start is not None
+        head, body = bytearray(task.piece.start), tensor_bytes(direct)
+        tail = bytearray(place.length - len(head) - len(body))
+        at = place.offset
+        for part in (memoryview(head), body, memoryview(tail)):
+            source.fill(at, part, task.name, digest)
+            at += len(part)
+        copies = task.copies[1:]
+        held = direct
+    else:
+        held = _held(source, task, digest)
+        copies = task.copies
+    for copy in copies:
+        copy.target.copy_(_within(held, copy.source, copy.target.shape))
+    source.verifier.end(digest, place.digest, f"{task.name!r} in {source.path}")
+
+
+def _direct(task: _Task) -> Tensor | None:
+    """Returns memory that a piece can be read into as it is, if there is any."""
+    target = task.copies[0].target
+    fits = (
+        task.piece.start is not None
+        and target.device.type == "cpu"
+        and target.dtype == task.dtype
+        and tuple(target.shape) == task.piece.sizes
+        and target.is_contiguous()
+    )
+    return target if fits else None
+
+
+def _held(source: _Source, task: _Task, digest: Any) -> Tensor:
+    """Returns a piece, read into memory of its own."""
+    place, sizes = task.piece.slice, task.piece.sizes
+    elements = torch.Size(sizes).numel() * task.dtype.itemsize
+    if place.length > elements + _OVERHEAD:
+        raise DamagedCheckpoint(
+            f"{source.path}: {task.name!r} can't take {place.length:,} bytes; the file that says so"
+            " is damaged"
+        )
+    # Before room is made for it.
+    if place.offset + place.length > source.path.stat().st_size:
+        raise DamagedCheckpoint(f"{source.path} is cut off; {task.name!r} can't be read")
+    content = memoryview(bytearray(place.length))
+    source.fill(place.offset, content, task.name, digest)
+    if task.piece.start is not None:
+        return elements_at(content, task.piece.start, task.dtype, sizes)
+    try:
+        return read_tensor(content, sizes)
+    except Unreadable as error:
+        raise DamagedCheckpoint(f"{task.name!r} in {source.path} can't be read: {error}") from error
+
+
+class _Verifier:
+    """Digests what is read, on a thread of its own, in the order in which it is read.
+
+    Args:
+        active: Whether it does.
+    """
+
+    def __init__(self, active: bool) -> None:
+        self._active = active
+        self._work: queue.Queue[tuple[Any, Any, str] | None] = queue.Queue(_AHEAD)
+        self._damaged: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="autopar-digests", daemon=True)
+
+    def __enter__(self) -> _Verifier:
+        if self._active:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self._active:
+            self._work.put(None)
+            self._thread.join()
+        if kind is None and self._damaged:
+            raise DamagedCheckpoint(self._damaged[0])
+
+    def add(self, digest: Any, block: memoryview) -> None:
+        """Digests a block, soon."""
+        if self._active and digest is not None:
+            self._work.put((digest, block, ""))
+
+    def end(self, digest: Any, expected: str, what: str) -> None:
+        """Compares a digest with what it must be when all before is digested.
+
+        Raises:
+            DamagedCheckpoint: If something before was damaged.
+        """
+        if self._active and digest is not None:
+            self._work.put((digest, expected, what))
+        if self._damaged:
+            raise DamagedCheckpoint(self._damaged[0])
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            digest, content, what = work
+            if not what:
+                digest.update(content)
+            elif digest.hexdigest() != content:
+                self._damaged.append(
+                    f"{what} isn't what was saved (its digest differs): the file is damaged, or of"
+                    " another save; go on from another checkpoint"
+                )

@@ -1,0 +1,133 @@
+"""Where checkpoints go: to a place of their own, or into a series of which the newest are kept.
+
+    FOLDER/step-00000100
+    FOLDER/step-00000200
+
+The newest is the one that was written last, as its number says, whatever its step: a training that
+went back has newer ones with fewer steps.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from autopar.ir.errors import InvalidInputError, os_reason
+from autopar.ir.folder import recover_folder, remove_folder
+from autopar.runtime.checkpoint_foreign import METADATA
+from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, number_of
+
+_MEMBER = re.compile(r"step-\d{8,}")
+_OURS = re.compile(r"\.(step-\d{8,})\.(new-.*|old)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint goes.
+
+    Attributes:
+        path: Its folder.
+        series: The folder of the series that it belongs to; None if it is by itself.
+        keep: How many of the series are kept.
+    """
+
+    path: Path
+    series: Path | None = None
+    keep: int = 0
+
+    @classmethod
+    def of(cls, folder: Path, keep: int | None, steps: int) -> Place:
+        """Returns where a checkpoint goes that is saved to a folder after some steps.
+
+        Raises:
+            InvalidInputError: If not even one is to be kept.
+        """
+        if keep is None:
+            return cls(folder)
+        if type(keep) is not int or keep < 1:
+            raise InvalidInputError(f"keep={keep!r}: keep 1 checkpoint, or more")
+        return cls(folder / f"step-{steps:08}", folder, keep)
+
+    def prepare(self) -> None:
+        """Removes what interrupted calls left in the series.
+
+        Raises:
+            InvalidInputError: If there is a single checkpoint in place of the series.
+        """
+        if self.series is None:
+            return
+        if _holds_checkpoint(self.series):
+            raise InvalidInputError(
+                f"{self.series} is a checkpoint; with keep= it is a folder of several: choose"
+                " another one, or leave keep= out"
+            )
+        recover_series(self.series)
+
+    def next_number(self) -> int:
+        """Returns the number of the next checkpoint."""
+        if self.series is None:
+            return 0
+        return 1 + max((number for number, _ in numbered(self.series)[0]), default=0)
+
+    def remove_older(self) -> None:
+        """Removes all but the newest of the series. Warns of what can't be removed."""
+        if self.series is None:
+            return
+        known, _ = numbered(self.series)
+        for _, path in known[self.keep :]:
+            try:
+                remove_folder(path)
+            except OSError as error:
+                warnings.warn(f"can't remove {path}: {os_reason(error)}", stacklevel=2)
+
+
+def is_series(folder: Path) -> bool:
+    """Returns whether a folder holds checkpoints of a series."""
+    return bool(_members(folder))
+
+
+def recover_series(folder: Path) -> None:
+    """Completes or removes what interrupted calls left in a series, where that can be written."""
+    if folder.is_dir():
+        names = {found[1] for path in folder.iterdir() if (found := _OURS.fullmatch(path.name))}
+        for name in sorted(names):
+            recover_folder(folder / name)
+
+
+def candidates(folder: Path) -> tuple[list[Path], list[str]]:
+    """Returns the checkpoints of a folder, the newest first, and what is wrong with others.
+
+    A checkpoint by itself is the only one.
+    """
+    recover_folder(folder)
+    recover_series(folder)
+    if _holds_checkpoint(folder):
+        return [folder], []
+    known, problems = numbered(folder)
+    return [path for _, path in known], problems
+
+
+def numbered(folder: Path) -> tuple[list[tuple[int, Path]], list[str]]:
+    """Returns the checkpoints of a series by number, the newest first, and what others lack."""
+    found, problems = [], []
+    for path in _members(folder):
+        if not _holds_checkpoint(path):
+            problems.append(f"{path} is incomplete: it has no {INDEX}")
+            continue
+        try:
+            found.append((number_of(path), path))
+        except DamagedCheckpoint as error:
+            problems.append(str(error))
+    return sorted(found, reverse=True), problems
+
+
+def _members(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _MEMBER.fullmatch(path.name))
+
+
+def _holds_checkpoint(folder: Path) -> bool:
+    return (folder / INDEX).is_file() or (folder / METADATA).is_file()
