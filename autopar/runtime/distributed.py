@@ -67,7 +67,8 @@ class Session(Closing):
         torch_compile: Whether to run the program through `torch.compile`.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
-        weights: A safetensors file with weights, which count before those of the build; or several.
+        weights: A safetensors file with weights, or a folder or index of Hugging Face's, which
+            count before those of the build; or several.
         in_place: How new content is written into the rank's weights; by default they stay as they
             are.
 

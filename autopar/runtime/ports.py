@@ -13,6 +13,7 @@ from autopar.ir.program import SEED, STORED_ROLES, Port, Program
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.staging import moved
+from autopar.runtime.weight_names import check_names
 from autopar.runtime.weights import WeightFile
 
 GIVEN_LATER = ("parameter", "buffer", "constant")
@@ -149,12 +150,13 @@ def read_weights(
     """
     pieces: dict[str, Tensor] = {}
     cache = {} if cache is None else cache
-    for port in program.signature.inputs:
-        if is_weight(port):
-            box = port_box(port, {})
-            if (port.name, box) not in cache:
-                cache[port.name, box] = _read_weight(port, file, box, device, absent)
-            pieces[port.name] = cache[port.name, box]
+    stored = [port for port in program.signature.inputs if is_weight(port)]
+    check_names(file.given, map(_names, stored))
+    for port in stored:
+        box = port_box(port, {})
+        if (port.name, box) not in cache:
+            cache[port.name, box] = _read_weight(port, file, box, device, absent)
+        pieces[port.name] = cache[port.name, box]
     return pieces
 
 
@@ -162,8 +164,8 @@ def _read_weight(
     port: Port, file: WeightFile, box: Box, device: str, absent: set[str] | None
 ) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
-    own, shape = (port.part.of, port.part.shape) if port.part else (port.name, port.shape)
-    names = (own, port.label, *port.aliases)
+    own, *_ = names = _names(port)
+    shape = port.part.shape if port.part else port.shape
     name = next((each for each in names if each in file.entries), None)
     if port.fill is not None and name is None:
         return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
@@ -171,6 +173,11 @@ def _read_weight(
         absent.add(label_of(port))
         return torch.empty(box_shape(box), dtype=dtype, device=device)
     return file.read(name or own, dtype, shape, box, device, region_of(port))
+
+
+def _names(port: Port) -> tuple[str, ...]:
+    """Returns the names under which a file may have a stored input, the value's first."""
+    return (port.part.of if port.part else port.name, port.label, *port.aliases)
 
 
 def region_of(port: Port) -> Region | None:

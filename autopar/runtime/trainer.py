@@ -81,8 +81,9 @@ def open_trainer(
         seed: What the random numbers of all steps depend on; by default the build's own.
         check_loss: Whether a step whose loss isn't finite is refused. Looking at the loss makes
             the host wait for an accelerator once per step.
-        weights: A safetensors file with weights to start from, of which each rank reads its
-            slices; or several. They count before those of the build, which may have none.
+        weights: A safetensors file with weights to start from, or a folder or index of Hugging
+            Face's, of which each rank reads its slices; or several. They count before those of
+            the build, which may have none.
         options: Those of `Session`, unless `virtual`.
 
     Raises:
@@ -438,17 +439,28 @@ class Trainer(Closing):
         if last > 1:
             raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
 
-    def save_weights(self, path: str | Path) -> None:
-        """Writes whole parameters and buffers to a safetensors file, gathered one at a time.
+    def save_weights(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:
+        """Writes whole parameters and buffers to safetensors files, gathered one at a time.
+
+        Args:
+            path: A file; or a folder, which gets Hugging Face's layout: `model.safetensors`, or
+                several files and `model.safetensors.index.json`. What else is in it stays.
+            max_shard_bytes: Largest size of the tensors of a file in a folder, which is made if it
+                isn't there. By default 5 GB, where `path` is a folder already.
 
         Raises:
-            InvalidInputError: If the file can't be written.
+            InvalidInputError: If the file or folder can't be written.
         """
+        if max_shard_bytes is not None and max_shard_bytes <= 0:
+            raise InvalidInputError(f"max_shard_bytes={max_shard_bytes}: a file holds some bytes")
         with self.ranks.reported():
-            self._state.write_weights(Path(path))
+            self._state.write_weights(Path(path), max_shard_bytes)
 
     def load_weights(self, path: str | Path) -> None:
-        """Reads parameters and buffers from a safetensors file, on each rank its own pieces.
+        """Reads parameters and buffers, on each rank its own pieces.
+
+        Args:
+            path: A safetensors file, or a folder or index of Hugging Face's with several.
 
         Raises:
             InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.

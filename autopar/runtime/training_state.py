@@ -25,7 +25,18 @@ from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import SCHEDULED, LearningRates
 from autopar.runtime.replacing import replacing
-from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES, Content, Held, Key, State, flat_key
+from autopar.runtime.state import (
+    MODEL_ROLES,
+    OPTIMIZER_ROLES,
+    Content,
+    Held,
+    Key,
+    Piece,
+    State,
+    flat_key,
+)
+from autopar.runtime.weight_names import check_names
+from autopar.runtime.weight_shards import SHARD_BYTES, write_folder
 from autopar.runtime.weight_writing import Entry, write_order, write_tensors
 from autopar.runtime.weights import WeightFile
 
@@ -214,11 +225,11 @@ class TrainingState:
         tensors = [held._replace(pieces=state.all_pieces(label)) for state, label, held in every]
         return read_checkpoint(path, index, Content(tensors, present))
 
-    def write_weights(self, path: Path) -> None:
-        """Writes parameters and buffers to a safetensors file, gathered one at a time.
+    def write_weights(self, path: Path, max_shard_bytes: int | None = None) -> None:
+        """Writes parameters and buffers, gathered one at a time. See `Trainer.save_weights`.
 
         Raises:
-            InvalidInputError: If the file can't be written.
+            InvalidInputError: If the file or folder can't be written.
         """
         check_present(self.ranks.absent)
         entries = {
@@ -229,23 +240,43 @@ class TrainingState:
             for label in write_order(entries):
                 self.model.whole(label, everywhere=False)
             return
+        if max_shard_bytes is not None or path.is_dir():
+            write_folder(path, entries, self._gathered, max_shard_bytes or SHARD_BYTES)
+            return
         with replacing(path) as beside:
             write_tensors(beside, entries, self._gathered)
 
     def read_weights(self, path: Path) -> None:
-        """Takes over parameters and buffers from a safetensors file, each rank its own pieces.
+        """Takes over parameters and buffers from files, each rank its own pieces.
 
         Raises:
             InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
         """
         with WeightFile(path) as file:
+            found: dict[str, tuple[str, torch.dtype, tuple[int, ...]]] = {}
+            check_names(file.given, [entry.names for entry in self.model.entries.values()])
             for label, entry in self.model.entries.items():
                 name = self.model.name_in(label, file.entries) or label
-                dtype = TORCH_DTYPES[entry.dtype]
-                for piece in self.model.all_pieces(label):
-                    read = file.read(name, dtype, entry.shape, piece.box, region=piece.part)
+                found[label] = name, TORCH_DTYPES[entry.dtype], entry.shape
+                file.expect(*found[label])
+            # A number may be too large, which only who reads it can tell.
+            for label, wanted in found.items():
+                if file.entries[wanted[0]].dtype != wanted[1]:
+                    self._pieces_in(file, label, wanted)
+            # All fit, so the state isn't left half of what it was.
+            for label, wanted in found.items():
+                for piece, read in self._pieces_in(file, label, wanted):
                     piece.tensor.copy_(read)
         self._given()
+
+    def _pieces_in(
+        self, file: WeightFile, label: str, wanted: tuple[str, torch.dtype, tuple[int, ...]]
+    ) -> list[tuple[Piece, Tensor]]:
+        """Returns this process's pieces of a tensor, and what a file has of them."""
+        return [
+            (piece, file.read(*wanted, piece.box, region=piece.part))
+            for piece in self.model.all_pieces(label)
+        ]
 
     def _given(self) -> None:
         """Notes that all of the model has values."""

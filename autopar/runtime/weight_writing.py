@@ -121,7 +121,8 @@ def write_order(entries: Mapping[str, Entry]) -> list[str]:
 
 
 def _header(entries: Mapping[str, Entry]) -> bytes:
-    header: dict[str, Any] = {}
+    # Libraries of Hugging Face's want to know in which format it was.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, (dtype, shape) in entries.items():
         if dtype not in DTYPE_NAMES:

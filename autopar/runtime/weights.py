@@ -23,15 +23,21 @@ from autopar.ir.manifest import WeightDigests
 from autopar.runtime.boxes import Box, Region, exposed, narrowed, take
 from autopar.runtime.closing import Closing
 from autopar.runtime.weight_digests import Checking
+from autopar.runtime.weight_dtypes import converted, is_convertible
+from autopar.runtime.weight_sources import sources_of
 from autopar.runtime.weight_writing import DTYPE_NAMES, Entry
 
 STORED_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 """By their names in safetensors files."""
 
+_COMPILE_AGAIN = "compile again"
+_GIVE_OTHERS = "give weights of the model that was compiled"
+
 
 class _Open(NamedTuple):
-    path: str | os.PathLike[str]
+    path: Path
     file: Any
+    remedy: str
     checking: Checking | None
 
 
@@ -41,29 +47,53 @@ class WeightFile(Closing):
     A context manager. Tensors that were read stay valid after it is closed.
 
     Args:
-        paths: The files; the first that has a tensor counts.
+        paths: The files, or folders of Hugging Face's (see `weight_sources`); the first that has
+            a tensor counts.
         build: A build whose weights count after those. What is read of them is compared with
             their digests, if it has any; whether it was right is known when the file is closed.
 
     Raises:
         InvalidInputError: If a file is missing or is not a safetensors file, or the build's is
             damaged.
+
+    Attributes:
+        entries: The tensors, by name.
+        given: Names of the tensors that each of `paths` has.
     """
 
     def __init__(self, *paths: str | os.PathLike[str], build: Build | None = None) -> None:
         self.entries: dict[str, Entry] = {}
+        self.given: dict[str, frozenset[str]] = {}
         self._files: dict[str, _Open] = {}
         self._checking: Checking | None = None
         for path in paths:
-            self._open(path)
+            self._open_given(path)
         if build is not None and build.weights_path is not None:
             self._open_checked(build.weights_path, build.manifest.weights)
 
+    def _open_given(self, path: str | os.PathLike[str]) -> None:
+        names: dict[str, Path] = {}
+        for source in sources_of(path):
+            found = set(self._open(source.path, _GIVE_OTHERS))
+            if missing := [name for name in source.names if name not in found]:
+                raise InvalidInputError(
+                    f"{source.path} has no tensor {missing[0]!r}, though the index beside it says"
+                    " so; copy the whole folder again"
+                )
+            if twice := [name for name in found if name in names]:
+                raise InvalidInputError(
+                    f"tensor {twice[0]!r} is in {names[twice[0]]} and in {source.path}; which of"
+                    " them counts can't be told, so take one away"
+                )
+            names.update(dict.fromkeys(found, source.path))
+        self.given[str(path)] = frozenset(names)
+
     def _open_checked(self, path: Path, digests: WeightDigests | None) -> None:
         self._checking = None if digests is None else Checking(path, digests)
-        self._open(path, self._checking)
+        self._open(path, _COMPILE_AGAIN, self._checking)
 
-    def _open(self, path: str | os.PathLike[str], checking: Checking | None = None) -> None:
+    def _open(self, path: Path, remedy: str, checking: Checking | None = None) -> list[str]:
+        """Opens a file and returns the names of its tensors."""
         try:
             file = cast(Any, safe_open(path, framework="pt"))
         except OSError as error:
@@ -72,7 +102,8 @@ class WeightFile(Closing):
             raise InvalidInputError(
                 f"{path} is not a complete safetensors file ({error}); write it again"
             ) from error
-        for name in file.keys():  # noqa: SIM118  (it isn't a mapping)
+        names = list(file.keys())
+        for name in names:
             if name in self.entries:
                 continue
             stored = file.get_slice(name)
@@ -81,7 +112,8 @@ class WeightFile(Closing):
                     f"{path}: tensor {name!r} has the unsupported dtype {stored.get_dtype()}"
                 )
             self.entries[name] = Entry(dtype, tuple(stored.get_shape()))
-            self._files[name] = _Open(path, file, checking)
+            self._files[name] = _Open(path, file, remedy, checking)
+        return names
 
     def read(
         self,
@@ -105,26 +137,35 @@ class WeightFile(Closing):
         Raises:
             InvalidInputError: If there is no such tensor or it is of another dtype or shape.
         """
-        entry = self.entries.get(name)
-        if entry is None:
-            raise InvalidInputError(self._absent(name))
-        path, file, checking = self._files[name]
-        if (entry.dtype, entry.shape) != (dtype, shape):
-            raise InvalidInputError(
-                f"weight {name!r} in {path} is {_type(entry.dtype, entry.shape)}, the program"
-                f" expects {_type(dtype, shape)}; compile again"
-            )
+        self.expect(name, dtype, shape)
+        path, file, _, checking = self._files[name]
         whole = file.get_tensor(name)
         mapped = narrowed(whole, region)
         if checking is not None:
             checking.read(name, whole, exposed(mapped, box))
-        piece = take(mapped, box)
+        piece = converted(take(mapped, box), dtype, f"weight {name!r} in {path}")
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)
 
+    def expect(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """Refuses a tensor that isn't what a program expects.
+
+        Raises:
+            InvalidInputError: If there is no such tensor or it is of another dtype or shape.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise InvalidInputError(self._absent(name))
+        if entry.shape != shape or not is_convertible(entry.dtype, dtype):
+            found = self._files[name]
+            raise InvalidInputError(
+                f"weight {name!r} in {found.path} is {_type(entry.dtype, entry.shape)}, the program"
+                f" expects {_type(dtype, shape)}; {found.remedy}"
+            )
+
     def check(self, name: str) -> None:
         """Compares all of a tensor with its digests; the file's closing says what it found."""
-        _, file, checking = self._files[name]
+        _, file, _, checking = self._files[name]
         if checking is not None:
             whole = file.get_tensor(name)
             checking.read(name, whole, whole)
@@ -137,7 +178,8 @@ class WeightFile(Closing):
             )
         places = dict.fromkeys(str(each.path) for each in self._files.values())
         hint = near_misses(name, self.entries)
-        return f"{' and '.join(places)} has no weight {name!r}{hint}; compile again"
+        remedy = next(iter(self._files.values())).remedy
+        return f"{' and '.join(places)} has no weight {name!r}{hint}; {remedy}"
 
     def close(self) -> None:
         """Unmaps the files.

@@ -350,3 +350,17 @@ def fail_late(processes: Processes, build: Path) -> str:
         time.sleep(3.0)
         session.run(inputs)
     return "no error"
+
+
+def saves_folders(processes: Processes, build: Path, given: Sequence[Batch], folder: Path) -> str:
+    """Saves weights as folders and reads them again; returns what differs."""
+    with open_trainer(build, processes=processes, backend="gloo") as trainer:
+        for batch in given:
+            trainer.step(batch)
+        trainer.save_weights(folder / "many", max_shard_bytes=100)
+        saved = trainer.state_dict()
+        trainer.load_state_dict({name: torch.zeros_like(held) for name, held in saved.items()})
+        dist.barrier()
+        trainer.load_weights(folder / "many")
+        found = trainer.state_dict()
+        return ", ".join(name for name in saved if not torch.equal(found[name], saved[name]))
