@@ -25,10 +25,33 @@ def wait(pending: Tensor) -> Tensor:
 
 def sent_to_all(x: Tensor, group: Group) -> Tensor:
     """Starts to gather the members' tensors along dimension 0, in the backend's order."""
+    x = x.contiguous()
     ops = torch.ops._c10d_functional
-    return ops.all_gather_into_tensor(  # type: ignore[no-any-return]
-        x.contiguous(), group.size, group.tag
+    if group.backend == "nccl":
+        return ops.all_gather_into_tensor(x, group.size, group.tag)  # type: ignore[no-any-return]
+    # Gloo runs that op as ALLGATHER_COALESCED, with which torch 2.11 to 2.15 corrupts the heap. The
+    # two threads of a group note the name of what each has completed in one string, without a lock
+    # (`ProcessGroupGloo::runLoop`). Where two end at the same time, a name that is too long to lie
+    # within the string, beyond 15 characters, is freed twice. The names of all ops that are used
+    # here are short: _ALLGATHER_BASE, ALLREDUCE, ALLTOALL_BASE, BROADCAST.
+    if torch.compiler.is_compiling():
+        return _sent_to_each(x, group)
+    gathered = x.new_empty((group.size * x.shape[0], *x.shape[1:]))
+    return ops.all_gather_into_tensor_out(  # type: ignore[no-any-return]
+        x, group.size, group.tag, out=gathered
     )
+
+
+def _sent_to_each(x: Tensor, group: Group) -> Tensor:
+    """Starts to gather by sending every member a copy, as `torch.compile` understands it.
+
+    Inductor gives the memory of what an op with `out=` sends to others before anybody waits for it,
+    and torch 2.11 and 2.12 have no functional form of such an op.
+    """
+    copies = x.expand(group.size, *x.shape).flatten(0, 1)
+    rows = [x.shape[0]] * group.size
+    ops = torch.ops._c10d_functional
+    return ops.all_to_all_single(copies, rows, rows, group.tag)  # type: ignore[no-any-return]
 
 
 def exchanged(

@@ -7,7 +7,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar.ir.errors import AutoparError, InvalidInputError
 from autopar.ir.program import Op
@@ -30,8 +32,9 @@ from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import Group
 from autopar.runtime.processes import Processes
 from autopar.runtime.reference import collective
+from autopar.runtime.started import end_sum, start_sum
 from autopar.runtime.trainer import NonFiniteLoss, open_trainer
-from tests.runtime.cases import cases
+from tests.runtime.cases import LONG, cases
 
 Batch = tuple[Tensor, Tensor]
 
@@ -304,11 +307,16 @@ def _exit_with_message(failure: RankFailure) -> None:
     os._exit(17)
 
 
-def compare_captured(processes: Processes) -> list[str]:
-    """As `compare_collectives`, a sample of it through `torch.compile(fullgraph=True)`."""
+def compare_captured(processes: Processes) -> tuple[list[str], list[str]]:
+    """As `compare_collectives`, a sample of it through `torch.compile(fullgraph=True)`.
+
+    Returns:
+        The cases, and torch's collectives that were captured.
+    """
     _join(processes)
     size, rank = processes.size, processes.rank
     group = Group(dist.group.WORLD.group_name, size, rank, tuple(range(size)), "gloo")
+    names: set[str] = set()
     sample = {
         (op.kind, op.arg("monoid")): (op, tensors)
         for op, tensors in cases(size)
@@ -322,14 +330,51 @@ def compare_captured(processes: Processes) -> list[str]:
             for (op, _), x in zip(sample.values(), mine, strict=True)
         ]
 
-    captured = torch.compile(run_all, fullgraph=True, backend="aot_eager")
+    def recorded(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        names.update(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    captured = torch.compile(run_all, fullgraph=True, backend=aot_autograd(fw_compiler=recorded))
     results = captured([tensors[rank] for _, tensors in sample.values()])
     dist.destroy_process_group()
-    return [
+    wrong = [
         f"{_describe(op)}: {problem}"
         for (op, tensors), found in zip(sample.values(), results, strict=True)
         if (problem := _difference(found, collective(op, tensors)[rank]))
     ]
+    return wrong, _of_torch(names)
+
+
+def collectives_of_torch(processes: Processes) -> list[str]:
+    """Returns torch's collectives that the runtime's are made of."""
+    _join(processes)
+    size, rank = processes.size, processes.rank
+    group = Group(dist.group.WORLD.group_name, size, rank, tuple(range(size)), "gloo")
+    with _Recorder() as recorder:
+        for op, tensors in cases(size):
+            COLLECTIVES[op.kind](tensors[rank], **_arguments(op), group=group)
+        for rows in (1, LONG[0]):
+            end_sum(start_sum(torch.ones(rows), group, free=True), 1, group)
+    dist.destroy_process_group()
+    return _of_torch(recorder.names)
+
+
+def _of_torch(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if "c10d" in name)
+
+
+class _Recorder(TorchDispatchMode):
+    """Collects the names of all ops that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.names.add(str(op))
+        return op(*args, **(kwargs or {}))
 
 
 def _arguments(op: Op) -> dict[str, Any]:
