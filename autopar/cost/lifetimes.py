@@ -38,6 +38,7 @@ from autopar.ir.updates import Mutation, Writes, plan_writes
 _STORED = {
     "parameter": PARAMETERS,
     "buffer": PARAMETERS,
+    "state": PARAMETERS,
     "constant": PARAMETERS,
     "optimizer_state": STATE,
 }
@@ -129,7 +130,11 @@ class _Walk:
         self.read = frozenset(name for op in function.ops for name in op.operands)
         self.storage = Storage(known.program, function, self._starts)
         in_place = known.execution.in_place and function.name == "main"
-        self.writes = plan_writes(known.program, self.storage) if in_place else Writes(-1)
+        # Trainers look at the loss before a step writes anything; inference writes what it can.
+        guarded = any(op.phase == "update" for op in function.ops)
+        self.writes = (
+            plan_writes(known.program, self.storage, guarded=guarded) if in_place else Writes(-1)
+        )
         until = known.execution.until if function.name == "main" else ()
         self.together = until or _executed_together(function, self.writes)
         self.placed: dict[str, Placed] = {}

@@ -16,8 +16,9 @@ from autopar.ir.expr import Expr, evaluate
 from autopar.ir.ops import functional_kind, rule_of
 from autopar.ir.program import DTYPE_BYTES, Arg, Op, Port, Program, Value
 
-WEIGHT_ROLES = ("parameter", "buffer", "constant")
+WEIGHT_ROLES = ("parameter", "buffer", "state", "constant")
 STATE_ROLES = ("optimizer_state",)
+BUFFER_ROLES = ("buffer", "state")
 
 
 @dataclass(frozen=True, slots=True)

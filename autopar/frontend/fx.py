@@ -18,6 +18,7 @@ from torch import fx
 
 from autopar.frontend.activations import Noted
 from autopar.frontend.arguments import given_arguments, output_mask
+from autopar.frontend.contents import with_contents
 from autopar.frontend.dropout import is_resting
 from autopar.frontend.explicit_writes import make_writes_explicit
 from autopar.frontend.exported import GraphInput, Lowering
@@ -101,12 +102,10 @@ class _Lowerer:
         self.values |= marks.pinned(self.values, self.refs)
         inputs = tuple(self._one(node) for node in self.inputs)
         outputs = tuple(self._one(self._origin(out.node)) for out in self.lowering.outputs)
-        aliases = tuple(
-            (output, self._one(out.updates))
-            for output, out in zip(outputs, self.lowering.outputs, strict=True)
-            if out.updates is not None
-        )
-        main = Function("main", inputs, outputs, self.values, ops, aliases)
+        updates = [
+            None if out.updates is None else self._one(out.updates) for out in self.lowering.outputs
+        ]
+        main = with_contents(Function("main", inputs, outputs, self.values, ops), updates)
         program = Program(
             {"main": main}, self._signature(main), marks.mesh, name=self.lowering.name
         )

@@ -24,14 +24,17 @@ ROLES = (
     "input",
     "parameter",
     "buffer",
+    "state",
     "optimizer_state",
     "constant",
     "activation",
     "gradient",
     SEED,
 )
-STORED_ROLES = ("parameter", "buffer", "optimizer_state", "constant")
-"""Roles of inputs that the program owns: the same in every call, read from its weights."""
+STORED_ROLES = ("parameter", "buffer", "state", "optimizer_state", "constant")
+"""Roles of inputs that the program owns: read from its weights, and the same in every call unless
+an alias of `main` gives them new content. A `state` is a buffer that forward writes and that is in
+no state dict of the model, as a cache of keys."""
 PHASES = ("forward", "backward", "update")
 LEVELS = ("serial", "partitioned", "executable")
 DTYPE_BYTES: Mapping[str, int] = {

@@ -1,8 +1,9 @@
 """Where a program may write the new content of a stored input into its storage.
 
-Aliases of a function say which outputs are the new content of which inputs. Training keeps these
-inputs, so a new value is written over the old one as soon as nothing reads that any more: memory
-holds the state and one new value, not the state twice. An op that has a form which writes into its
+Aliases of a function say which outputs are the new content of which inputs: of parameters and the
+optimizer's state in training, of buffers in inference too. These inputs are kept from call to call,
+so a new value is written over the old one as soon as nothing reads that any more: memory holds the
+state and one new value, not the state twice. An op that has a form which writes into its
 operands, as fused optimizer steps do, is carried out in that form.
 
 A tensor is read as long as anything is that may be a view of it, and where new content itself may
@@ -40,7 +41,7 @@ class Writes:
     """What is written when; ops by their position.
 
     Attributes:
-        guard: The op after which the guard is called.
+        guard: The op after which the guard is called; -1 without one.
         after: What to write after an op, since then nothing reads the input; under the number of
             ops, when all collectives have ended.
         mutations: The ops that write into their operands.
@@ -51,16 +52,19 @@ class Writes:
     mutations: dict[int, Mutation] = field(default_factory=dict)
 
 
-def plan_writes(program: Program, storage: Storage | None = None) -> Writes:
+def plan_writes(
+    program: Program, storage: Storage | None = None, *, guarded: bool = True
+) -> Writes:
     """Returns what `main` may write in place, and when.
 
     Args:
         program: The program.
         storage: The storage of `main`, if it is known.
+        guarded: Whether the first output is looked at before anything is written.
     """
     main = program.main
     storage = storage or Storage(program, main)
-    writes = Writes(_guard(main, storage.producers))
+    writes = Writes(_guard(main, storage.producers) if guarded else -1)
     shared = _shared(main, storage)
     for output, source in main.aliases:
         if output in storage.producers and source not in shared and not storage.inputs_of(output):

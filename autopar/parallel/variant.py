@@ -59,8 +59,8 @@ def wire(captured: Differentiable) -> Wiring:
     """Returns how a captured module is connected."""
     by_role: dict[str, list[str]] = {}
     for port in captured.program.signature.inputs:
-        # A buffer that no state dict has and that never changes is a constant to the compiler.
-        unsaved = port.role == "constant" and port.name not in captured.constants
+        # A buffer that no state dict has is a constant to the compiler, or state if it changes.
+        unsaved = port.role in ("constant", "state") and port.name not in captured.constants
         by_role.setdefault("buffer" if unsaved else port.role, []).append(port.name)
     seed = seed_input(captured.program)
     parameters, batch = by_role.get("parameter", []), by_role.get("input", [])

@@ -27,7 +27,7 @@ from autopar.ir.program import Function, Op, Program, Value
 ROUNDS = 4
 """How often a plan is completed to find what it lacks; then it pins everything."""
 
-GIVEN = ("input", "parameter", "buffer")
+GIVEN = ("input", "parameter", "buffer", "state")
 """Roles of the inputs that a plan always pins."""
 
 PINNED = ("annotated", "inherited", "preset")

@@ -160,7 +160,8 @@ def _lines(found: Comparison) -> Iterator[str]:
 
 def _first(found: Comparison) -> Sequence[LayoutChange]:
     """Returns the changes to show: weights and inputs say most."""
-    given = [each for each in found.layouts if each.role in ("parameter", "input", "buffer")]
+    roles = ("parameter", "input", "buffer", "state")
+    given = [each for each in found.layouts if each.role in roles]
     rest = [each for each in found.layouts if each not in given]
     return [*given, *rest][:SHOWN]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autopar.completion.presets.strategy import AUTO
 from autopar.cost.summary import (
+    BUFFER_ROLES,
     STATE_ROLES,
     WEIGHT_ROLES,
     CollectiveCount,
@@ -49,6 +50,9 @@ SUMMED_UP = ("recompute", "offload")
 SHOWN = 10
 """How many entries of a category are spelled out."""
 
+SHOWN_NAMES = 3
+"""How many buffers are named."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -66,6 +70,9 @@ class Summary:
         weight_bytes_min: Weights on the rank that holds least.
         state_bytes: All state of the optimizer; 0 for a program that doesn't train.
         state_bytes_max: The same on the rank that holds most.
+        kept: Labels of the buffers that calls write, and that stay so for the next call.
+        kept_bytes: All of them.
+        kept_bytes_max: The same on the rank that holds most.
         flops_serial: Of the serial program's products (see `autopar.cost.flops`).
         flops_max: The same of the rank that computes most.
         report: Fallbacks, ignored features and other remarks of the compilation.
@@ -82,6 +89,9 @@ class Summary:
     weight_bytes_min: int
     state_bytes: int
     state_bytes_max: int
+    kept: tuple[str, ...]
+    kept_bytes: int
+    kept_bytes_max: int
     flops_serial: int
     flops_max: int
     report: tuple[ReportEntry, ...]
@@ -112,6 +122,7 @@ def summarize_programs(
     firsts = [summarize_rank(deployment.programs[at], first) for at, first, _ in ends]
     most = max(firsts, key=lambda each: sum(total.bytes for total in each.collectives))
     ports = deployment.programs[0].signature.inputs
+    kept = _kept(deployment.programs[0])
     return Summary(
         model=serial.name,
         world_size=deployment.world_size,
@@ -124,10 +135,23 @@ def summarize_programs(
         weight_bytes_min=min(weight_bytes(ports, last) for _, _, last in ends),
         state_bytes=_whole_bytes(ports, STATE_ROLES),
         state_bytes_max=max(weight_bytes(ports, first, STATE_ROLES) for _, first, _ in ends),
+        kept=tuple(dict.fromkeys(port.label for port in kept)),
+        kept_bytes=_whole_bytes(kept, BUFFER_ROLES),
+        kept_bytes_max=max(
+            weight_bytes(_kept(deployment.programs[at]), first, BUFFER_ROLES)
+            for at, first, _ in ends
+        ),
         flops_serial=summarize_rank(serial, {}).flops,
         flops_max=max(each.flops for each in firsts),
         report=tuple(report),
     )
+
+
+def _kept(program: Program) -> list[Port]:
+    """Returns the buffers that get new content."""
+    written = {source for _, source in program.main.aliases}
+    inputs = program.signature.inputs
+    return [port for port in inputs if port.name in written and port.role in BUFFER_ROLES]
 
 
 def _whole_bytes(ports: Sequence[Port], roles: Sequence[str]) -> int:
@@ -190,6 +214,15 @@ def _render_totals(summary: Summary) -> Iterator[str]:
             f"state    {human_bytes(summary.state_bytes_max)} per rank"
             f" of {human_bytes(summary.state_bytes)} of the optimizer"
             f" ({_percent(summary.state_bytes_max, summary.state_bytes)})"
+        )
+    if summary.kept:
+        some = ", ".join(summary.kept[:SHOWN_NAMES])
+        more = len(summary.kept) - SHOWN_NAMES
+        yield (
+            f"buffers  {human_bytes(summary.kept_bytes_max)} per rank"
+            f" of {human_bytes(summary.kept_bytes)} kept from call to call"
+            f" ({_percent(summary.kept_bytes_max, summary.kept_bytes)}):"
+            f" {some}{f' and {more} more' if more > 0 else ''}"
         )
     if summary.flops_serial:
         yield (

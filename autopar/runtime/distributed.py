@@ -32,6 +32,7 @@ from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.groups import create_groups
 from autopar.runtime.handshake import Identity, shake_hands
 from autopar.runtime.initialize import MakeModel, initialize
+from autopar.runtime.keeping import Keeping
 from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Gathering, Side
 from autopar.runtime.ports import (
@@ -47,6 +48,8 @@ from autopar.runtime.ports import (
     user_inputs,
 )
 from autopar.runtime.processes import Processes
+from autopar.runtime.rates import trains
+from autopar.runtime.session_state import SessionState
 from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.torch_compile import through_torch_compile
@@ -69,8 +72,7 @@ class Session(Closing):
         on_failure: See `Supervisor`.
         weights: A safetensors file with weights, or a folder or index of Hugging Face's, which
             count before those of the build; or several.
-        in_place: How new content is written into the rank's weights; by default they stay as they
-            are.
+        in_place: What is looked at before a training step overwrites anything; by default nothing.
 
     Raises:
         RuntimeFailure: If the ranks differ, or another rank failed.
@@ -94,26 +96,29 @@ class Session(Closing):
         self.timeout = timedelta(seconds=timeout)
         self.supervisor = Supervisor(self.processes, self.timeout, self._members, on_failure)
         self.absent: set[str] = set()
+        self._drawn: dict[str, Tensor] = {}
         self._agreements = 0
         self._owns_group = False
         self._tags: dict[tuple[int, ...], str] = {}
         with self.supervisor.reported():
             found = read_build(build)
             self.deployment = found.deployment
+            self._build = found
+            self._given = weight_paths(weights)
             self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)
             self._torch_compile = torch_compile
-            self._in_place = in_place
+            self._in_place = in_place or InPlace()
             self._specialize()
-            with WeightFile(*weight_paths(weights), build=found) as file:
+            with WeightFile(*self._given, build=found) as file:
                 device = str(self.device)
                 self.weights = read_weights(self.program, file, device, absent=self.absent)
             self._connect()
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
-        """Runs the program once.
+        """Runs the program once. What it writes into buffers stays there for the next run.
 
         Args:
             inputs: Global inputs by label, the same on all ranks. A program that draws random
@@ -127,22 +132,17 @@ class Session(Closing):
             RuntimeFailure: If this or another rank fails.
         """
         with self.supervisor.reported(), torch.no_grad():
-            check_present(self.absent)
-            tensors = check_inputs(self.program, inputs)
-            self.supervisor.raise_failure_of_others()
-            results = self._forward(
-                *rank_arguments(self.program, tensors, self.weights, str(self.device))
-            )
+            results = self._results(inputs)
             ports = self.program.signature.outputs
             wanted = range(len(ports)) if updates else plain_outputs(self.program)
             if gather:
                 return self._gathering.outputs({at: results[at] for at in wanted})
             return {
-                ports[at].name if ports[at].part else label_of(ports[at]): results[at]
+                ports[at].name if ports[at].part else label_of(ports[at]): results[at].clone()
                 for at in wanted
             }
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
         """Runs the program like the model that it was compiled from.
 
         Args:
@@ -150,7 +150,7 @@ class Session(Closing):
             kwargs: Global inputs by name.
 
         Returns:
-            The global output, or several by label, on all ranks.
+            The global output, or several by label, on all ranks; None if it returns nothing.
 
         Raises:
             InvalidInputError: If the inputs don't fit the program.
@@ -158,14 +158,14 @@ class Session(Closing):
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
         given = label_batch((args, kwargs), labels)
-        results = self.run(given, gather=False).values()
-        gathered = {
-            at: self.whole("outputs", at, {self.rank: piece}, True)
-            for at, piece in zip(plain_outputs(self.program), results, strict=True)
-        }
-        found = {at: tensor for at, tensor in gathered.items() if tensor is not None}
-        whole = labelled(self.program.signature.outputs, found)
-        return whole if len(whole) > 1 else next(iter(whole.values()))
+        with self.supervisor.reported(), torch.no_grad():
+            results = self._results(given)
+            gathered = {
+                at: self._gathering.to_all("outputs", at, results[at])
+                for at in plain_outputs(self.program)
+            }
+        whole = labelled(self.program.signature.outputs, gathered)
+        return whole if len(whole) > 1 else next(iter(whole.values()), None)
 
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Initializes the rank's weights as the model's constructor does. See `Trainer`.
@@ -174,7 +174,70 @@ class Session(Closing):
             InvalidInputError: If it makes another model than the one that was compiled.
         """
         with self.reported():
+            missing = set(self.absent)
             initialize(self, make_model, absent)
+            self._drawn = {
+                port.name: self.weights[port.name].clone()
+                for port in self.program.signature.inputs
+                if port.name in self._keeping.written and (not absent or label_of(port) in missing)
+            }
+
+    def state_dict(self, *, rank0_only: bool = False) -> dict[str, Tensor]:
+        """Returns the parameters and buffers of the program by the model's names.
+
+        They are whole and in main memory. Buffers that the model's own state dict lacks
+        (`persistent=False`) are left out here too. All ranks call alike.
+
+        Args:
+            rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
+        """
+        with self.reported():
+            return self._state.model_state(not rank0_only)
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Takes over whole parameters and buffers by the model's names.
+
+        What the program doesn't have, because the compiled `forward` doesn't read it, is ignored.
+
+        Raises:
+            InvalidInputError: If names are missing, or shapes wrong. Names all.
+        """
+        self._state.put_model(state_dict)
+
+    def reset(self) -> None:
+        """Gives what calls wrote the values that it had before the first call.
+
+        These are those of the build or of `weights=`, or what `initialize` drew.
+
+        Raises:
+            InvalidInputError: If there are none, because they came from a state dict or a file.
+        """
+        with self.reported():
+            written = self._keeping.written - self._drawn.keys()
+            first = dict(self._drawn)
+            with WeightFile(*self._given, build=self._build) as file:
+                first.update(read_weights(self.program, file, str(self.device), names=written))
+            for name, piece in first.items():
+                self.weights[name].copy_(piece)
+
+    def save_state(self, path: str | Path) -> None:
+        """Writes what calls write, whole, to a safetensors file; all ranks call alike.
+
+        Buffers with `persistent=False` are in it, and weights that no call writes aren't.
+
+        Raises:
+            InvalidInputError: If the program writes nothing, or the file can't be written.
+        """
+        with self.reported():
+            self._state.write(Path(path))
+
+    def load_state(self, path: str | Path) -> None:
+        """Goes on from a file of `save_state`, which any mesh wrote; each rank reads its pieces.
+
+        Raises:
+            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+        """
+        self._state.read(Path(path))
 
     @property
     def programs(self) -> Mapping[int, Program]:
@@ -254,6 +317,17 @@ class Session(Closing):
             dist.destroy_process_group()
         self.supervisor.close()
 
+    def _results(self, inputs: Arrays) -> tuple[Tensor, ...]:
+        """Runs the program and keeps what it writes; returns this rank's outputs."""
+        check_present(self.absent)
+        tensors = check_inputs(self.program, inputs)
+        self.supervisor.raise_failure_of_others()
+        results = self._forward(
+            *rank_arguments(self.program, tensors, self.weights, str(self.device))
+        )
+        self._keeping.keep(self.weights, results)
+        return results
+
     def _members(self, group: str) -> tuple[int, ...]:
         return self.deployment.group_of(group, self.rank)
 
@@ -285,10 +359,12 @@ class Session(Closing):
             self._owns_group = True
         groups = create_groups(self.deployment, self.rank, backend, self.timeout, self._tags)
         self._gathering = Gathering(self.deployment, self.rank)
+        self._keeping = Keeping(self.program)
+        self._state = SessionState(self, self._keeping.written)
         compiled = self._torch_compile
         module = emit(self.program, groups, self.device, self._in_place)
         # A guard looks at a value, which ends a graph, as a fused step does.
-        whole = not self.program.main.aliases
+        whole = not trains(self.program)
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
             through_torch_compile(module, whole) if compiled else module.forward

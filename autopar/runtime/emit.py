@@ -105,7 +105,8 @@ class _Emitter:
             distinct.add(identifier)
             body.bind(name, body.graph.placeholder(identifier), None)
         if self.in_place is not None and function.name == "main":
-            body.add_in_place(plan_writes(self.program, body.storage))
+            guarded = self.in_place.guard is not None
+            body.add_in_place(plan_writes(self.program, body.storage, guarded=guarded))
         else:
             for at, op in enumerate(function.ops):
                 body.add(at, op)
@@ -201,11 +202,12 @@ class _Body:
 
     def _write(self, writes: Writes, at: int) -> None:
         """Adds what is written after an op, and before that the call of the guard."""
-        if at == writes.guard:
-            assert self.emitter.in_place is not None
+        assert self.emitter.in_place is not None
+        guard = self.emitter.in_place.guard
+        if at == writes.guard and guard is not None:
             seen = Op(GUARD, (), (self.function.outputs[0],), phase="update")
             first = self.node(self.function.outputs[0])
-            self._node(seen, "call_function", self.emitter.in_place.guard, (first,))
+            self._node(seen, "call_function", guard, (first,))
         for output, source in writes.after.get(at, ()):
             written = Op("aten.copy_.default", (), (output,), phase="update")
             args = (self.node(source), self.node(output))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from autopar.runtime.staging import moved
 from autopar.runtime.weight_names import check_names
 from autopar.runtime.weights import WeightFile
 
-GIVEN_LATER = ("parameter", "buffer", "constant")
+GIVEN_LATER = ("parameter", "buffer", "state", "constant")
 """Roles of stored inputs whose values may be absent from a build."""
 
 SHOWN = 5
@@ -134,6 +134,7 @@ def read_weights(
     device: str,
     cache: dict[tuple[str, Box], Tensor] | None = None,
     absent: set[str] | None = None,
+    names: Container[str] | None = None,
 ) -> dict[str, Tensor]:
     """Returns a rank's pieces of the weights by value name.
 
@@ -144,6 +145,7 @@ def read_weights(
         cache: Pieces read before, which ranks in one process share.
         absent: Gets the labels of parameters and buffers that the file lacks; their pieces have
             no values yet. Without it, such a file is refused.
+        names: The values to read; by default all.
 
     Raises:
         InvalidInputError: If a weight is absent or of the wrong dtype or shape.
@@ -151,12 +153,14 @@ def read_weights(
     pieces: dict[str, Tensor] = {}
     cache = {} if cache is None else cache
     stored = [port for port in program.signature.inputs if is_weight(port)]
-    check_names(file.given, map(_names, stored))
+    if names is None:
+        check_names(file.given, map(_names, stored))
     for port in stored:
-        box = port_box(port, {})
-        if (port.name, box) not in cache:
-            cache[port.name, box] = _read_weight(port, file, box, device, absent)
-        pieces[port.name] = cache[port.name, box]
+        if names is None or port.name in names:
+            box = port_box(port, {})
+            if (port.name, box) not in cache:
+                cache[port.name, box] = _read_weight(port, file, box, device, absent)
+            pieces[port.name] = cache[port.name, box]
     return pieces
 
 

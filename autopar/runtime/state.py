@@ -1,4 +1,4 @@
-"""The state of a training program as one device would have it: whole tensors by name.
+"""The state of a program as one device would have it: whole tensors by name.
 
 Parameters and buffers have the names of the model, the optimizer's state those of torch: `exp_avg`
 of a parameter. Ranks hold pieces of them; here they are put together and taken apart.
@@ -23,6 +23,8 @@ from autopar.runtime.regions import Region, regions
 
 MODEL_ROLES = ("parameter", "buffer")
 OPTIMIZER_ROLES = ("optimizer_state",)
+UNSAVED_ROLES = ("state",)
+"""Roles of what is kept from call to call and is in no state dict of the model."""
 
 
 class Piece(NamedTuple):
@@ -122,14 +124,17 @@ class State:
     Args:
         ranks: Who holds the pieces.
         roles: Which stored inputs belong to it.
+        names: Those among them that do, by value name; by default all.
     """
 
-    def __init__(self, ranks: Ranks, roles: Iterable[str]) -> None:
+    def __init__(
+        self, ranks: Ranks, roles: Iterable[str], names: Container[str] | None = None
+    ) -> None:
         self.ranks = ranks
         self._ports = ranks.programs[min(ranks.programs)].signature.inputs
         places: dict[str, list[int]] = {}
         for at, port in enumerate(self._ports):
-            if port.role in roles:
+            if port.role in roles and (names is None or port.name in names):
                 places.setdefault(port.label, []).append(at)
         self.entries = {label: self._entry(label, at) for label, at in places.items()}
         self.label_of = {
@@ -154,6 +159,27 @@ class State:
         found = {at: self._gathered(at, everywhere) for at in self.entries[label].at}
         parts = {at: tensor for at, tensor in found.items() if tensor is not None}
         return labelled(self._ports, parts)[label] if parts else None
+
+    def by_name(self, everywhere: bool = True) -> dict[str, Tensor]:
+        """Returns all tensors, whole, under all their names; all ranks call alike.
+
+        Args:
+            everywhere: Whether all ranks get them, or only rank 0, and the others nothing.
+        """
+        found = {label: self.whole(label, everywhere) for label in self.entries}
+        return {
+            name: tensor
+            for label, tensor in found.items()
+            if tensor is not None
+            for name in self.entries[label].names
+        }
+
+    def put_all(self, given: Mapping[str, Tensor]) -> None:
+        """Takes over whole tensors, each under one of its names."""
+        for label in self.entries:
+            name = self.name_in(label, given)
+            assert name is not None
+            self.put(label, given[name])
 
     def pieces(self, label: str) -> dict[int, tuple[Piece, ...]]:
         """Returns what each rank of this process holds of a tensor: usually one piece."""

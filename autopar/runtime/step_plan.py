@@ -16,6 +16,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import SEED, Port, Program, Signature
 from autopar.runtime.batches import label_batch
 from autopar.runtime.boxes import box_shape
+from autopar.runtime.keeping import keeping_by_rank
 from autopar.runtime.ports import (
     check_inputs,
     is_weight,
@@ -48,7 +49,7 @@ class StepPlan:
         self.program = ranks.programs[self._first]
         self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
         self.shapes: Shapes = tuple(port.shape for port in self._ports)
-        self._updates = dict(self.program.main.aliases)
+        self._keeping = keeping_by_rank(ranks.programs)
         self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
 
     def __str__(self) -> str:
@@ -127,14 +128,8 @@ class StepPlan:
 
     def keep(self, results: Results) -> None:
         """Takes over new content that could not be written in place."""
-        ports = self.program.signature.outputs
         for rank, outputs in results.items():
-            stored = self.ranks.stored[rank]
-            for port, output in zip(ports, outputs, strict=True):
-                name = self._updates.get(port.name)
-                if name is not None and stored[name] is not output:
-                    # Kernels that write in place want it dense.
-                    stored[name] = output.contiguous()
+            self._keeping[rank].keep(self.ranks.stored[rank], outputs)
 
     def fetched(self, results: Results) -> dict[str, Tensor]:
         """Returns the global value of each output besides the loss, by label."""

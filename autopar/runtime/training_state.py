@@ -24,21 +24,17 @@ from autopar.runtime.owners import pieces_written
 from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.rates import SCHEDULED, LearningRates
-from autopar.runtime.replacing import replacing
 from autopar.runtime.state import (
     MODEL_ROLES,
     OPTIMIZER_ROLES,
+    UNSAVED_ROLES,
     Content,
     Held,
     Key,
-    Piece,
     State,
     flat_key,
 )
-from autopar.runtime.weight_names import check_names
-from autopar.runtime.weight_shards import SHARD_BYTES, write_folder
-from autopar.runtime.weight_writing import Entry, write_order, write_tensors
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.state_file import read_state, write_state
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -64,6 +60,8 @@ class TrainingState:
         self.rates = rates
         self.model = State(ranks, MODEL_ROLES)
         self.optimizer = State(ranks, OPTIMIZER_ROLES)
+        # What a model keeps without saving it is in checkpoints, which go on where they were made.
+        self.unsaved = State(ranks, UNSAVED_ROLES)
         self._written: set[tuple[int, int]] | None = None
 
     def model_state(self, everywhere: bool) -> dict[str, Tensor]:
@@ -72,12 +70,7 @@ class TrainingState:
         What has several names is there under each of them, as one tensor.
         """
         check_present(self.ranks.absent)
-        found = _whole(self.model, everywhere)
-        return {
-            name: tensor
-            for label, tensor in found.items()
-            for name in self.model.entries[label].names
-        }
+        return self.model.by_name(everywhere)
 
     def dtensors(
         self, layouts: Mapping[str, Layout], mesh: DeviceMesh | None
@@ -110,13 +103,13 @@ class TrainingState:
             InvalidInputError: If they don't fit. Names all problems.
         """
         self.model.check(given, "state dict")
-        _put(self.model, given)
+        self.model.put_all(given)
         self._given()
 
     def optimizer_state(self, everywhere: bool) -> dict[str, Any]:
         """Returns the optimizer's state, by names, as `get_optimizer_state_dict` of torch does."""
         state: dict[str, dict[str, Tensor]] = {}
-        for label, tensor in _whole(self.optimizer, everywhere).items():
+        for label, tensor in self.optimizer.by_name(everywhere).items():
             kind, parameter = _split(label)
             state.setdefault(parameter, {})[kind] = tensor
         return {"state": state, "param_groups": self.rates.groups()}
@@ -133,7 +126,7 @@ class TrainingState:
             for kind, tensor in tensors.items()
         }
         self.optimizer.check(state, "optimizer's state dict")
-        _put(self.optimizer, state)
+        self.optimizer.put_all(state)
         self.rates.put_groups(given.get("param_groups", []))
 
     def copy_to(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
@@ -214,7 +207,12 @@ class TrainingState:
         from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint
 
         index = open_checkpoint(path)
-        every = list(self._tensors())
+        every = [
+            (state, label, held)
+            for state, label, held in self._tensors()
+            # A checkpoint of torch's own lacks what no state dict has.
+            if state is not self.unsaved or flat_key(held.keys[0]) in index.tensors
+        ]
         shapes = {name: tensor.shape for name, tensor in index.tensors.items()}
         self._check_entries(path, {**dict.fromkeys(index.values), **shapes}, every)
         wanted = [{**dict.fromkeys(SCHEDULED), **group} for group in self.rates.groups()]
@@ -232,19 +230,7 @@ class TrainingState:
             InvalidInputError: If the file or folder can't be written.
         """
         check_present(self.ranks.absent)
-        entries = {
-            label: Entry(TORCH_DTYPES[entry.dtype], entry.shape)
-            for label, entry in self.model.entries.items()
-        }
-        if 0 not in self.ranks.programs:
-            for label in write_order(entries):
-                self.model.whole(label, everywhere=False)
-            return
-        if max_shard_bytes is not None or path.is_dir():
-            write_folder(path, entries, self._gathered, max_shard_bytes or SHARD_BYTES)
-            return
-        with replacing(path) as beside:
-            write_tensors(beside, entries, self._gathered)
+        write_state(self.model, path, max_shard_bytes)
 
     def read_weights(self, path: Path) -> None:
         """Takes over parameters and buffers from files, each rank its own pieces.
@@ -252,46 +238,21 @@ class TrainingState:
         Raises:
             InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
         """
-        with WeightFile(path) as file:
-            found: dict[str, tuple[str, torch.dtype, tuple[int, ...]]] = {}
-            check_names(file.given, [entry.names for entry in self.model.entries.values()])
-            for label, entry in self.model.entries.items():
-                name = self.model.name_in(label, file.entries) or label
-                found[label] = name, TORCH_DTYPES[entry.dtype], entry.shape
-                file.expect(*found[label])
-            # A number may be too large, which only who reads it can tell.
-            for label, wanted in found.items():
-                if file.entries[wanted[0]].dtype != wanted[1]:
-                    self._pieces_in(file, label, wanted)
-            # All fit, so the state isn't left half of what it was.
-            for label, wanted in found.items():
-                for piece, read in self._pieces_in(file, label, wanted):
-                    piece.tensor.copy_(read)
+        read_state(self.model, path)
         self._given()
-
-    def _pieces_in(
-        self, file: WeightFile, label: str, wanted: tuple[str, torch.dtype, tuple[int, ...]]
-    ) -> list[tuple[Piece, Tensor]]:
-        """Returns this process's pieces of a tensor, and what a file has of them."""
-        return [
-            (piece, file.read(*wanted, piece.box, region=piece.part))
-            for piece in self.model.all_pieces(label)
-        ]
 
     def _given(self) -> None:
         """Notes that all of the model has values."""
         self.ranks.absent.difference_update(self.model.entries)
-
-    def _gathered(self, label: str) -> Tensor:
-        whole = self.model.whole(label, everywhere=False)
-        assert whole is not None
-        return whole
 
     def _tensors(self) -> Iterator[tuple[State, str, Held]]:
         """Yields each tensor of a checkpoint, without pieces, and which entry of a state it is."""
         for label, entry in self.model.entries.items():
             keys: tuple[Key, ...] = tuple(("model", name) for name in entry.names)
             yield self.model, label, Held(keys, TORCH_DTYPES[entry.dtype], entry.shape, ())
+        for label, entry in self.unsaved.entries.items():
+            own: Key = ("model", label)
+            yield self.unsaved, label, Held((own,), TORCH_DTYPES[entry.dtype], entry.shape, ())
         for label, entry in self.optimizer.entries.items():
             kind, parameter = _split(label)
             key: Key = ("optimizer", "state", parameter, kind)
@@ -300,7 +261,7 @@ class TrainingState:
     def _writes(self) -> set[tuple[int, int]]:
         """Returns which pieces the ranks of this process write, as (rank, input)."""
         if self._written is None:
-            states = (self.model, self.optimizer)
+            states = (self.model, self.unsaved, self.optimizer)
             inputs = [at for state in states for entry in state.entries.values() for at in entry.at]
             self._written = pieces_written(self.ranks.deployment, inputs, self.ranks.programs)
         return self._written
@@ -331,18 +292,6 @@ class TrainingState:
         if problems:
             lines = "\n".join(f"  - {problem}" for problem in problems)
             raise InvalidInputError(f"the checkpoint {path} doesn't fit the program:\n{lines}")
-
-
-def _whole(state: State, everywhere: bool) -> dict[str, Tensor]:
-    found = ((label, state.whole(label, everywhere)) for label in state.entries)
-    return {label: tensor for label, tensor in found if tensor is not None}
-
-
-def _put(state: State, given: Mapping[str, Tensor]) -> None:
-    for label in state.entries:
-        name = state.name_in(label, given)
-        assert name is not None
-        state.put(label, given[name])
 
 
 def _split(label: str) -> tuple[str, str]:

@@ -20,8 +20,9 @@ class InPlace:
     """That new content is written in place, and what is looked at before.
 
     Attributes:
-        guard: Called with the first output before anything is overwritten. If it raises
-            `Abandoned`, the stored inputs are what they were.
+        guard: Called with the first output before anything is overwritten, as a training step's
+            loss; None if nobody looks. If it raises `Abandoned`, the stored inputs are what they
+            were.
     """
 
-    guard: Callable[[Tensor], None]
+    guard: Callable[[Tensor], None] | None = None

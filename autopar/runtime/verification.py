@@ -215,7 +215,7 @@ def _kinds_of_state(program: Program) -> dict[str, str]:
     signature = program.signature
     stored = {port.name: port for port in signature.inputs}
     labels = {port.name: port.label for port in signature.outputs}
-    plurals = {"parameter": "parameters", "buffer": "buffers"}
+    plurals = {"parameter": "parameters", "buffer": "buffers", "state": "buffers"}
     return {
         labels[new]: plurals.get(stored[old].role, stored[old].label.partition("/")[0])
         for new, old in program.main.aliases

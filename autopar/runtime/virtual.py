@@ -24,6 +24,7 @@ from autopar.runtime.boxes import Box
 from autopar.runtime.describe import describe_op
 from autopar.runtime.emit import emit
 from autopar.runtime.groups import members_by_rank, virtual_groups
+from autopar.runtime.keeping import keeping_by_rank
 from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports import (
@@ -76,8 +77,8 @@ class VirtualMesh:
     Args:
         deployment: The executable programs and who runs them.
         weights: The weights of all ranks; each rank gets its pieces.
-        in_place: How new content is written into the ranks' weights. By default they stay as they
-            are, and ranks share equal pieces.
+        in_place: How new content is written into the ranks' weights. By default it takes their
+            place after a run, and ranks share equal pieces.
     """
 
     device = torch.device("cpu")
@@ -99,6 +100,7 @@ class VirtualMesh:
         self.deployment = deployment
         self.members = members_by_rank(deployment)
         self.ranks = tuple(_load_ranks(deployment, read, self._in_place))
+        self._keeping = keeping_by_rank(self.programs)
 
     def variant(self, deployment: Deployment) -> VirtualMesh:
         """See `Ranks`."""
@@ -138,6 +140,8 @@ class VirtualMesh:
     ) -> dict[str, Tensor]:
         """Returns the global outputs by label, given global inputs by label.
 
+        What the program writes into stored inputs stays there for the next run.
+
         Args:
             inputs: The user's inputs.
             trace: Shown every value of every rank.
@@ -154,6 +158,8 @@ class VirtualMesh:
             for at, rank in enumerate(self.ranks)
         }
         results = self.execute(arguments, trace)
+        for at, kept in self._keeping.items():
+            kept.keep(self.ranks[at].weights, results[at])
         program = self.ranks[0].program
         ports = program.signature.outputs
         wanted = range(len(ports)) if updates else plain_outputs(program)

@@ -409,3 +409,67 @@ def saves_folders(processes: Processes, build: Path, given: Sequence[Batch], fol
         trainer.load_weights(folder / "many")
         found = trainer.state_dict()
         return ", ".join(name for name in saved if not torch.equal(found[name], saved[name]))
+
+
+def run_calls(
+    processes: Processes, build: Path, inputs: Sequence[Tensor], compiled: bool = False
+) -> Any:
+    """Returns what a session returns in one call after another."""
+    if compiled:
+        torch.compile = functools.partial(torch.compile, backend="aot_eager")
+    options = {"timeout": 20.0, "processes": processes, "torch_compile": compiled}
+    found = []
+    with Session(build, backend="gloo", **options) as session:
+        # Those that are given are in memory of all processes.
+        for x in [each.clone() for each in inputs]:
+            result = session(x)
+            x.fill_(7.0)
+            outputs = result if isinstance(result, dict) else {"output": result}
+            found.append(_portable({k: v for k, v in outputs.items() if v is not None}))
+    return found
+
+
+def keep_state(processes: Processes, build: Path, inputs: Sequence[Tensor], folder: Path) -> Any:
+    """Returns what a session returns before and after its state is saved, reset and loaded.
+
+    In order: three calls, the second and the third again from a file, the first again after a
+    reset; then the names of its state dict, and one more first call with another weight.
+    """
+    first, second, third = (each.clone() for each in inputs)
+    with Session(build, backend="gloo", timeout=20.0, processes=processes) as session:
+        found = [session(first)]
+        session.save_state(folder / "state.safetensors")
+        found += [session(second), session(third)]
+        session.load_state(folder / "state.safetensors")
+        found += [session(second), session(third)]
+        session.reset()
+        found.append(session(first))
+        state = session.state_dict()
+        session.load_state_dict({**state, "unused": first, "key.bias": state["key.bias"] + 1})
+        session.reset()
+        found.append(session(first))
+        return [each.numpy() for each in found], sorted(state)
+
+
+def go_on(processes: Processes, build: Path, inputs: Sequence[Tensor], path: Path) -> Any:
+    """Returns the second call's result, from the state that another job left if there is one."""
+    with Session(build, backend="gloo", timeout=20.0, processes=processes) as session:
+        if path.exists():
+            session.load_state(path)
+        else:
+            if "x" in [port.label for port in session.program.signature.inputs]:
+                session(inputs[0].clone())
+            session.save_state(path)
+        return session(inputs[1].clone()).numpy()
+
+
+def draw_and_reset(
+    processes: Processes, build: Path, make_model: Callable[[], nn.Module], inputs: Sequence[Tensor]
+) -> bool:
+    """Returns whether a first call is the same again after a reset."""
+    torch.manual_seed(processes.rank)
+    with load(build, init=make_model, timeout=20.0, processes=processes) as session:
+        first = session(inputs[0].clone())
+        second = session(inputs[0].clone())
+        session.reset()
+        return not torch.equal(first, second) and torch.equal(first, session(inputs[0].clone()))

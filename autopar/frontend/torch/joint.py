@@ -20,14 +20,17 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from autopar.frontend.quiet import quiet
+from autopar.frontend.torch.assigned import registered_buffers, write_assigned
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.checkpoints import noted_checkpoints
 from autopar.frontend.torch.fake import FakeModel
+from autopar.frontend.torch.leftovers import Leftovers
 from autopar.frontend.torch.origin import (
     UserLines,
     named_modules,
     spread_origins,
 )
+from autopar.frontend.torch.overlaps import refuse_overlaps
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, user_line
@@ -77,10 +80,14 @@ class _Step(nn.Module):
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
+        self.leftovers = Leftovers(model)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        buffers = registered_buffers(self.model)
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
+        self.leftovers.forbid()
+        write_assigned(self.model, buffers)
         paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
         self.structure = structure_of(paths, spec, output_labels([path for path, _ in found]))
@@ -108,15 +115,17 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         stack.enter_context(WholeRecurrences())
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
-        joint = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
-        module = joint.graph_module
+        traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
+        module = traced.graph_module
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
     refuse_changes(step.model, step.seen)
     simplify(module.graph)
     spread_origins(module.graph)
     assert step.structure is not None
-    return _described(module, fake, step.structure)
+    joint = _described(module, fake, step.structure)
+    refuse_overlaps(fake.stored, joint.updates)
+    return joint
 
 
 _STATISTICS = frozenset(
@@ -176,6 +185,7 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
             continue
         elif _is(described, "TangentAOTInput"):
             if _is(described.output, "InputMutationAOTOutput"):
+                _check_written(described.output.mutated_input)
                 raise InvalidInputError(_written(described.output.mutated_input.target))
             tangents[described.output.idx] = node
         elif _is(described, "PlainAOTInput"):
@@ -200,6 +210,7 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
         elif _is(described, "GradAOTOutput") and _is(described.grad_of, "PlainAOTInput"):
             batch_gradients[described.grad_of.idx] = node
         elif _is(described, "InputMutationAOTOutput"):
+            _check_written(described.mutated_input)
             updates[owner[described.mutated_input.target.removeprefix("model.")]] = node
     return Joint(
         module.graph,
@@ -213,6 +224,14 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
         batch_gradients,
         updates,
     )
+
+
+def _check_written(described: Any) -> None:
+    if _is(described, "PlainAOTInput"):
+        raise InvalidInputError(
+            f"forward writes to tensor {described.idx} of the batch; what callers hand over stays"
+            " as it is: let forward write to a clone of it, or compute a new tensor"
+        )
 
 
 def _written(target: str) -> str:

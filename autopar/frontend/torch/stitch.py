@@ -96,7 +96,9 @@ class Step:
     def update(self, new: fx.Node, old: fx.Node, label: str) -> None:
         """Makes a value the new content of an input, and an output."""
         self.names[new] = f"{label}.new"
-        self.outputs.append(GraphOutput(new, label, old))
+        # Outputs are told apart by their labels, and a model may call one as its buffer is called.
+        taken = any(output.label == label for output in self.outputs)
+        self.outputs.append(GraphOutput(new, f"{label}.new" if taken else label, old))
 
     def close(self) -> None:
         """Ends the graph."""
@@ -157,9 +159,10 @@ class Inputs:
         self.stored = {}
         for name, each in sorted(stored.items(), key=lambda item: item[1].role != "parameter"):
             if name in used or (whole and each.persistent):
-                # What is neither saved nor changed is a table that the model computed.
-                fixed = not each.persistent and name not in joint.updates
-                role = "constant" if fixed and each.role == "buffer" else each.role
+                role = each.role
+                if role == "buffer" and not each.persistent:
+                    # What is neither saved nor changed is a table that the model computed.
+                    role = "state" if name in joint.updates else "constant"
                 given = GraphInput(name, role, name, aliases=each.aliases[1:])
                 self.stored[name] = step.input(given, _typed(step, each.fake, types, name))
         # What the model reads.

@@ -1,0 +1,72 @@
+"""The state of an inference: what calls write, and the weights, as one device would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import STORED_ROLES
+from autopar.runtime.ports import check_present
+from autopar.runtime.ranks import Ranks
+from autopar.runtime.state import MODEL_ROLES, State
+from autopar.runtime.state_file import read_state, write_state
+
+
+class SessionState:
+    """The state of ranks that compute a forward pass. All processes call alike.
+
+    Args:
+        ranks: Who holds it.
+        written: The names of the stored inputs that calls write.
+    """
+
+    def __init__(self, ranks: Ranks, written: frozenset[str]) -> None:
+        self.ranks = ranks
+        self.model = State(ranks, MODEL_ROLES)
+        self.written = State(ranks, STORED_ROLES, written)
+
+    def model_state(self, everywhere: bool) -> dict[str, Tensor]:
+        """Returns parameters and buffers by name; nothing on ranks that aren't to have them."""
+        check_present(self.ranks.absent)
+        return self.model.by_name(everywhere)
+
+    def put_model(self, given: Mapping[str, Any]) -> None:
+        """Takes over parameters and buffers; a program need not have all that the model has.
+
+        Raises:
+            InvalidInputError: If names are missing, or shapes wrong. Names all problems.
+        """
+        known = {name: each for name, each in given.items() if name in self.model.label_of}
+        self.model.check(known, "state dict")
+        self.model.put_all(known)
+        self.ranks.absent.difference_update(self.model.entries)
+
+    def write(self, path: Path) -> None:
+        """Writes what calls write to a safetensors file.
+
+        Raises:
+            InvalidInputError: If calls write nothing, or the file can't be written.
+        """
+        self._check_written()
+        check_present(self.ranks.absent)
+        write_state(self.written, path)
+
+    def read(self, path: Path) -> None:
+        """Takes over what calls write from a file.
+
+        Raises:
+            InvalidInputError: If calls write nothing, or the file can't be read or doesn't fit.
+        """
+        self._check_written()
+        read_state(self.written, path)
+        self.ranks.absent.difference_update(self.written.entries)
+
+    def _check_written(self) -> None:
+        if not self.written.entries:
+            raise InvalidInputError(
+                "the program keeps no state from call to call: the model's forward writes no buffer"
+            )
