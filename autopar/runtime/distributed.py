@@ -23,8 +23,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 from autopar import __version__
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
+from autopar.runtime.agreement import Agreement, Offer
 from autopar.runtime.batches import label_batch
 from autopar.runtime.closing import Closing
 from autopar.runtime.emit import emit
@@ -50,6 +51,7 @@ from autopar.runtime.ports import (
 from autopar.runtime.processes import Processes
 from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
+from autopar.runtime.session_talk import SessionTalk
 from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.torch_compile import through_torch_compile
@@ -73,6 +75,8 @@ class Session(Closing):
         weights: A safetensors file with weights, or a folder or index of Hugging Face's, which
             count before those of the build; or several.
         in_place: What is looked at before a training step overwrites anything; by default nothing.
+        check_inputs: Whether the ranks compare their inputs, which must be the same. Of large ones
+            each call compares a twentieth.
 
     Raises:
         RuntimeFailure: If the ranks differ, or another rank failed.
@@ -90,6 +94,7 @@ class Session(Closing):
         on_failure: Callable[[RankFailure], None] | None = None,
         weights: str | Path | Sequence[str | Path] = (),
         in_place: InPlace | None = None,
+        check_inputs: bool = True,
     ) -> None:
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
@@ -116,6 +121,7 @@ class Session(Closing):
                 device = str(self.device)
                 self.weights = read_weights(self.program, file, device, absent=self.absent)
             self._connect()
+        self.agreement = Agreement(self._talk(), check_inputs)
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
         """Runs the program once. What it writes into buffers stays there for the next run.
@@ -128,11 +134,13 @@ class Session(Closing):
             updates: Whether new content of parameters and other state is returned too.
 
         Raises:
-            InvalidInputError: If the inputs don't fit the program.
+            InvalidInputError: If the inputs don't fit the program, here or on another rank, or
+                aren't the same on all. The session can go on.
             RuntimeFailure: If this or another rank fails.
         """
+        tensors = self._agreed(lambda: inputs)
         with self.supervisor.reported(), torch.no_grad():
-            results = self._results(inputs)
+            results = self._results(tensors)
             ports = self.program.signature.outputs
             wanted = range(len(ports)) if updates else plain_outputs(self.program)
             if gather:
@@ -153,19 +161,42 @@ class Session(Closing):
             The global output, or several by label, on all ranks; None if it returns nothing.
 
         Raises:
-            InvalidInputError: If the inputs don't fit the program.
+            InvalidInputError: If the inputs don't fit the program, here or on another rank, or
+                aren't the same on all. The session can go on.
             RuntimeFailure: If this or another rank fails.
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
-        given = label_batch((args, kwargs), labels)
+        tensors = self._agreed(lambda: label_batch((args, kwargs), labels))
         with self.supervisor.reported(), torch.no_grad():
-            results = self._results(given)
+            results = self._results(tensors)
             gathered = {
                 at: self._gathering.to_all("outputs", at, results[at])
                 for at in plain_outputs(self.program)
             }
         whole = labelled(self.program.signature.outputs, gathered)
         return whole if len(whole) > 1 else next(iter(whole.values()), None)
+
+    def _agreed(self, given: Callable[[], Arrays]) -> dict[str, Tensor]:
+        """Returns the inputs by value name, which all ranks have found right.
+
+        Raises:
+            InvalidInputError: If one hasn't: the caller's mistake, and no failure of a rank.
+        """
+        refusal: InvalidInputError | None = None
+        tensors: dict[str, Tensor] = {}
+        try:
+            check_present(self.absent)
+            tensors = check_inputs(self.program, given())
+        except InvalidInputError as error:
+            refusal = error
+        with self.supervisor.reported():
+            self.supervisor.raise_failure_of_others()
+            labels = {port.name: label_of(port) for port in user_inputs(self.program)}
+            brought = {labels[name]: tensor for name, tensor in tensors.items()}
+            refusal = self.agreement.start(Offer(refusal, tensors=brought)).settle()
+        if refusal is not None:
+            raise refusal
+        return tensors
 
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Initializes the rank's weights as the model's constructor does. See `Trainer`.
@@ -317,16 +348,18 @@ class Session(Closing):
             dist.destroy_process_group()
         self.supervisor.close()
 
-    def _results(self, inputs: Arrays) -> tuple[Tensor, ...]:
+    def _results(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
-        check_present(self.absent)
-        tensors = check_inputs(self.program, inputs)
-        self.supervisor.raise_failure_of_others()
         results = self._forward(
             *rank_arguments(self.program, tensors, self.weights, str(self.device))
         )
         self._keeping.keep(self.weights, results)
         return results
+
+    def _talk(self) -> SessionTalk | None:
+        if self.processes.size == 1:
+            return None
+        return SessionTalk(self.processes, self.device, lambda: self.messages(meeting=False))
 
     def _members(self, group: str) -> tuple[int, ...]:
         return self.deployment.group_of(group, self.rank)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Program
+from autopar.runtime.agreement import Agreement
 from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side
 
@@ -47,6 +48,10 @@ class Ranks(Protocol):
     @property
     def absent(self) -> set[str]:
         """Labels of stored inputs that have no values yet."""
+
+    @property
+    def agreement(self) -> Agreement:
+        """What compares what the processes bring."""
 
     def reported(self) -> AbstractContextManager[None]:
         """Makes an error within known to all ranks."""

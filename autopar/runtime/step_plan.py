@@ -7,16 +7,19 @@ same state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import SEED, Port, Program, Signature
 from autopar.runtime.batches import label_batch
-from autopar.runtime.boxes import box_shape
+from autopar.runtime.boxes import Box, box_shape
 from autopar.runtime.keeping import keeping_by_rank
+from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import (
     check_inputs,
     is_weight,
@@ -30,6 +33,21 @@ from autopar.runtime.rates import is_rate
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the tensors of a batch."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a step is given.
+
+    Attributes:
+        arguments: Each rank's arguments.
+        brought: The tensors of the batch by label, as they came.
+        peers: The ranks that must bring the same ones; with none, all.
+    """
+
+    arguments: Mapping[int, tuple[Tensor, ...]]
+    brought: Mapping[str, Tensor]
+    peers: tuple[int, ...] = ()
 
 
 class StepPlan:
@@ -76,8 +94,8 @@ class StepPlan:
         """
         return label_batch(batch, [port.label for port in self._ports])
 
-    def arguments(self, batch: Any, plain: Mapping[str, Any]) -> dict[int, tuple[Tensor, ...]]:
-        """Returns each rank's arguments.
+    def given(self, batch: Any, plain: Mapping[str, Any]) -> Given:
+        """Returns what each rank is given.
 
         Args:
             batch: The global batch.
@@ -87,15 +105,14 @@ class StepPlan:
             InvalidInputError: If the batch doesn't fit the program.
         """
         inputs = check_inputs(self.program, {**self.label(batch), **plain})
-        return {
+        arguments = {
             rank: self._arguments(rank, program, inputs)
             for rank, program in self.ranks.programs.items()
         }
+        return Given(arguments, self._brought(inputs))
 
-    def local_arguments(
-        self, batches: Sequence[Any], plain: Mapping[str, Any]
-    ) -> dict[int, tuple[Tensor, ...]]:
-        """Returns each rank's arguments from what each reads of the global batch.
+    def local_given(self, batches: Sequence[Any], plain: Mapping[str, Any]) -> Given:
+        """Returns what each rank is given of what it reads of the global batch.
 
         Args:
             batches: A batch for each rank of this process.
@@ -104,12 +121,43 @@ class StepPlan:
         Raises:
             InvalidInputError: If a batch doesn't fit the program.
         """
-        return {
-            rank: self._arguments(
-                rank, program, check_inputs(program, {**self.label(batch), **plain})
-            )
+        inputs = {
+            rank: check_inputs(program, {**self.label(batch), **plain})
             for (rank, program), batch in zip(self._local.items(), batches, strict=True)
         }
+        arguments = {
+            rank: self._arguments(rank, program, inputs[rank])
+            for rank, program in self._local.items()
+        }
+        return Given(arguments, self._brought(inputs[self._first]), self._peers)
+
+    def blank(self) -> dict[int, tuple[Tensor, ...]]:
+        """Returns arguments of zeros, for a rank that others wait for until all have refused."""
+        zeros = {
+            port.name: torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype])
+            for port in self.program.signature.inputs
+            if not is_weight(port)
+        }
+        return {
+            rank: self._arguments(rank, program, zeros)
+            for rank, program in self.ranks.programs.items()
+        }
+
+    def _brought(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {port.label: inputs[port.name] for port in self._ports}
+
+    @cached_property
+    def _peers(self) -> tuple[int, ...]:
+        """The ranks that read the same of a global batch as the rank of this process."""
+        deployment = self.ranks.deployment
+
+        def read(rank: int) -> list[Box]:
+            coords = deployment.coords_of(rank)
+            ports = deployment.program_of(rank).signature.inputs
+            return [port_box(port, coords) for port in ports if _is_batch(port)]
+
+        mine = read(self._first)
+        return tuple(rank for rank in range(deployment.world_size) if read(rank) == mine)
 
     def fits_locally(self, batches: Sequence[Any]) -> bool:
         """Whether batches have the shapes of what ranks read of a global batch."""

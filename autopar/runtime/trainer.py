@@ -7,7 +7,6 @@ same class trains on the virtual mesh: only who runs the ranks differs (see `ran
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,12 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.layout import Layout
+from autopar.runtime.agreement import Offer, Pending
 from autopar.runtime.checkpoint_index import DamagedCheckpoint
 from autopar.runtime.closing import Closing
+from autopar.runtime.disagreement import LOCAL, SHAPES
 from autopar.runtime.distributed import Session
+from autopar.runtime.gate import Gate
 from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.messages import Messages
 from autopar.runtime.ports import (
@@ -35,7 +37,7 @@ from autopar.runtime.saving import Saving
 from autopar.runtime.state import Piece
 from autopar.runtime.step_plan import StepPlan, local_plan_for, plan_for
 from autopar.runtime.training_state import EXTRA, TrainingState
-from autopar.runtime.updates import Abandoned, InPlace
+from autopar.runtime.updates import Abandoned
 from autopar.runtime.virtual import VirtualMesh
 from autopar.runtime.weights import WeightFile, weight_paths
 
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
+
+Arguments = Mapping[int, tuple[Tensor, ...]]
+"""What each rank of this process is given, by rank."""
 
 
 class NonFiniteLoss(RuntimeFailure):
@@ -90,26 +95,17 @@ def open_trainer(
         InvalidInputError: If the build is damaged, or is not one that trains.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
-    in_place = InPlace(_refuse_non_finite if check_loss else _accept)
+    gate = Gate(check_loss)
     found = read_build(build)
     if virtual:
         with WeightFile(*weight_paths(weights), build=found) as file:
-            ranks: Ranks = VirtualMesh(found.deployment, file, in_place)
+            ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
     else:
-        ranks = Session(build, in_place=in_place, weights=weights, **options)
+        ranks = Session(build, in_place=gate.in_place, weights=weights, **options)
     variants = [each.deployment for each in found.variants]
     values = found.serial.main.values
     layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
-    return Trainer(ranks, variants, seed=seed, name=str(build), layouts=layouts)
-
-
-def _refuse_non_finite(loss: Tensor) -> None:
-    if not math.isfinite(found := loss.item()):
-        raise Abandoned(found)
-
-
-def _accept(loss: Tensor) -> None:
-    del loss
+    return Trainer(ranks, gate, variants, seed=seed, name=str(build), layouts=layouts)
 
 
 class Trainer(Closing):
@@ -119,6 +115,7 @@ class Trainer(Closing):
 
     Args:
         ranks: Who runs the ranks of this process.
+        gate: What the ranks look at before they overwrite anything.
         variants: The programs for batches of other shapes.
         seed: What the random numbers of all steps depend on; by default the build's own.
         name: What errors call the build.
@@ -136,6 +133,7 @@ class Trainer(Closing):
     def __init__(
         self,
         ranks: Ranks,
+        gate: Gate,
         variants: Sequence[Deployment] = (),
         *,
         seed: int | None = None,
@@ -143,6 +141,7 @@ class Trainer(Closing):
         layouts: Mapping[str, Layout] | None = None,
     ) -> None:
         self.ranks = ranks
+        self._gate = gate
         self._layouts = layouts or {}
         self.steps = 0
         self._first = min(ranks.programs)
@@ -178,26 +177,22 @@ class Trainer(Closing):
                 mesh it is then a sequence with a batch per rank.
 
         Raises:
-            InvalidInputError: If the batch doesn't fit the program.
-            NonFiniteLoss: If the loss is NaN or infinite.
+            InvalidInputError: If the batch doesn't fit the program, here or on another rank, or
+                the ranks aren't given the same. The state is what it was.
+            NonFiniteLoss: If the loss is NaN or infinite. The state is what it was.
             RuntimeFailure: If this or another rank fails.
         """
         self._settle(wait=False)
         with self.ranks.reported():
-            check_present(self.ranks.absent)
-            plain = self._plain_inputs(lr)
-            if local:
-                batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
-                plan = self._agreed(local_plan_for(self._plans, batches))
-                arguments = plan.local_arguments(batches, plain)
-            else:
-                plan = self._agreed(plan_for(self._plans, batch))
-                arguments = plan.arguments(batch, plain)
+            plan, offer, arguments = self._prepared(batch, lr, local)
+            pending = self.ranks.agreement.start(offer)
+            # Ranks with batches for different programs would wait for one another.
+            now = len(self._plans) > 1 or self.ranks.agreement.alone
+            refusal = pending.settle() if now else None
+        if refusal is not None:
+            raise refusal
         self._results = {}
-        try:
-            results = plan.ranks.execute(arguments)
-        except Abandoned as stopped:
-            raise NonFiniteLoss(self.steps, stopped.args[0]) from None
+        results = self._executed(plan, arguments, None if now else pending)
         plan.keep(results)
         self._plan, self._results = plan, results
         self.steps += 1
@@ -527,24 +522,58 @@ class Trainer(Closing):
             raise InvalidInputError("nothing is fetched before the first step")
         return self._plan.fetched(self._results)
 
-    def _agreed(self, plan: StepPlan) -> StepPlan:
-        """Returns a plan that all ranks are about to run; they would wait for one another else.
+    def _prepared(
+        self, batch: Any, lr: float | Sequence[float] | None, local: bool
+    ) -> tuple[StepPlan, Offer, Arguments]:
+        """Returns what is to run, what all ranks must have alike, and the ranks' arguments.
+
+        With a batch that doesn't fit, that is zeros: others wait until all ranks know of it.
+        """
+        plan = self._plans[0]
+        try:
+            check_present(self.ranks.absent)
+            rates = self.optimizer.rates(lr)
+            plain = self._plain_inputs(rates)
+            if local:
+                batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
+                plan = local_plan_for(self._plans, batches)
+                given = plan.local_given(batches, plain)
+            else:
+                plan = plan_for(self._plans, batch)
+                given = plan.given(batch, plain)
+        except InvalidInputError as error:
+            return plan, Offer(error), {} if self.ranks.agreement.alone else plan.blank()
+        values = {LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
+        return plan, Offer(None, values, given.brought, given.peers), given.arguments
+
+    def _values(self, rates: Mapping[str, float]) -> dict[str, str]:
+        """Returns what must be the same on all ranks, besides the batch."""
+        found = {label: str(rate) for label, rate in rates.items()}
+        if seed_input(self._plans[0].program) is not None:
+            found["seed"] = str(self.seed)
+        return {**found, "steps": str(self.steps), "check_loss": str(self._gate.check_loss)}
+
+    def _executed(self, plan: StepPlan, arguments: Arguments, pending: Pending | None) -> Results:
+        """Runs a step up to where new content is kept.
 
         Raises:
-            InvalidInputError: On all ranks, if one of them has a batch for another plan.
+            InvalidInputError: If the ranks aren't given the same.
+            NonFiniteLoss: If the loss isn't finite.
         """
-        if len(self._plans) > 1:
-            least, most = self.ranks.extremes(self._plans.index(plan))
-            if least != most:
-                raise InvalidInputError(
-                    f"the ranks were given batches of different shapes: {self._plans[least]} and"
-                    f" {self._plans[most]}; every rank needs the global batch, or its part of it"
-                )
-        return plan
+        self._gate.pending = pending
+        try:
+            return plan.ranks.execute(arguments)
+        except Abandoned as stopped:
+            reason = stopped.args[0]
+        if isinstance(reason, InvalidInputError):
+            raise reason
+        if isinstance(reason, Exception):
+            with self.ranks.reported():
+                raise reason
+        raise NonFiniteLoss(self.steps, reason)
 
-    def _plain_inputs(self, lr: float | Sequence[float] | None) -> dict[str, Any]:
+    def _plain_inputs(self, rates: Mapping[str, float]) -> dict[str, Any]:
         """Returns what a program takes besides stored tensors and the batch."""
-        rates = self.optimizer.rates(lr)
         inputs: dict[str, Any] = {label: torch.tensor(rate) for label, rate in rates.items()}
         if (drawing := seed_input(self._plans[0].program)) is not None:
             inputs[drawing.label] = seed_of_step(self.seed, self.steps)

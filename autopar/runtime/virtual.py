@@ -20,6 +20,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.ir.program import Op, Program, Value
+from autopar.runtime.agreement import Agreement
 from autopar.runtime.boxes import Box
 from autopar.runtime.describe import describe_op
 from autopar.runtime.emit import emit
@@ -93,6 +94,7 @@ class VirtualMesh:
             return read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
 
         self.absent: set[str] = set()
+        self.agreement = Agreement()
         self._in_place = in_place
         self._load(deployment, read)
 

@@ -389,7 +389,8 @@ def fail_late(processes: Processes, build: Path) -> str:
         inputs = {"x": torch.ones(2)}
         session.run(inputs)
         if processes.rank == 1:
-            session.run({})
+            with session.reported():
+                raise ValueError("out of luck")
         session.supervisor.board.first(10.0)
         # Longer than the watch gives a main thread that waits for other ranks.
         time.sleep(3.0)
