@@ -1,0 +1,134 @@
+"""What it costs that ranks compare what they are given.
+
+    python benchmarks/agreement.py                 # GPT blocks, two processes; and 64 MiB of input
+    python benchmarks/agreement.py --layers 1 --hidden 32 --batch 2 --sequence 16    # a tiny step
+
+Two gloo processes of one thread each train the same blocks, as `step_time.py` does: with inputs
+compared, with `check_inputs=False`, and with nothing said between ranks. Ratios are medians over
+the rounds. Then a batch of 64 MiB is compared in this process alone, on memory that isn't in any
+cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from step_contenders import Size, write_builds
+from step_time import WORLD, measured, table
+from torch import Tensor
+
+from autopar.runtime.agreement import Agreement, Offer
+from autopar.runtime.processes import Processes
+from autopar.runtime.trainer import Trainer, open_trainer
+
+CONTENDERS = ("silent", "not compared", "compared")
+PAIRS = (("compared", "silent"), ("not compared", "silent"), ("compared", "not compared"))
+LARGE = 64 << 20
+"""Bytes of the large batch."""
+
+
+class Alone:
+    """A rank that finds all others agreed with it."""
+
+    rank, size, device = 0, 8, torch.device("cpu")
+
+    def start_sum(self, vector: Tensor) -> Callable[[], list[int]]:
+        """See `Talk`."""
+        return lambda: [0] * vector.numel()
+
+    def decide(self, text: str, rule: Callable[[list[str]], str]) -> str:
+        """See `Talk`."""
+        return rule([text])
+
+
+def opened(name: str, build: Path, rank: int, port: int) -> Trainer:
+    """Returns a trainer that compares what it is given, or doesn't."""
+    processes = Processes(rank, WORLD, rank, WORLD, "127.0.0.1", port, prefix=name)
+    trainer = open_trainer(build, processes=processes, check_inputs=name == "compared")
+    if name == "silent":
+        trainer.ranks.agreement = Agreement()  # type: ignore[misc]
+    return trainer
+
+
+def rank_main(rank: int, port: int, folder: Path, options: argparse.Namespace) -> None:
+    """Runs one process; the first one prints."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
+    batches = size_of(options).batches(options.warmup + options.rounds)
+    with ExitStack() as stack:
+        build = folder / options.strategy
+        steps = {
+            name: stack.enter_context(opened(name, build, rank, port)).step for name in CONTENDERS
+        }
+        times = measured(steps, batches, options.warmup)
+        dist.barrier()
+    if rank == 0:
+        print(table(times, PAIRS), flush=True)
+    dist.destroy_process_group()
+
+
+def large_batch() -> str:
+    """Returns what it takes to compare a batch of 64 MiB."""
+    batch = torch.ones(64, LARGE // 64 // 4)
+    other = torch.ones(2 * LARGE // 4)
+    agreement = Agreement(Alone())
+    seconds = []
+    for _ in range(60):
+        other.add_(1)
+        start = time.process_time()
+        agreement.start(Offer(tensors={"x": batch})).settle()
+        seconds.append(time.process_time() - start)
+    return f"64 MiB of input: {statistics.median(seconds) * 1e3:.2f} CPU-ms"
+
+
+def size_of(options: argparse.Namespace) -> Size:
+    """Returns the sizes that were asked for."""
+    return Size(options.layers, options.hidden, options.heads, options.batch, options.sequence)
+
+
+def parsed() -> argparse.Namespace:
+    """Returns the command line's options."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    sizes = {"layers": 2, "hidden": 256, "heads": 8, "batch": 4, "sequence": 64}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--strategy", choices=("data", "tensor", "fsdp"), default="data")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--warmup", type=int, default=10)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Compiles, then measures."""
+    options = parsed()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder:
+        write_builds(size_of(options), WORLD, Path(folder))
+        context = multiprocessing.get_context("spawn")
+        ranks = [
+            context.Process(target=rank_main, args=(rank, port, Path(folder), options))
+            for rank in range(WORLD)
+        ]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join()
+    if any(each.exitcode for each in ranks):
+        raise SystemExit("a rank failed")
+    print(large_batch())
+
+
+if __name__ == "__main__":
+    main()
