@@ -55,6 +55,8 @@ def parallelize(
     torch_compile: bool = False,
     cluster: str | Cluster = "cpu",
     placement: Placement = "identity",
+    check_inputs: bool = True,
+    local: bool = False,
 ) -> ParallelModule:
     """Returns a new module whose parameters are this rank's, and that computes on all ranks.
 
@@ -91,6 +93,10 @@ def parallelize(
         torch_compile: Whether the programs run through `torch.compile`.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
         placement: Which logical process each rank carries out.
+        check_inputs: Whether the ranks compare the tensors of each call, which must be the same.
+            Of large ones each call compares a twentieth.
+        local: Whether calls take this rank's part of a batch, unless they say `local=False`; see
+            `ParallelModule.forward`. The example is a global batch all the same.
 
     Raises:
         AutoparError: If the model, an option or a pin can't be used as given, or the job has
@@ -102,7 +108,7 @@ def parallelize(
     )
     _check_strategy(strategy, options.mesh)
     device = choose_device(mesh, [*model.parameters(), *model.buffers()])
-    job = connect(mesh, device)
+    job = connect(mesh, device, check_inputs)
     options = replace(options, phases_apart=True)
     runner = Runner(
         skeleton(model),
@@ -115,12 +121,12 @@ def parallelize(
     )
     modules, own = model.modules(), model.parameters()
     modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))
-    runner.variant(modes, *call_arguments(example_inputs))
+    runner.variant(modes, *call_arguments(example_inputs), drawn={"seed": str(seed)})
     if job.rank == 0 and runner.layouts.moved:
         warnings.warn(_moved_text(runner.layouts), stacklevel=2)
     if job.rank == 0 and runner.gathered and runner.has_loss:
         warnings.warn(_gathered_text(runner.gathered), stacklevel=2)
-    return instance(model, runner, seed)
+    return instance(model, runner, seed, local)
 
 
 def _check_options(

@@ -16,13 +16,14 @@ from autopar.parallel.runner import Runner
 from autopar.parallel.shards import Shard, of_first_rank, shard_of
 
 
-def instance(model: nn.Module, runner: Runner, seed: int) -> ParallelModule:
+def instance(model: nn.Module, runner: Runner, seed: int, local: bool = False) -> ParallelModule:
     """Returns the module of this process's rank: a copy, of the model's class too.
 
     Args:
         model: The model; it isn't changed.
         runner: Its variants, of which the first is compiled.
         seed: What the random numbers of all calls depend on.
+        local: Whether calls take the rank's part of a batch unless they say otherwise.
     """
     job, options = runner.job, runner.options
     mesh = runner.mesh if runner.placed else None
@@ -48,7 +49,7 @@ def instance(model: nn.Module, runner: Runner, seed: int) -> ParallelModule:
     module.__class__ = type(f"Parallel{kind.__name__}", (ParallelModule, kind), {})
     assert isinstance(module, ParallelModule)
     _disarm(module)
-    module._parallel = State(module, runner, shards, seed)
+    module._parallel = State(module, runner, shards, seed, local)
     module.register_load_state_dict_pre_hook(module._parallel.load)  # type: ignore[no-untyped-call]
     return module
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +16,10 @@ from autopar.annotate import MeshLike, as_mesh
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
+from autopar.parallel.parts import Shape
 from autopar.parallel.sharing import Plan, from_first
+from autopar.parallel.talk import GroupTalk, numbers_of_all, texts_of_all
+from autopar.runtime.agreement import Agreement, Offer
 from autopar.runtime.groups import Group, create_groups
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
@@ -35,6 +39,7 @@ class Job:
         given: The mesh as the user gave it.
         tags: The process groups made so far, by their ranks.
         talk: The group in which ranks compare what they are about to do, on the CPU.
+        agreement: What compares their calls.
     """
 
     rank: int
@@ -43,6 +48,7 @@ class Job:
     given: MeshLike
     tags: dict[tuple[int, ...], str] = field(default_factory=dict)
     talk: dist.ProcessGroup | None = None
+    agreement: Agreement = field(default_factory=Agreement)
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once."""
@@ -63,37 +69,28 @@ class Job:
             return self.given if isinstance(self.given, DeviceMesh) and self.size > 1 else None
         return device_mesh_of(deployment, mesh, self.device.type)
 
-    def compare_calls(self, digest: int, describe: Callable[[], str]) -> None:
+    def agree(self, offer: Offer) -> None:
         """Makes sure that all ranks make the same call; otherwise they would wait for one another.
 
         Args:
-            digest: Of all that decides which program is run, 63 bits.
-            describe: Says what the call is, for the error.
+            offer: What the call is.
 
         Raises:
-            RuntimeFailure: On all ranks, if one of them makes another call.
+            InvalidInputError: On all ranks, if one of them makes another call, or can't make it.
         """
-        if self.size == 1:
-            return
-        least = torch.tensor([digest, -digest])
-        dist.all_reduce(least, dist.ReduceOp.MIN, group=self.talk)
-        if least[0] == -least[1]:
-            return
-        calls: list[str] = [""] * self.size
-        dist.all_gather_object(calls, describe(), group=self.talk)
-        ranks: dict[str, list[int]] = {}
-        for rank, call in enumerate(calls):
-            ranks.setdefault(call, []).append(rank)
-        if len(ranks) == 1:
-            raise RuntimeFailure(
-                "the ranks have different modules: of some parts, or parameters, one rank has more"
-                " than another, or has them in another mode; every rank must build the same model"
-            )
-        listed = "; ".join(f"rank {_listed(found)}: {call}" for call, found in ranks.items())
-        raise RuntimeFailure(
-            f"the ranks call the module differently: {listed}; every rank has to call it with the"
-            " global batch, in the same mode"
-        )
+        if (refusal := self.agreement.start(offer).settle()) is not None:
+            raise refusal
+
+    def shapes_of_all(self, shapes: Sequence[Shape]) -> list[list[Shape]]:
+        """Returns, for each tensor, the shapes that the ranks have, of equally many dimensions."""
+        mine = [size for shape in shapes for size in shape]
+        found = numbers_of_all(mine, self.talk) if self.size > 1 else [mine]
+        table = []
+        start = 0
+        for shape in shapes:
+            table.append([tuple(each[start : start + len(shape)]) for each in found])
+            start += len(shape)
+        return table
 
     def compare_programs(self, digest: str, problem: str = "") -> None:
         """Makes sure that all ranks ask for the same program, before rank 0 plans it.
@@ -107,8 +104,9 @@ class Job:
         """
         if self.size == 1:
             return
-        found: list[tuple[str, str]] = [("", "")] * self.size
-        dist.all_gather_object(found, (digest, problem), group=self.talk)
+        found = [
+            json.loads(each) for each in texts_of_all(json.dumps([digest, problem]), self.talk)
+        ]
         if problem:
             return
         for rank, (_, theirs) in enumerate(found):
@@ -139,12 +137,13 @@ class Job:
         return made[0] if made else Plan.from_bytes(found)
 
 
-def connect(given: MeshLike, device: torch.device) -> Job:
+def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) -> Job:
     """Returns this process's place in the job, whose process group is made if it isn't there.
 
     Args:
         given: The mesh as the user gave it, one process per rank of the job.
         device: Where the rank computes.
+        check_inputs: Whether the ranks compare the tensors of their calls.
 
     Raises:
         RuntimeFailure: If the job has another number of ranks.
@@ -162,7 +161,8 @@ def connect(given: MeshLike, device: torch.device) -> Job:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
     talk = dist.new_group(backend="gloo") if size > 1 and device.type != "cpu" else None
-    return Job(rank, size, device, given, talk=talk)
+    agreement = Agreement(GroupTalk(talk) if size > 1 else None, check_inputs)
+    return Job(rank, size, device, given, talk=talk, agreement=agreement)
 
 
 def _listed(ranks: Sequence[int]) -> str:

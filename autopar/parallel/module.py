@@ -41,11 +41,16 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the compiled program of this mode and of batches of this shape.
 
-        The arguments are those of the original module: global tensors, the same on every rank. A
-        rank that has only its part of one gives a DTensor.
+        The arguments are those of the original module: global tensors, the same on every rank.
+        With `local=True` they are this rank's parts: where the program splits a dimension of an
+        input of the example, the rank's block of it, as `torch.chunk` cuts them. Outputs and
+        gradients are those of the global batch. A model whose `forward` itself has a parameter
+        `local` gets that as it is; there, a rank that has only its part gives a DTensor.
 
         Raises:
-            AutoparError: If the arguments don't fit the module.
+            InvalidInputError: If the arguments don't fit the module, here or on another rank, or
+                the ranks make different calls. The module can be called again.
+            AutoparError: If there is no program for them.
         """
         return self._parallel.call(args, kwargs)
 
@@ -97,11 +102,18 @@ class State:
         runner: Its variants.
         shards: How the rank holds each parameter, by all of its names.
         seed: What the random numbers of all calls depend on.
+        local: Whether calls take the rank's part of a batch unless they say otherwise.
     """
 
     def __init__(
-        self, module: nn.Module, runner: Runner, shards: Mapping[str, Shard], seed: int
+        self,
+        module: nn.Module,
+        runner: Runner,
+        shards: Mapping[str, Shard],
+        seed: int,
+        local: bool = False,
     ) -> None:
+        self.local = local
         self.runner = runner
         self.shards = shards
         self.seed = seed
@@ -146,7 +158,9 @@ class State:
                 self._homes[name][name.rpartition(".")[2]] = self.stored(names[0])
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        variant, tensors = self.runner.variant(self._modes(), args, kwargs)
+        parts, rest = self._told(kwargs)
+        drawn = {"seed": str(self.seed), "random_calls": str(self.calls)}
+        variant, tensors = self.runner.variant(self._modes(), args, rest, drawn=drawn, local=parts)
         wiring = variant.wiring
         parameters = [self.stored(name) for name in wiring.parameters]
         buffers = {name: self.stored(name) for name in wiring.buffers}
@@ -155,13 +169,20 @@ class State:
             seed = seed_of_step(self.seed, self.calls)
             self.calls += 1
         if wiring.tangents:
-            call = VariantCall(variant, buffers, seed, local, self._wrapped)
+            call = VariantCall(variant, buffers, seed, parts, local, self._wrapped)
             outputs = Call.apply(call, *parameters, *tensors)  # type: ignore[no-untyped-call]
         else:
             stored = dict(zip(wiring.parameters, map(local, parameters), strict=True))
             with torch.no_grad():
-                outputs, _ = variant.forward({**buffers, **stored}, tensors, seed)
+                outputs, _ = variant.forward({**buffers, **stored}, tensors, seed, parts=parts)
         return variant.captured.structure.rebuild(outputs)
+
+    def _told(self, kwargs: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+        """Returns whether a call brings parts, and what the model is given by name."""
+        rest = dict(kwargs)
+        if self.runner.takes_local:
+            return self.local, rest
+        return bool(rest.pop("local", self.local)), rest
 
     def gathered(self, module: nn.Module, everywhere: bool) -> dict[str, Tensor]:
         """See `ParallelModule.full_state_dict`."""

@@ -11,11 +11,13 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from autopar.annotate import apply_pins_of
 from autopar.completion.presets.strategy import AUTO
@@ -27,9 +29,13 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_to_bytes
 from autopar.parallel.job import Job
+from autopar.parallel.parts import peers_of, whole_layout
 from autopar.parallel.sharing import Plan
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
+from autopar.runtime.agreement import Offer
+from autopar.runtime.digest import digest_bytes
+from autopar.runtime.disagreement import CALL, LOCAL, MODULE
 from autopar.runtime.placements import is_split, placeable
 
 RETURNED = Origin("preset", "returned whole")
@@ -86,6 +92,7 @@ class Runner:
 
     Attributes:
         layouts: How parameters are laid out.
+        takes_local: Whether the model itself has an argument `local`.
         gathered: Names of the first variant's outputs that are split before they are returned.
         mesh: The mesh of DTensors; None in a job of one process.
         variants: By what they were compiled for.
@@ -115,8 +122,10 @@ class Runner:
         self.variants: dict[Any, Variant] = {}
         self.first: Variant | None = None
         self.mesh: DeviceMesh | None = None
+        self.takes_local = "local" in inspect.signature(skeleton.forward).parameters
         self._label = input_label(skeleton)
-        self._digests: dict[Any, int] = {}
+        self._labels: tuple[str, ...] = ()
+        self._calls: dict[Any, dict[str, str]] = {}
 
     @property
     def has_loss(self) -> bool:
@@ -128,21 +137,39 @@ class Runner:
         return any(not values[captured.outputs[at]].global_shape for at in captured.tangents)
 
     def variant(
-        self, modes: Modes, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        modes: Modes,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        drawn: Mapping[str, str] = MappingProxyType({}),
+        local: bool = False,
     ) -> tuple[Variant, list[Tensor]]:
         """Returns the variant for a call, and the tensors of the call.
 
         Args:
             modes: Those that the module is in.
             args, kwargs: The arguments of the call.
+            drawn: What random numbers depend on, by name.
+            local: Whether the tensors are this rank's parts of those of the call.
 
         Raises:
             AutoparError: If the model doesn't take them, or has no static program for them, or
                 another rank makes another call.
         """
-        call, tensors = flatten((args, dict(kwargs)), self._named)
+        try:
+            call, tensors = flatten((args, dict(kwargs)), self._named)
+            layouts = self._layouts_of(call, tensors) if local else []
+        except InvalidInputError as error:
+            self.job.agree(Offer(error))
+            raise
         key = self._key(modes, call, tensors)
-        self._compare(key, modes, call, tensors)
+        self._compare(key, modes, call, tensors, drawn, layouts)
+        wholes: Sequence[Tensor] = tensors
+        if local:
+            layouts = self._whole_layouts(call, tensors, layouts)
+            wholes = list(map(_whole, tensors, layouts))
+            key = self._local_key(self._key(modes, call, wholes), layouts)
         if key not in self.variants:
             self._check_call(args, kwargs)
             if len(self.variants) == MANY:
@@ -151,7 +178,9 @@ class Runner:
                     " of a batch and each plain argument needs its own; pad batches to few shapes",
                     stacklevel=4,
                 )
-            self.variants[key] = self._compile(modes, call, tensors)
+            self.variants[key] = self._compile(modes, call, wholes, layouts)
+            if self.variants[key].wiring.seed is not None:
+                self.job.agree(Offer(values=drawn))
         return self.variants[key], tensors
 
     def _named(self, path: Path) -> str:
@@ -168,16 +197,84 @@ class Runner:
             self._autocast(),
         )
 
-    def _compare(self, key: Any, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> None:
+    def _compare(
+        self,
+        key: Any,
+        modes: Modes,
+        call: Structure,
+        tensors: Sequence[Tensor],
+        drawn: Mapping[str, str],
+        layouts: Sequence[Layout],
+    ) -> None:
         """Makes sure that the other ranks make this call too."""
+        local = bool(layouts)
+        if (key, local) not in self._calls:
+            trained = [each[2] for each in key[2]]
+            self._calls[key, local] = {
+                LOCAL: str(local),
+                CALL: _described(modes, call, tensors, local),
+                MODULE: f"{digest_bytes(str((trained, key[3:])).encode()):x}",
+            }
+        known = self.variants.get(key)
+        draws = known is not None and known.wiring.seed is not None
+        values = {**self._calls[key, local], **(drawn if draws else {})}
+        plain = {
+            label: each
+            for label, each in zip(call.labels, tensors, strict=True)
+            if not isinstance(each, DTensor)
+        }
+        peers = self._peers(layouts) if local else ()
+        self.job.agree(Offer(values=values, tensors=plain, peers=peers))
 
-        def describe() -> str:
-            return _described(modes, call, tensors)
+    def _peers(self, layouts: Sequence[Layout]) -> tuple[int, ...]:
+        assert self.first is not None
+        return peers_of(layouts, self.first.deployment, self.job.rank)
 
-        if key not in self._digests:
-            text = f"{describe()} {key[2:]}"
-            self._digests[key] = int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
-        self.job.compare_calls(self._digests[key], describe)
+    def _layouts_of(self, call: Structure, tensors: Sequence[Tensor]) -> list[Layout]:
+        """Returns how the ranks share tensors like those of a call, from the first variant.
+
+        Raises:
+            InvalidInputError: If that isn't known of one.
+        """
+        assert self.first is not None
+        known = dict(zip(self._labels, self.first.layouts, strict=True))
+        for label, each in zip(call.labels, tensors, strict=True):
+            if isinstance(each, DTensor):
+                raise InvalidInputError(
+                    f"{label!r} is a DTensor, which says itself what part of a tensor it is; leave"
+                    " local= out, or hand over to_local() of all of them"
+                )
+            if label not in known or len(known[label].dims) != each.ndim:
+                raise InvalidInputError(
+                    f"how ranks share {label!r} isn't known: the example inputs have none of"
+                    f" {each.ndim} dimensions; hand over the global tensor"
+                )
+        return [known[label] for label in call.labels]
+
+    def _whole_layouts(
+        self, call: Structure, tensors: Sequence[Tensor], layouts: Sequence[Layout]
+    ) -> list[Layout]:
+        """Returns how the ranks hold the tensors of which they bring parts."""
+        assert self.first is not None
+        deployment = self.first.deployment
+        shapes = self.job.shapes_of_all([tuple(each.shape) for each in tensors])
+        return [
+            whole_layout(label, layout, found, deployment)
+            for label, layout, found in zip(call.labels, layouts, shapes, strict=True)
+        ]
+
+    def _local_key(self, key: Any, layouts: Sequence[Layout]) -> Any:
+        """Returns the key of a variant that reads these parts: that of the global call if it does.
+
+        Args:
+            key: Of the call with global tensors.
+            layouts: How the ranks hold them.
+        """
+        known = self.variants.get(key)
+        parts = [each.normalized() for each in layouts]
+        if known is not None and [each.normalized() for each in known.layouts] == parts:
+            return key
+        return key, tuple(parts)
 
     def _autocast(self) -> torch.dtype | None:
         kind = self.job.device.type
@@ -202,9 +299,15 @@ class Runner:
                     f" {', '.join(labels)}{near_misses(name, labels)}"
                 )
 
-    def _compile(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Variant:
+    def _compile(
+        self,
+        modes: Modes,
+        call: Structure,
+        tensors: Sequence[Tensor],
+        layouts: Sequence[Layout] = (),
+    ) -> Variant:
         captured = self._captured(modes, call, tensors)
-        plan = self.job.planned(lambda: Plan.of(self._compiled(captured)))
+        plan = self.job.planned(lambda: Plan.of(self._compiled(captured, layouts)))
         if self.first is None:
             self._note_layouts(plan.completed, captured)
         groups = self.job.groups(plan.deployment)
@@ -221,6 +324,7 @@ class Runner:
         )
         if self.first is None:
             self.first = variant
+            self._labels = call.labels
             placement = tuple(entry.process_id for entry in plan.deployment.ranks)
             self.options = replace(self.options, placement=placement)
         return variant
@@ -236,7 +340,8 @@ class Runner:
             self.job.compare_programs("", f"{type(error).__name__}: {error}")
             raise
         digest = hashlib.sha256(program_to_bytes(captured.program))
-        digest.update(repr((self.options, self.placed, self.whole, self.outputs)).encode())
+        options = (self.options, self.placed, self.whole, self.outputs, self.torch_compile)
+        digest.update(repr(options).encode())
         self.job.compare_programs(digest.hexdigest())
         return captured
 
@@ -255,13 +360,19 @@ class Runner:
             outputs=self.outputs,
         )
 
-    def _compiled(self, captured: Differentiable) -> Compiled:
-        """Compiles a captured module; later ones with the layouts of the first."""
+    def _compiled(self, captured: Differentiable, layouts: Sequence[Layout]) -> Compiled:
+        """Compiles a captured module; later ones with the layouts of the first.
+
+        Args:
+            captured: The module.
+            layouts: Of the tensors of the call, if they are given in parts.
+        """
         program, options = captured.program, self.options
         if self.first is not None:
             first = self.first.captured.program
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
-            program = inherit(program, self._wanted(program))
+            batch = dict(zip(wire(captured).batch, layouts, strict=False))
+            program = inherit(program, {**self._wanted(program), **batch})
             options = replace(options, pins=())
         if options.strategy == AUTO and self.whole:
             program = _returned_whole(program, captured, options.mesh)
@@ -321,10 +432,11 @@ class Runner:
         )
 
 
-def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> str:
-    """Returns what a call is, in words."""
+def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool) -> str:
+    """Returns what a call is, in words; without the sizes of parts."""
     parts = [
-        f"{label} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}"
+        f"{label} {str(each.dtype).removeprefix('torch.')}"
+        + (f" of {each.ndim} dimensions" if local else str(list(each.shape)))
         for label, each in zip(call.labels, tensors, strict=True)
     ]
     plain = (bool, int, float, str)
@@ -332,6 +444,12 @@ def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> str:
     mode = "train" if modes.training[0] else "eval"
     gradients = "with" if torch.is_grad_enabled() else "without"
     return f"{', '.join(parts)}, in {mode} mode, {gradients} gradients"
+
+
+def _whole(part: Tensor, layout: Layout) -> Tensor:
+    """Returns a tensor that is like the one of which this is a part, without its values."""
+    like = part.detach().new_zeros(()).expand(layout.shape)
+    return like.requires_grad_(part.requires_grad)
 
 
 def _returned_whole(program: Program, captured: Differentiable, mesh: ProcessMesh) -> Program:

@@ -97,6 +97,7 @@ class Variant:
         deployment: The programs.
         wiring: What the program reads and gives back.
         boxes: The rank's piece of each input.
+        layouts: How the ranks hold the tensors of a call, in order.
         split: How the rank holds the outputs that are split, by position.
     """
 
@@ -119,6 +120,7 @@ class Variant:
         self.boxes = {port.name: port_box(port, coords) for port in program.signature.inputs}
         values = plan.serial.main.values
         layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
+        self.layouts = [layouts[name] for name in wiring.batch]
         self.placements = {name: placements_of(layouts[name]) for name in wiring.batch}
         self.split = {
             at: shard_of(layouts[name], coords, mesh)
@@ -149,14 +151,20 @@ class Variant:
         self.order = tuple(name for name in program.main.inputs if name not in late)
 
     def forward(
-        self, stored: Mapping[str, Tensor], batch: Sequence[Tensor], seed: int
+        self,
+        stored: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        seed: int,
+        *,
+        parts: bool = False,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Runs the forward program, and writes the new contents of buffers.
 
         Args:
             stored: The rank's pieces of parameters and buffers.
-            batch: The global tensors of the call.
+            batch: The tensors of the call.
             seed: What random numbers depend on.
+            parts: Whether the tensors are the rank's pieces, and not global.
 
         Returns:
             The global outputs, and what the backward program needs.
@@ -164,7 +172,8 @@ class Variant:
         wiring = self.wiring
         given: dict[str, Tensor] = {**stored, **self.constants}
         for name, tensor in zip(wiring.batch, batch, strict=True):
-            given[name] = moved(self._piece(name, tensor.detach()), self.device)
+            piece = tensor.detach() if parts else self._piece(name, tensor.detach())
+            given[name] = moved(piece.contiguous(), self.device)
         if wiring.seed is not None:
             given[wiring.seed] = moved(torch.tensor(seed), self.device)
         results = self._forward(*(given[name] for name in self.order))
@@ -200,6 +209,13 @@ class Variant:
         ]
         results = self._backward(*saved, *tangents)
         return tuple(None if at is None else results[at] for at in self.wiring.gradients)
+
+    def parts_of(self, batch: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Returns the rank's pieces of what is global: gradients of the tensors of a call."""
+        return tuple(
+            None if each is None else take(each, self.boxes[name])
+            for name, each in zip(self.wiring.batch, batch, strict=True)
+        )
 
     def _piece(self, name: str, tensor: Tensor) -> Tensor:
         """Returns the rank's piece of a tensor of a call."""
@@ -244,7 +260,7 @@ class Call(torch.autograd.Function):
         names = variant.wiring.parameters
         stored = dict(zip(names, map(call.local, tensors[: len(names)]), strict=True))
         outputs, saved = variant.forward(
-            {**call.buffers, **stored}, tensors[len(names) :], call.seed
+            {**call.buffers, **stored}, tensors[len(names) :], call.seed, parts=call.parts
         )
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -262,11 +278,14 @@ class Call(torch.autograd.Function):
         call: VariantCall = ctx.call
         names = call.variant.wiring.parameters
         found = call.variant.backward(ctx.saved_tensors, gradients)
+        batch = found[len(names) :]
+        if call.parts:
+            batch = call.variant.parts_of(batch)
         wrapped = [
             None if each is None else call.wrapped(name, each)
             for name, each in zip(names, found, strict=False)
         ]
-        return None, *wrapped, *found[len(names) :]
+        return None, *wrapped, *batch
 
 
 @dataclass(frozen=True)
@@ -277,6 +296,7 @@ class VariantCall:
         variant: The variant.
         buffers: The rank's pieces of buffers, by name.
         seed: What random numbers depend on.
+        parts: Whether the tensors of the call are the rank's pieces.
         local: Returns the rank's piece of a parameter.
         wrapped: Returns a piece of a gradient, by the parameter's name, as what the parameter is.
     """
@@ -284,5 +304,6 @@ class VariantCall:
     variant: Variant
     buffers: Mapping[str, Tensor]
     seed: int
+    parts: bool
     local: Callable[[Tensor], Tensor]
     wrapped: Callable[[str, Tensor], Tensor]

@@ -15,15 +15,16 @@ def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.Monk
     """Where it goes through NCCL, it takes the current GPU, which may be another rank's."""
     calls: list[Any] = []
 
-    def gather(found: list[tuple[str, str]], mine: tuple[str, str], group: Any) -> None:
+    def gather(found: list[torch.Tensor], mine: torch.Tensor, group: Any) -> None:
         calls.append(group)
         found[:] = [mine] * len(found)
 
-    monkeypatch.setattr(dist, "all_gather_object", gather)
+    monkeypatch.setattr(dist, "all_gather", gather)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     talk: Any = object()
     here = job.Job(0, 2, torch.device("cuda", 0), "2", talk=talk)
     here.compare_programs("digest")
-    assert calls == [talk]
+    assert calls == [talk, talk]
 
 
 def test_the_device_of_the_model_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
