@@ -56,6 +56,7 @@ from autopar.runtime.specialize import specialize
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import InPlace
+from autopar.runtime.weight_identity import identity_of
 from autopar.runtime.weights import WeightFile, weight_paths
 
 DEFAULT_TIMEOUT = 600.0
@@ -110,8 +111,10 @@ class Session(Closing):
             self.deployment = found.deployment
             self._build = found
             self._given = weight_paths(weights)
-            self._agree(found.digest)
             self.device = choose_device(backend, self.processes)
+            read = identity_of(self._given)
+            options = f"{self.device.type}, torch_compile={torch_compile}, weights={read}"
+            self._agree(found.digest, options)
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)
             self._torch_compile = torch_compile
@@ -364,8 +367,8 @@ class Session(Closing):
     def _members(self, group: str) -> tuple[int, ...]:
         return self.deployment.group_of(group, self.rank)
 
-    def _agree(self, digest: str) -> None:
-        identity = Identity(digest, self.deployment.world_size, __version__)
+    def _agree(self, digest: str, options: str) -> None:
+        identity = Identity(digest, self.deployment.world_size, __version__, options)
         shake_hands(
             self.supervisor.store,
             self.rank,

@@ -27,11 +27,13 @@ class Identity:
         digest: Digest of its build.
         ranks: Number of ranks that the build is for.
         version: Version of autopar.
+        options: Further options that must be the same, with their values, as text.
     """
 
     digest: str
     ranks: int
     version: str
+    options: str = ""
 
 
 def shake_hands(
@@ -77,7 +79,7 @@ def verdict(identities: Mapping[int, Identity], size: int) -> str:
     ]
     if lines:
         more = [f"... and {len(lines) - 8} more ranks"] if len(lines) > 8 else []
-        advice = "give all ranks the same build and the same autopar"
+        advice = "give all ranks the same build, options and autopar"
         return "; ".join([*lines[:8], *more, advice])
     if usual.ranks != size:
         started = f"{size} process{'es were' if size > 1 else ' was'} started"
@@ -94,6 +96,8 @@ def _difference(identity: Identity, usual: Identity) -> str:
     if identity.ranks != usual.ranks:
         mine = counted(identity.ranks, "rank")
         return f"has a build for {mine}, the others one for {usual.ranks}"
+    if identity.digest == usual.digest:
+        return f"was opened with {identity.options}, the others with {usual.options}"
     return f"has another program (digest {identity.digest[:12]}, the others {usual.digest[:12]})"
 
 

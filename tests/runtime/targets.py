@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,20 @@ def fail_at(processes: Processes, build: Path, how: str, timeout: float, victim:
         return "no error"
     except AutoparError as error:
         return str(error), time.monotonic() - started
+
+
+def opened_otherwise(processes: Processes, build: Path, weights: Sequence[Path]) -> list[str]:
+    """Returns what a session says to other weights on each rank, and to another option."""
+    found = []
+    for number, options in enumerate(
+        ({"weights": weights[processes.rank]}, {"torch_compile": processes.rank == 1})
+    ):
+        here = replace(processes, prefix=f"job-{number}")
+        try:
+            Session(build, timeout=20.0, processes=here, **options)
+        except AutoparError as error:
+            found.append(str(error))
+    return found
 
 
 def _exit_with_message(failure: RankFailure) -> None:

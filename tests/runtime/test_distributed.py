@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from autopar.ir.build import read_build
 from autopar.ir.errors import RuntimeFailure
@@ -18,7 +19,14 @@ from autopar.runtime.handshake import Identity, verdict
 from autopar.runtime.processes import Processes
 from tests.runtime.programs import LOOP, MLP, build, deploy, with_group
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import fail_at, fail_late, groups_with_variant, run_compiled, run_program
+from tests.runtime.targets import (
+    fail_at,
+    fail_late,
+    groups_with_variant,
+    opened_otherwise,
+    run_compiled,
+    run_program,
+)
 
 
 @pytest.mark.parametrize("target", [run_program, run_compiled])
@@ -125,7 +133,7 @@ def test_another_program_stops_all_ranks(tmp_path: Path) -> None:
         outcomes
         == [
             f"! rank 1 has another program (digest {other}, the others {usual});"
-            " give all ranks the same build and the same autopar"
+            " give all ranks the same build, options and autopar"
         ]
         * 3
     )
@@ -138,7 +146,7 @@ def test_a_build_for_another_number_of_ranks(tmp_path: Path) -> None:
         outcomes
         == [
             "! rank 1 has a build for 4 ranks, the others one for 2;"
-            " give all ranks the same build and the same autopar"
+            " give all ranks the same build, options and autopar"
         ]
         * 2
     )
@@ -148,6 +156,18 @@ def test_another_version_is_named() -> None:
     same, newer = Identity("d", 2, "0.1.0"), Identity("d", 2, "0.2.0")
     said = verdict({0: same, 1: newer, 2: same}, 3)
     assert said.startswith("rank 1 runs autopar 0.2.0, the others 0.1.0; ")
+
+
+def test_other_weights_and_options_stop_all_ranks(tmp_path: Path) -> None:
+    folder, files = loop_build(tmp_path / "b"), [tmp_path / "a.st", tmp_path / "c.st"]
+    for number, file in enumerate(files):
+        save_file({"scale": torch.full((4,), float(number))}, file)
+    outcomes = run_ranks(2, opened_otherwise, folder, files)
+    assert outcomes[0] == outcomes[1]
+    weights, compiled = outcomes[0]
+    assert "rank 1 was opened with cpu, torch_compile=False, weights=" in weights
+    assert ", the others with cpu, torch_compile=False, weights=" in weights
+    assert "torch_compile=True, weights=none, the others with cpu, torch_compile=False" in compiled
 
 
 def test_a_damaged_build_on_one_rank_stops_all(tmp_path: Path) -> None:
