@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from autopar.ir.errors import InvalidInputError, RuntimeFailure, os_reason
 from autopar.ir.folder import replace_folder
 from autopar.runtime.checkpoint_files import MARK, Rectangle, finish, write_rectangles
@@ -144,7 +142,7 @@ def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any
         DamagedCheckpoint: If a file isn't what was saved. The pieces are then anything.
     """
     wanted = {
-        next(name for name in map(flat_key, held.keys) if name in index.tensors): _targets(held)
+        next(name for name in map(flat_key, held.keys) if name in index.tensors): read_targets(held)
         for held in content.tensors
     }
     names = {flat_key(key): key for key in content.values}
@@ -153,17 +151,14 @@ def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any
     return {names[name]: value for name, value in values.items()}
 
 
-def _targets(held: Held) -> list[Target]:
+def read_targets(held: Held) -> list[Target]:
+    """Returns the rectangles of a tensor that this process holds, each once."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Target] = {}
     for piece in held.pieces:
         for region in piece.regions():
             target = found.setdefault((region.offsets, region.sizes), Target(region))
-            target.tensors.append(region.of(_plain(piece.tensor)))
+            target.tensors.append(region.of(piece.tensor.detach()))
     return list(found.values())
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach()
 
 
 def check_extra(extra: Any) -> None:

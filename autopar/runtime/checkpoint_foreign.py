@@ -77,14 +77,14 @@ def _index(metadata: Inert, length: int) -> Index:
     for name, entry in state["state_dict_metadata"].items():
         if not isinstance(name, str):
             raise TypeError("a name is no text")
-        if entry.name.endswith(".BytesStorageMetadata"):
+        if isinstance(entry, Inert) and entry.name.endswith(".BytesStorageMetadata"):
             values[name] = _slice(places[name, None])
             continue
-        tensor = _tensor(name, entry, places)
         # Each of them takes some bytes in an honest pickle.
-        pieces += len(tensor.pieces)
+        pieces += len(_state(entry, "TensorStorageMetadata")["chunks"])
         if pieces > length:
             raise ValueError("there are more pieces than bytes")
+        tensor = _tensor(name, entry, places)
         check_pieces(tensor)
         tensors[name] = tensor
     return Index(tensors, values)

@@ -6,6 +6,8 @@ longer than without.
 
 from __future__ import annotations
 
+import math
+import os
 import queue
 import stat
 import threading
@@ -217,6 +219,7 @@ class _Source:
 
 def _read(source: _Source, task: _Task) -> None:
     place = task.piece.slice
+    _check_size(source, task)
     digest = growing_digest() if place.digest else None
     if (direct := _direct(task)) is not None:
         assert task.piece.start is not None
@@ -236,6 +239,23 @@ def _read(source: _Source, task: _Task) -> None:
     source.verifier.end(digest, place.digest, f"{task.name!r} in {source.path}")
 
 
+def _check_size(source: _Source, task: _Task) -> None:
+    """Refuses a piece that can't be so long, before room is made for it.
+
+    Raises:
+        DamagedCheckpoint: If it can't.
+    """
+    place = task.piece.slice
+    elements = math.prod(task.piece.sizes) * task.dtype.itemsize
+    if not elements <= place.length <= elements + _OVERHEAD:
+        raise DamagedCheckpoint(
+            f"{source.path}: {task.name!r} can't take {place.length:,} bytes; the file that says so"
+            " is damaged"
+        )
+    if place.offset + place.length > os.fstat(source.file.fileno()).st_size:
+        raise DamagedCheckpoint(f"{source.path} is cut off; {task.name!r} can't be read")
+
+
 def _direct(task: _Task) -> Tensor | None:
     """Returns memory that a piece can be read into as it is, if there is any."""
     target = task.copies[0].target
@@ -252,15 +272,6 @@ def _direct(task: _Task) -> Tensor | None:
 def _held(source: _Source, task: _Task, digest: Any) -> Tensor:
     """Returns a piece, read into memory of its own."""
     place, sizes = task.piece.slice, task.piece.sizes
-    elements = torch.Size(sizes).numel() * task.dtype.itemsize
-    if place.length > elements + _OVERHEAD:
-        raise DamagedCheckpoint(
-            f"{source.path}: {task.name!r} can't take {place.length:,} bytes; the file that says so"
-            " is damaged"
-        )
-    # Before room is made for it.
-    if place.offset + place.length > source.path.stat().st_size:
-        raise DamagedCheckpoint(f"{source.path} is cut off; {task.name!r} can't be read")
     content = memoryview(bytearray(place.length))
     source.fill(place.offset, content, task.name, digest)
     if task.piece.start is not None:

@@ -124,7 +124,7 @@ def _tensor(
 ) -> Tensor:
     (_, kind, key, _, _), offset, size, stride, *rest = made.made_of
     dtype = _STORAGES[kind.name] if kind.name in _STORAGES else _DTYPES[rest[2].name]
-    start, length = next(at for name, at in records.items() if name.endswith(f"/data/{key}"))
+    ((start, length),) = (at for name, at in records.items() if name.endswith(f"/data/{key}"))
     if tuple(size) != sizes or len(stride) != len(sizes) or min((offset, *stride)) < 0:
         raise ValueError(f"{list(size)} in place of {list(sizes)}")
     last = offset + sum((n - 1) * step for n, step in zip(sizes, stride, strict=True))
