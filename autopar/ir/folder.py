@@ -165,16 +165,30 @@ def _clean_up(target: Path) -> None:
 
 def _swap(folder: Path, target: Path) -> None:
     """Puts the folder at the target; what was there is where the folder was, or removed."""
-    if not target.exists():
+    while not _moved(folder, target):
+        try:
+            if _exchange(folder, target):
+                return
+        except FileNotFoundError:
+            # Somebody else has just removed what was there.
+            continue
+        # For a moment there is no target, but its content is whole beside it.
+        old = _old(target)
+        target.rename(old)
         folder.rename(target)
+        shutil.rmtree(old)
         return
-    if _exchange(folder, target):
-        return
-    # For a moment there is no target, but its content is whole beside it.
-    old = _old(target)
-    target.rename(old)
-    folder.rename(target)
-    shutil.rmtree(old)
+
+
+def _moved(folder: Path, target: Path) -> bool:
+    """Moves the folder to the target, unless there is one that isn't empty."""
+    try:
+        folder.rename(target)
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
 
 
 def _exchange(one: Path, other: Path) -> bool:

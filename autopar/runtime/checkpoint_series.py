@@ -79,6 +79,9 @@ class Place:
         for _, path in known[self.keep :]:
             try:
                 remove_folder(path)
+            except FileNotFoundError:
+                # Another training that saves here has done it.
+                continue
             except OSError as error:
                 warnings.warn(f"can't remove {path}: {os_reason(error)}", stacklevel=2)
 
