@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch.optim import lr_scheduler
 
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime import checkpoint
-from autopar.runtime.boxes import Extent, take
+from autopar.runtime.boxes import Extent, take, whole_box
 from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint, write_checkpoint
 from autopar.runtime.checkpoint_files import rectangles_of
 from autopar.runtime.checkpoint_series import Place
@@ -123,6 +124,41 @@ def test_a_checkpoint_of_plain_pytorch_is_read(tmp_path: Path) -> None:
         model_state_dict=trainer.state_dict(),
         optim_state_dict=optimizer,
     )
+
+
+def test_a_checkpoint_without_an_index_is_read(tmp_path: Path) -> None:
+    """As autopar wrote them before it had one, with pieces of several ranks."""
+    trainer = opened(tmp_path / "b", MIXED)
+    trainer.step(batches(1)[0])
+    trainer.save_checkpoint(tmp_path / "c")
+    (tmp_path / "c" / "index.jsonl").unlink()
+    metadata = pickle.loads((tmp_path / "c" / ".metadata").read_bytes())
+    del metadata.state_dict_metadata["trainer.index"]
+    (tmp_path / "c" / ".metadata").write_bytes(pickle.dumps(metadata))
+    other = opened(tmp_path / "d", COLUMNS)
+    other.load_checkpoint(tmp_path / "c")
+    assert (other.steps, other.seed) == (1, trainer.seed)
+    assert_same(other.state_dict(), trainer.state_dict())
+
+
+def test_what_is_tied_is_written_once(tmp_path: Path) -> None:
+    whole = torch.arange(8.0)
+    piece = Piece(whole, whole_box((8,)), (8,))
+    tied = Held((("model", "a"), ("model", "b")), whole.dtype, (8,), [piece])
+    written(tmp_path / "c", Content([tied], {}))
+    state = {"model": {"a": torch.zeros(8), "b": torch.zeros(8)}}
+    dcp.load(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert torch.equal(state["model"]["a"], whole)
+    assert torch.equal(state["model"]["b"], whole)
+    assert (tmp_path / "c" / "__0_0.distcp").stat().st_size < 2000
+
+
+def test_nothing_is_written_of_tensors_without_elements(tmp_path: Path) -> None:
+    empty = Piece(torch.zeros(0, 3), whole_box((0, 3)), (0, 3))
+    written(tmp_path / "c", content(("model", "a"), [empty]))
+    read(tmp_path / "c", content(("model", "a"), [empty]))
+    state = {"model": {"a": torch.zeros(0, 3)}}
+    dcp.load(state, checkpoint_id=tmp_path / "c", no_dist=True)
 
 
 def test_all_that_does_not_fit_is_named(tmp_path: Path) -> None:
