@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.checkpoint import open_checkpoint, read_targets, write_checkpoint
@@ -65,7 +66,7 @@ def ways(state: Content, folder: Path) -> dict[str, Callable[[], object]]:
 
     def write_theirs() -> None:
         new = theirs.with_suffix(".new")
-        dcp.save(names, checkpoint_id=new, no_dist=True)
+        save(names, checkpoint_id=new, no_dist=True)
         shutil.rmtree(theirs, ignore_errors=True)
         new.rename(theirs)
 
@@ -79,7 +80,7 @@ def ways(state: Content, folder: Path) -> dict[str, Callable[[], object]]:
         "write, torch.distributed.checkpoint": write_theirs,
         "read, digests compared": lambda: read(True),
         "read, digests not compared": lambda: read(False),
-        "read, torch.distributed.checkpoint": lambda: dcp.load(
+        "read, torch.distributed.checkpoint": lambda: load(
             other, checkpoint_id=theirs, no_dist=True
         ),
     }

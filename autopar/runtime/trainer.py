@@ -178,7 +178,8 @@ class Trainer(Closing):
 
         Raises:
             InvalidInputError: If the batch doesn't fit the program, here or on another rank, or
-                the ranks aren't given the same. The state is what it was.
+                the ranks aren't given the same, or a checkpoint that was being written couldn't
+                be. The state is what it was.
             NonFiniteLoss: If the loss is NaN or infinite. The state is what it was.
             RuntimeFailure: If this or another rank fails.
         """
