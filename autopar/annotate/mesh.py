@@ -1,4 +1,4 @@
-"""Meshes as users give them: text, torch's DeviceMesh; and giving a program its mesh."""
+"""Meshes as users give them: text, sizes, torch's DeviceMesh; and giving a program its mesh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeviceMeshLike(Protocol):
         """Equal meshes have equal hashes."""
 
 
-MeshLike = ProcessMesh | DeviceMeshLike | str
+MeshLike = ProcessMesh | DeviceMeshLike | str | int | tuple[int, ...]
 """A mesh as users give it; see `as_mesh`."""
 
 
@@ -40,10 +40,12 @@ def as_mesh(mesh: MeshLike) -> ProcessMesh:
 
         >>> as_mesh("dp=2,tp=4")
         ProcessMesh(dp=2, tp=4)
+        >>> as_mesh((2, 4)).shape
+        (2, 4)
 
     Args:
-        mesh: A mesh, its text (`parse_mesh`), or a torch DeviceMesh, whose ranks are taken for
-            process ids.
+        mesh: A mesh, its text (`parse_mesh`), the size of its one axis, a tuple of sizes, or a
+            torch DeviceMesh, whose ranks are taken for process ids.
 
     Raises:
         AnnotationError: If it is none of these, or the text describes no mesh.
@@ -52,10 +54,15 @@ def as_mesh(mesh: MeshLike) -> ProcessMesh:
         return mesh
     if isinstance(mesh, str):
         return parse_mesh(mesh)
+    if isinstance(mesh, int) and not isinstance(mesh, bool):
+        return parse_mesh(str(mesh))
+    if isinstance(mesh, tuple) and mesh and all(type(size) is int for size in mesh):
+        return parse_mesh("x".join(map(str, mesh)))
     if hasattr(mesh, "mesh") and hasattr(mesh, "mesh_dim_names"):
         return ProcessMesh(mesh.mesh, mesh.mesh_dim_names)
     raise AnnotationError(
-        f"mesh {mesh!r}: give a ProcessMesh, a torch DeviceMesh, or text as dp=2,tp=4"
+        f"mesh {mesh!r}: give a ProcessMesh, a torch DeviceMesh, a number of processes, sizes as"
+        " (2, 4), or text as dp=2,tp=4"
     )
 
 

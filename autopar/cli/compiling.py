@@ -109,6 +109,7 @@ def compile_command(
     from autopar import pipeline
     from autopar.completion.search.watch import Watch
     from autopar.ir.build import check_output
+    from autopar.ir.file import is_stdout
 
     with usage():
         options = pipeline.CompileOptions.from_text(
@@ -124,6 +125,8 @@ def compile_command(
             verify=not no_verify,
         )
         observer = _printer(print_after)
+    if is_stdout(output):
+        raise click.UsageError("-o -: a build is a folder; name one, as -o build/")
     check_output(output)
     with status(f"importing {model.name}"):
         imported = given.load(model)

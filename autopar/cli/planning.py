@@ -103,7 +103,7 @@ def plan_command(build: Path, output: Path | None) -> None:
     type=PATH,
     required=True,
     metavar="CLUSTER.yaml",
-    help="The cluster file to write, for --cluster.",
+    help="The cluster file to write, for --cluster; - for standard output.",
 )
 @click.option(
     "--processes",
@@ -138,7 +138,7 @@ def calibrate_command(
     """
     from autopar.calibration import calibrate
     from autopar.calibration.calibrating import write_cluster
-    from autopar.ir.file import check_file
+    from autopar.ir.file import check_file, is_stdout
 
     check_file(output)
     with status("measuring"):
@@ -146,5 +146,5 @@ def calibrate_command(
     if found is None:
         return
     write_cluster(found, output)
-    if not quiet:
+    if not quiet and not is_stdout(output):
         click.echo(str(found))

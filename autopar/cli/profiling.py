@@ -40,7 +40,11 @@ from autopar.cli.options import PATH, PROFILES
     help="How many parts of a module's name make a layer.  [default: up to the first number]",
 )
 @click.option(
-    "--json", "json_file", type=PATH, metavar="FILE", help="Write all figures to a file too."
+    "--json",
+    "json_file",
+    type=PATH,
+    metavar="FILE",
+    help="Write all figures to a file too; - for standard output, in the place of the tables.",
 )
 def profile_command(
     path: Path,
@@ -63,7 +67,7 @@ def profile_command(
     """
     from autopar import pipeline
     from autopar.cost import Cluster
-    from autopar.ir.file import check_file
+    from autopar.ir.file import check_file, is_stdout
     from autopar.profiling import Profile, profile, profile_build, profile_compiled
     from autopar.profiling.figures import write_json
     from autopar.profiling.show import render_profile
@@ -96,4 +100,6 @@ def profile_command(
                 found = profile_compiled(made.serial, made.deployment, options.cluster)
     if json_file is not None:
         write_json(found, json_file)
+    if is_stdout(json_file):
+        return
     click.echo("\n\n".join(render_profile(each, top, depth) for each in found))

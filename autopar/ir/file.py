@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from autopar.ir.errors import InvalidInputError, os_reason
+
+STDOUT = "-"
+"""The path that stands for standard output."""
+
+
+def is_stdout(path: str | Path | None) -> bool:
+    """Whether a path stands for standard output, where nothing else is to be written then."""
+    return path is not None and str(path) == STDOUT
 
 
 def check_file(path: str | Path) -> None:
@@ -15,6 +24,8 @@ def check_file(path: str | Path) -> None:
     Raises:
         InvalidInputError: If no file can be written there.
     """
+    if is_stdout(path):
+        return
     target = Path(os.path.realpath(path))
     try:
         if _is_special(target):
@@ -30,12 +41,16 @@ def write_file(path: str | Path, parts: Iterable[str]) -> None:
     """Writes a text file; an older one there stays whole until the new one is complete.
 
     Args:
-        path: The file, or something to write to, as /dev/stdout.
+        path: The file; `-` for standard output; or something to write to, as a named pipe.
         parts: The text, in parts.
 
     Raises:
         InvalidInputError: If it can't be written.
     """
+    if is_stdout(path):
+        # A reader that ends early, as `| head` does, is the caller's to handle.
+        sys.stdout.writelines(parts)
+        return
     target = Path(os.path.realpath(path))
     try:
         if _is_special(target):

@@ -20,7 +20,8 @@ class CompileArguments(TypedDict, total=False):
     """How a program is to be compiled.
 
     Attributes:
-        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
+            or sizes, as `8` or `(2, 4)`.
         devices: In the place of a mesh: how many processes; the fastest shape is searched.
         strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
             `none` or None for nothing but pins and marks.

@@ -225,6 +225,7 @@ class Session(Closing):
         Args:
             rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
         """
+        check_present(self.absent)
         with self.reported():
             return self._state.model_state(not rank0_only)
 
@@ -246,13 +247,12 @@ class Session(Closing):
         Raises:
             InvalidInputError: If there are none, because they came from a state dict or a file.
         """
-        with self.reported():
-            written = self._keeping.written - self._drawn.keys()
-            first = dict(self._drawn)
-            with WeightFile(*self._given, build=self._build) as file:
-                first.update(read_weights(self.program, file, str(self.device), names=written))
-            for name, piece in first.items():
-                self.weights[name].copy_(piece)
+        written = self._keeping.written - self._drawn.keys()
+        first = dict(self._drawn)
+        with WeightFile(*self._given, build=self._build) as file:
+            first.update(read_weights(self.program, file, str(self.device), names=written))
+        for name, piece in first.items():
+            self.weights[name].copy_(piece)
 
     def save_state(self, path: str | Path) -> None:
         """Writes what calls write, whole, to a safetensors file; all ranks call alike.
@@ -262,6 +262,7 @@ class Session(Closing):
         Raises:
             InvalidInputError: If the program writes nothing, or the file can't be written.
         """
+        self._state.check()
         with self.reported():
             self._state.write(Path(path))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autopar.ir.program import Program
 from autopar.ir.storage import Storage
+from autopar.runtime.ports import is_weight
 
 
 class Keeping:
@@ -22,7 +23,8 @@ class Keeping:
 
     def __init__(self, program: Program) -> None:
         main = program.main
-        sources = dict(main.aliases)
+        stored = {port.name for port in program.signature.inputs if is_weight(port)}
+        sources = {out: into for out, into in main.aliases if into in stored}
         self._sources = {at: sources[out] for at, out in enumerate(main.outputs) if out in sources}
         self._shared = _shared(program) if sources else frozenset()
 

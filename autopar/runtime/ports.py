@@ -12,6 +12,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import SEED, STORED_ROLES, Port, Program
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
+from autopar.runtime.rates import is_rate
 from autopar.runtime.staging import moved
 from autopar.runtime.weight_names import check_names
 from autopar.runtime.weights import WeightFile
@@ -100,7 +101,7 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
             problems.append(f"input {label!r} is missing; it is {_expected(port)}")
             continue
         try:
-            tensors[port.name] = _tensor(inputs[label])
+            tensors[port.name] = _tensor(inputs[label], port)
         except (TypeError, ValueError, RuntimeError) as error:
             problems.append(f"input {label!r} is no tensor: {error}")
             continue
@@ -121,10 +122,15 @@ def rank_arguments(
         weights: The rank's weights by value name.
         device: Where the pieces go.
     """
-    boxes = {port.name: port_box(port, {}) for port in user_inputs(program)}
+    ports = {port.name: port for port in user_inputs(program)}
+
+    def piece(port: Port) -> Tensor:
+        mine = take(tensors[port.name], port_box(port, {}))
+        # A number goes along with a kernel from main memory, and fused steps take it from there.
+        return mine if is_rate(port) else moved(mine, device)
+
     return tuple(
-        weights[name] if name in weights else moved(take(tensors[name], boxes[name]), device)
-        for name in program.main.inputs
+        weights[name] if name in weights else piece(ports[name]) for name in program.main.inputs
     )
 
 
@@ -260,10 +266,15 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
     return inputs
 
 
-def _tensor(array: Any) -> Tensor:
+def _tensor(array: Any, port: Port) -> Tensor:
+    """Returns what a user gives as a tensor; a number has the dtype that is expected."""
+    dtype = TORCH_DTYPES[port.dtype]
+    if isinstance(array, float) and dtype.is_floating_point:
+        return torch.tensor(array, dtype=dtype)
     flags = getattr(array, "flags", None)
     # torch warns of memory that it may not write to.
-    return torch.as_tensor(array if flags is None or flags.writeable else array.copy())
+    found = torch.as_tensor(array if flags is None or flags.writeable else array.copy())
+    return found.to(dtype) if is_rate(port) and found.is_floating_point() else found
 
 
 def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:

@@ -31,7 +31,6 @@ class SessionState:
 
     def model_state(self, everywhere: bool) -> dict[str, Tensor]:
         """Returns parameters and buffers by name; nothing on ranks that aren't to have them."""
-        check_present(self.ranks.absent)
         return self.model.by_name(everywhere)
 
     def put_model(self, given: Mapping[str, Any]) -> None:
@@ -45,14 +44,21 @@ class SessionState:
         self.model.put_all(known)
         self.ranks.absent.difference_update(self.model.entries)
 
+    def check(self) -> None:
+        """Refuses to go on without state.
+
+        Raises:
+            InvalidInputError: If calls write nothing, or what they write has no values yet.
+        """
+        self._check_written()
+        check_present(self.ranks.absent)
+
     def write(self, path: Path) -> None:
         """Writes what calls write to a safetensors file.
 
         Raises:
-            InvalidInputError: If calls write nothing, or the file can't be written.
+            InvalidInputError: If the file can't be written.
         """
-        self._check_written()
-        check_present(self.ranks.absent)
         write_state(self.written, path)
 
     def read(self, path: Path) -> None:

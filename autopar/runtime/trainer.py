@@ -575,7 +575,7 @@ class Trainer(Closing):
 
     def _plain_inputs(self, rates: Mapping[str, float]) -> dict[str, Any]:
         """Returns what a program takes besides stored tensors and the batch."""
-        inputs: dict[str, Any] = {label: torch.tensor(rate) for label, rate in rates.items()}
+        inputs: dict[str, Any] = dict(rates)
         if (drawing := seed_input(self._plans[0].program)) is not None:
             inputs[drawing.label] = seed_of_step(self.seed, self.steps)
         return inputs

@@ -272,7 +272,26 @@ def test_a_model_is_compiled_for_a_device_mesh(device_mesh: DeviceMesh) -> None:
     assert done.compiled.serial.mesh == MESH
 
 
-@pytest.mark.parametrize("mesh", [[[0, 1]], 4, None])
+@pytest.mark.parametrize(
+    ("given", "shape"), [(1, (1,)), (4, (4,)), ((2, 4), (2, 4)), ((3, 1, 2), (3, 1, 2))]
+)
+def test_sizes_are_a_mesh(given: int | tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """As torch's init_device_mesh has them; the axes are named by their place."""
+    assert as_mesh(given) == ProcessMesh.of_shape(shape)
+    model = nn.Linear(4, 4)
+    compiled = autopar.compile(model, torch.randn(8, 4), mesh=given)
+    assert compiled.compiled.serial.mesh == ProcessMesh.of_shape(shape)
+    assert autopar.annotate.shard(torch.ones(4), given, [-1]).shape == (4,)
+
+
+@pytest.mark.parametrize(("given", "why"), [(0, "0 processes"), ((2, -1), "'-1' is not a number")])
+def test_sizes_below_one_are_no_mesh(given: int | tuple[int, ...], why: str) -> None:
+    with pytest.raises(AnnotationError, match=why):
+        as_mesh(given)
+
+
+@pytest.mark.parametrize("mesh", [[[0, 1]], [2, 4], (2, "4"), (), True, 4.0, None])
 def test_other_things_are_no_mesh(mesh: object) -> None:
-    with pytest.raises(AnnotationError, match="give a ProcessMesh, a torch DeviceMesh, or text"):
+    """Among them lists, which in a ProcessMesh are the ids of processes and not sizes."""
+    with pytest.raises(AnnotationError, match="give a ProcessMesh.*a number of processes"):
         as_mesh(mesh)  # type: ignore[arg-type]

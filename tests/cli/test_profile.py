@@ -61,3 +61,26 @@ def test_options_that_do_not_fit(here: Path) -> None:
     assert (done.exit_code, "rules out --mesh" in done.stderr) == (2, True)
     done = autopar("profile", "model.onnx", "--strategy", "data:0")
     assert (done.exit_code, "rules out --strategy" in done.stderr) == (2, True)
+
+
+def test_a_minus_is_standard_output(here: Path) -> None:
+    """Nothing else is written there, so that a pipe reads JSON or YAML."""
+    (found,) = json.loads(shown("build", "--json", "-"))
+    assert found["flops"] == PRODUCTS // 8
+    plan = autopar("plan", "build", "-o", "-")
+    assert (plan.exit_code, plan.stdout) == (0, autopar("plan", "build").stdout)
+    assert not (here / "-").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["compile", "model.onnx", *WORDS, "-o", "-"], 2, "a build is a folder; name one"),
+        (["run", "build", "--random-inputs", "0", "--output", "-"], 1, "must end in .npz"),
+    ],
+)
+def test_what_standard_output_is_not_for(
+    here: Path, words: list[str], code: int, why: str
+) -> None:
+    assert why in refusal(autopar(*words), code)
+    assert not (here / "-").exists()

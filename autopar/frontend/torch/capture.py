@@ -19,7 +19,12 @@ from autopar.frontend.torch.recipe import LOSS, Recipe
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
 from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
-from autopar.frontend.torch.update import UpdateRequest, capture_update, plain_options
+from autopar.frontend.torch.update import (
+    RATE_DTYPE,
+    UpdateRequest,
+    capture_update,
+    plain_options,
+)
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -218,7 +223,7 @@ class _Capture:
         for at, group in enumerate(groups):
             name = "lr" if len(groups) == 1 else f"lr.{at}"
             with self.mode:
-                fake = torch.empty((), dtype=torch.float32)
+                fake = torch.empty((), dtype=RATE_DTYPE)
             given = GraphInput(
                 name, "input", name, fill=float(group["lr"]), options=plain_options(group)
             )

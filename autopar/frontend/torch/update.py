@@ -31,6 +31,12 @@ from autopar.ir.program import Arg
 
 Item = TypeVar("Item")
 
+RATE_DTYPE = torch.float64
+"""Of learning rates: that of Python's numbers, which torch rounds only where it computes."""
+
+COUNT = "step"
+"""The name of an optimizer's state that counts its steps."""
+
 _OPTIONS: Mapping[str, Any] = {"capturable": True, "foreach": False, "differentiable": False}
 """Options that say how, not what, to compute: as one function of tensors, op by op."""
 
@@ -95,7 +101,7 @@ def capture_update(request: UpdateRequest, mode: FakeTensorMode) -> Update:
             for name, parameter in request.parameters.items()
         ]
         gradients = [torch.empty_like(p) for p in parameters]
-        rates = [torch.empty((), dtype=torch.float32) for _ in range(groups)]
+        rates = [torch.empty((), dtype=RATE_DTYPE) for _ in range(groups)]
     fake = [*parameters, *gradients, *(s.fake for s in request.states), *rates]
     explained = _explained(type(request.optimizer))
     with mode, _compiling_state_context(), torch.no_grad(), traceable_steps(), explained:
@@ -152,11 +158,21 @@ def _step(
         groups.append({**group, **_options(group, own), "params": own, "lr": rate})
     optimizer = cloned(request.optimizer, groups)
     by_name = dict(zip(request.parameters, parameters, strict=True))
+    fused = {id(p) for group in groups if group.get("fused") for p in group["params"]}
+    counts: list[tuple[Tensor, Tensor]] = []
     for each, state in zip(request.states, states, strict=False):
-        optimizer.state[by_name[each.parameter]][each.name] = state
+        parameter = by_name[each.parameter]
+        if each.name == COUNT and state.ndim == 0 and id(parameter) not in fused:
+            # Torch computes with counts as Python's numbers; fused steps read them as they are.
+            counts.append((state, state.to(RATE_DTYPE)))
+            optimizer.state[parameter][each.name] = counts[-1][1]
+        else:
+            optimizer.state[parameter][each.name] = state
     with _TensorScalars():
         optimizer.step()
     _check_state(optimizer, request, by_name)
+    for state, counted in counts:
+        state.copy_(counted.to(state.dtype))
 
 
 def _options(group: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
