@@ -293,5 +293,5 @@ def test_sizes_below_one_are_no_mesh(given: int | tuple[int, ...], why: str) -> 
 @pytest.mark.parametrize("mesh", [[[0, 1]], [2, 4], (2, "4"), (), True, 4.0, None])
 def test_other_things_are_no_mesh(mesh: object) -> None:
     """Among them lists, which in a ProcessMesh are the ids of processes and not sizes."""
-    with pytest.raises(AnnotationError, match="give a ProcessMesh.*a number of processes"):
+    with pytest.raises(AnnotationError, match=r"give a ProcessMesh.*a number of processes"):
         as_mesh(mesh)  # type: ignore[arg-type]

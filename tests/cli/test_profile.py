@@ -79,8 +79,6 @@ def test_a_minus_is_standard_output(here: Path) -> None:
         (["run", "build", "--random-inputs", "0", "--output", "-"], 1, "must end in .npz"),
     ],
 )
-def test_what_standard_output_is_not_for(
-    here: Path, words: list[str], code: int, why: str
-) -> None:
+def test_what_standard_output_is_not_for(here: Path, words: list[str], code: int, why: str) -> None:
     assert why in refusal(autopar(*words), code)
     assert not (here / "-").exists()
