@@ -20,7 +20,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models test-training test-reshards validate-rules test-faults test-fuzz op-database onnx-suite lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models test-training test-reshards validate-rules test-faults test-fuzz test-soak op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -67,6 +67,9 @@ test-faults: $(INSTALLED) $(FETCHED) ## Inject every fault at least once (up to 
 test-fuzz: $(INSTALLED) $(FETCHED) ## Mutate every kind of file, CASES more than the last time (long).
 	@mkdir -p build
 	$(ONE_THREAD) $(BIN)/python -m tests.mutations --cases $(CASES) --jobs 2 --state build/mutations.json
+
+test-soak: $(INSTALLED) ## Train and communicate for hours, none of the runs may be lost; goes on where it stopped.
+	$(ONE_THREAD) $(BIN)/python benchmarks/soak.py
 
 op-database: $(INSTALLED) ## Judge by PyTorch's operator database, all of it (long).
 	$(ONE_THREAD) $(BIN)/python -m tests.op_database --jobs 2
