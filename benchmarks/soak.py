@@ -6,10 +6,10 @@
 
 Runs train a small network (`soak_training`) or stress one kind of collective (`collective_stress`).
 Each is several processes, and *lost* if one of them doesn't end with 0: it died, hung, or found a
-wrong loss or value. Runs are numbered; the number is the seed of what a stress draws. Finished ones stand
-in `runs.jsonl` in the state's folder, and a second call goes on behind them; without that folder it
-begins anew. What the processes of a lost run printed is kept there too. `--load` processes compute
-meanwhile, so that threads are interrupted anywhere. Exit code 1: a run was lost.
+wrong loss or value. Runs are numbered; the number is the seed of what a stress draws. Finished ones
+stand in `runs.jsonl` in the state's folder, and a second call goes on behind them; without that
+folder it begins anew. What the processes of a lost run printed is kept there too. `--load`
+processes compute meanwhile, so that threads are interrupted anywhere. Exit code 1: a run was lost.
 """
 
 from __future__ import annotations

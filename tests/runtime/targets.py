@@ -374,6 +374,16 @@ def collectives_of_torch(processes: Processes) -> list[str]:
     return _of_torch(recorder.names)
 
 
+def stressed(processes: Processes, collective: str, steps: int) -> int:
+    """Returns how many collectives were right, of four in each step that are under way at once."""
+    from benchmarks.collective_stress import stress
+
+    _join(processes)
+    right = stress(collective, "several", steps, seed=0)
+    dist.destroy_process_group()
+    return right
+
+
 def _of_torch(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if "c10d" in name)
 

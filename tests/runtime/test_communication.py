@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import collectives_of_torch, compare_captured, compare_collectives
+from tests.runtime.targets import (
+    collectives_of_torch,
+    compare_captured,
+    compare_collectives,
+    stressed,
+)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -25,6 +30,13 @@ def test_collectives_can_be_captured() -> None:
 def test_no_collective_is_one_that_corrupts_the_heap() -> None:
     expected = _in_full(NAMES | {"all_gather_into_tensor_out", "all_reduce_"})
     assert run_ranks(2, collectives_of_torch) == [expected] * 2
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("collective", "steps"), [("gather", 4000), ("all", 1000)])
+def test_many_collectives_may_be_under_way(collective: str, steps: int) -> None:
+    found = run_ranks(4, stressed, collective, steps, seconds=600)
+    assert found == [4 * steps] * 4
 
 
 def _in_full(names: set[str]) -> list[str]:
