@@ -115,6 +115,19 @@ def differing_steps(processes: Processes, build: Path) -> tuple[list[str], list[
     return [*found, *losses], warned
 
 
+def steps_of_parts(processes: Processes, build: Path) -> list[str]:
+    """Trains dp=2, tp=2 on parts, of which one rank first brings another than its peer."""
+    x, target = batches(1)[0]
+    half = processes.rank // 2
+    part = (x.chunk(2)[half], target.chunk(2)[half])
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        by_rank = (part[0] + (processes.rank == 3), part[1])
+        found = [said(trainer.step, by_rank, local=True)]
+        short = (part[0][:2], part[1]) if processes.rank == 0 else part
+        found.append(said(trainer.step, short, local=True))
+        return [*found, said(trainer.step, part, local=True)]
+
+
 def rounded(trainer: Trainer, good: Sequence[Batch], rank: int) -> tuple[list[str], list[str]]:
     """Returns what is said to, and warned of, batches that differ by rounding on rank 1."""
     with warnings.catch_warnings(record=True) as caught:
