@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.serving import serve_store
 
 
 @dataclass(frozen=True)
@@ -66,30 +66,32 @@ class Processes:
                 " start the ranks with torchrun"
             ) from error
 
-    def connect(self, timeout: timedelta, first: bool = True) -> Store:
-        """Returns a connection to the store of all processes.
+    @property
+    def local(self) -> bool:
+        """Whether all processes are on one host."""
+        return self.local_size == self.size
+
+    def connect(self, timeout: timedelta) -> Store:
+        """Returns a connection to the store of all processes, with keys of the job's own.
+
+        Rank 0 serves it, on the interface of the job's address alone, unless the launcher or a
+        process group of the user's own does.
 
         Args:
             timeout: For how long to wait for the store to appear.
-            first: Whether it is the process's first one; rank 0 then starts the store, unless
-                the launcher or an initialized process group serves it.
 
         Raises:
             RuntimeFailure: If there is no answer.
         """
         if self.size == 1 and not self.address:
             return HashStore()
-        serve = first and self.rank == 0 and not self.served and not dist.is_initialized()
         try:
+            if self.rank == 0 and not self.served:
+                serve_store(self.address, self.port, self.local)
             store: Store = TCPStore(
-                self.address,
-                self.port,
-                is_master=serve,
-                timeout=timeout,
-                wait_for_workers=False,
-                multi_tenant=True,
+                self.address, self.port, is_master=False, timeout=timeout, wait_for_workers=False
             )
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OSError) as error:
             raise RuntimeFailure(
                 f"rank {self.rank} can't reach the store at {self.address}:{self.port}; is rank 0"
                 f" running? ({str(error).splitlines()[0]})"
