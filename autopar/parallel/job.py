@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, fx
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from autopar.annotate import MeshLike, as_mesh
 from autopar.ir.deployment import Deployment
@@ -20,12 +24,45 @@ from autopar.parallel.parts import Shape
 from autopar.parallel.sharing import Plan, from_first
 from autopar.parallel.talk import GroupTalk, numbers_of_all, texts_of_all
 from autopar.runtime.agreement import Agreement, Offer
-from autopar.runtime.groups import Group, create_groups
+from autopar.runtime.groups import Group, ProcessGroups
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
+from autopar.runtime.supervise import Supervisor
+from autopar.runtime.world import interface_of
 
 TIMEOUT = timedelta(minutes=10)
-"""For how long a rank waits for the others when process groups are made."""
+"""For how long a rank waits for the others when process groups are made, and in collectives."""
+
+
+class Watched:
+    """The ranks of a job, watched over as long as it is used, and their process groups.
+
+    The store is that of the job's process group.
+
+    Args:
+        processes: Who this process is.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+        self.deployments: list[Deployment] = []
+        store = PrefixStore("autopar/parallel", _get_default_store())
+        self.supervisor = Supervisor(processes, store, TIMEOUT, self._members)
+        self.process_groups = ProcessGroups(
+            self.supervisor.name, PrefixStore("groups", self.supervisor.store), TIMEOUT
+        )
+        # A module isn't closed: the watch ends with the process, before the interpreter does.
+        atexit.register(self.supervisor.close)
+
+    def groups(self, deployment: Deployment, backend: str) -> dict[str, Group]:
+        """Returns the rank's process groups; each is made once."""
+        self.deployments.append(deployment)
+        with interface_of(self.processes):
+            return self.process_groups.of(deployment, self.processes.rank, backend)
+
+    def _members(self, rank: int, group: str) -> Collection[int]:
+        found = [each for each in self.deployments if group in each.groups]
+        return found[0].group_of(group, rank) if found else range(self.processes.size)
 
 
 @dataclass
@@ -37,23 +74,41 @@ class Job:
         size: Number of ranks.
         device: Where it computes.
         given: The mesh as the user gave it.
-        tags: The process groups made so far, by their ranks.
         talk: The group in which ranks compare what they are about to do, on the CPU.
         agreement: What compares their calls.
+        watched: What watches over the ranks; None in a job of one process.
     """
 
     rank: int
     size: int
     device: torch.device
     given: MeshLike
-    tags: dict[tuple[int, ...], str] = field(default_factory=dict)
     talk: dist.ProcessGroup | None = None
     agreement: Agreement = field(default_factory=Agreement)
+    watched: Watched | None = None
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once."""
         backend = "nccl" if self.device.type == "cuda" else "gloo"
-        return create_groups(deployment, self.rank, backend, TIMEOUT, self.tags)
+        if self.watched is None:
+            return ProcessGroups("", HashStore(), TIMEOUT).of(deployment, self.rank, backend)
+        return self.watched.groups(deployment, backend)
+
+    def note(self, module: fx.GraphModule) -> None:
+        """Lets messages name the ops of an emitted module."""
+        if self.watched is not None:
+            self.watched.supervisor.whereabouts.add(module)
+
+    def reported(self) -> AbstractContextManager[None]:
+        """Makes a failure of a program within known to all ranks."""
+        if self.watched is None:
+            return nullcontext()
+        self.watched.supervisor.whereabouts.steps += 1
+        return self.watched.supervisor.reported()
+
+    def talking(self) -> AbstractContextManager[None]:
+        """Says who is to blame if ranks don't answer; other errors within are left alone."""
+        return nullcontext() if self.watched is None else self.watched.supervisor.talking()
 
     def device_mesh(self, deployment: Deployment, mesh: ProcessMesh) -> DeviceMesh | None:
         """Returns the mesh of DTensors: the user's own, or one with the processes as placed.
@@ -78,13 +133,16 @@ class Job:
         Raises:
             InvalidInputError: On all ranks, if one of them makes another call, or can't make it.
         """
-        if (refusal := self.agreement.start(offer).settle()) is not None:
+        with self.talking():
+            refusal = self.agreement.start(offer).settle()
+        if refusal is not None:
             raise refusal
 
     def shapes_of_all(self, shapes: Sequence[Shape]) -> list[list[Shape]]:
         """Returns, for each tensor, the shapes that the ranks have, of equally many dimensions."""
         mine = [size for shape in shapes for size in shape]
-        found = numbers_of_all(mine, self.talk) if self.size > 1 else [mine]
+        with self.talking():
+            found = numbers_of_all(mine, self.talk) if self.size > 1 else [mine]
         table = []
         start = 0
         for shape in shapes:
@@ -104,9 +162,9 @@ class Job:
         """
         if self.size == 1:
             return
-        found = [
-            json.loads(each) for each in texts_of_all(json.dumps([digest, problem]), self.talk)
-        ]
+        with self.talking():
+            texts = texts_of_all(json.dumps([digest, problem]), self.talk)
+        found = [json.loads(each) for each in texts]
         if problem:
             return
         for rank, (_, theirs) in enumerate(found):
@@ -133,7 +191,8 @@ class Job:
             made.append(make())
             return made[0].to_bytes()
 
-        found = from_first(messages, self.talk)
+        with self.talking():
+            found = from_first(messages, self.talk)
         return made[0] if made else Plan.from_bytes(found)
 
 
@@ -158,11 +217,16 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if size > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        with interface_of(found):
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
     talk = dist.new_group(backend="gloo") if size > 1 and device.type != "cpu" else None
     agreement = Agreement(GroupTalk(talk) if size > 1 else None, check_inputs)
-    return Job(rank, size, device, given, talk=talk, agreement=agreement)
+    # How many of the ranks are on this host, only a launcher knows.
+    known = found.size == size
+    processes = replace(found, rank=rank) if known else Processes(rank, size, rank, 1)
+    watched = Watched(processes) if size > 1 else None
+    return Job(rank, size, device, given, talk, agreement, watched)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -310,15 +310,12 @@ class Runner:
         plan = self.job.planned(lambda: Plan.of(self._compiled(captured, layouts)))
         if self.first is None:
             self._note_layouts(plan.completed, captured)
-        groups = self.job.groups(plan.deployment)
         if self.first is None:
             self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
         variant = Variant(
             captured,
             plan,
-            self.job.rank,
-            groups,
-            self.job.device,
+            self.job,
             self.mesh,
             torch_compile=self.torch_compile,
         )

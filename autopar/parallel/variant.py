@@ -14,12 +14,12 @@ from torch.distributed.tensor import DTensor
 
 from autopar.frontend.torch import Differentiable
 from autopar.ir.program import Program
+from autopar.parallel.job import Job
 from autopar.parallel.shards import shard_of
 from autopar.parallel.sharing import Plan
 from autopar.parallel.split import first_half, split
 from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
-from autopar.runtime.groups import Group
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.placements import is_split, placements_of
 from autopar.runtime.ports import port_box, seed_input
@@ -86,9 +86,7 @@ class Variant:
     Args:
         captured: The module as it was captured.
         plan: The programs.
-        rank: The rank.
-        groups: Its process groups.
-        device: Where it computes.
+        job: The ranks.
         mesh: The mesh of DTensors; None in a job of one process.
         torch_compile: Whether the programs run through `torch.compile`.
 
@@ -105,9 +103,7 @@ class Variant:
         self,
         captured: Differentiable,
         plan: Plan,
-        rank: int,
-        groups: Mapping[str, Group],
-        device: torch.device,
+        job: Job,
         mesh: DeviceMesh | None,
         *,
         torch_compile: bool = False,
@@ -115,8 +111,10 @@ class Variant:
         self.captured = captured
         self.deployment = deployment = plan.deployment
         self.wiring = wiring = wire(captured)
-        self.device = device
-        program, coords = deployment.program_of(rank), deployment.coords_of(rank)
+        self.job = job
+        self.device = device = job.device
+        groups = job.groups(deployment)
+        program, coords = deployment.program_of(job.rank), deployment.coords_of(job.rank)
         self.boxes = {port.name: port_box(port, coords) for port in program.signature.inputs}
         values = plan.serial.main.values
         layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
@@ -135,6 +133,7 @@ class Variant:
 
         def code(half: Program) -> Code:
             module = emit(specialize_functions(half, coords), groups, device)
+            job.note(module)
             return through_torch_compile(module, whole=True) if torch_compile else module.forward
 
         late = set(wiring.tangents.values())
@@ -176,7 +175,8 @@ class Variant:
             given[name] = moved(piece.contiguous(), self.device)
         if wiring.seed is not None:
             given[wiring.seed] = moved(torch.tensor(seed), self.device)
-        results = self._forward(*(given[name] for name in self.order))
+        with self.job.reported():
+            results = self._forward(*(given[name] for name in self.order))
         updates = results[wiring.outputs : wiring.outputs + len(wiring.updated)]
         saved = list(results[wiring.outputs + len(wiring.updated) :])
         for at, name in enumerate(self.saved):
@@ -207,7 +207,8 @@ class Variant:
         tangents = [
             self._tangent(at, name, gradients[at]) for at, name in self.wiring.tangents.items()
         ]
-        results = self._backward(*saved, *tangents)
+        with self.job.reported():
+            results = self._backward(*saved, *tangents)
         return tuple(None if at is None else results[at] for at in self.wiring.gradients)
 
     def parts_of(self, batch: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:

@@ -14,7 +14,7 @@ from autopar.ir.build import Build, read_build
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.checked_build import check_files, check_weights
-from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
+from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session, read_or_tell
 from autopar.runtime.files import read_arrays, save_arrays
 from autopar.runtime.initialize import MakeModel
 from autopar.runtime.launcher import launch
@@ -91,7 +91,9 @@ def _close(opened: Callable[[], Trainer | Session | None]) -> None:
 
 
 def _opened(build: str | Path, options: dict[str, Any]) -> Trainer | Session:
-    if trains(read_build(build).serial):
+    virtual = options.get("virtual", False)
+    found = read_build(build) if virtual else read_or_tell(build, **options)
+    if trains(found.serial):
         return open_trainer(build, **options)
     if options.pop("virtual", False):
         raise InvalidInputError(

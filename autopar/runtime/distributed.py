@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -21,17 +21,17 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar import __version__
-from autopar.ir.build import read_build
+from autopar.ir.build import Build, read_build
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.agreement import Agreement, Offer
 from autopar.runtime.batches import label_batch
 from autopar.runtime.closing import Closing
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import FailureBoard, RankFailure
-from autopar.runtime.groups import create_groups
-from autopar.runtime.handshake import Identity, shake_hands
+from autopar.runtime.groups import ProcessGroups
+from autopar.runtime.handshake import Identity, meet, shake_hands
 from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.keeping import Keeping
 from autopar.runtime.messages import Messages
@@ -58,9 +58,16 @@ from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import InPlace
 from autopar.runtime.weight_identity import identity_of
 from autopar.runtime.weights import WeightFile, weight_paths
+from autopar.runtime.world import World, interface_of
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that the start and each collective wait for the other ranks."""
+"""Seconds that each collective waits for the other ranks."""
+
+DEFAULT_START_TIMEOUT = 300.0
+"""Seconds that the start waits for the other ranks: to import on a cold file system takes minutes.
+
+One that ended meanwhile is noticed in seconds (see `pulse`).
+"""
 
 
 class Session(Closing):
@@ -69,7 +76,9 @@ class Session(Closing):
     Args:
         build: The build folder, which must be the same for all ranks.
         backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
-        timeout: Seconds that the start and each collective wait for the other ranks.
+        timeout: Seconds that each collective waits for the other ranks. In a process group of the
+            user's own, among all ranks, its own time-out counts.
+        start_timeout: Seconds that the start waits for the other ranks.
         torch_compile: Whether to run the program through `torch.compile`.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
@@ -90,6 +99,7 @@ class Session(Closing):
         *,
         backend: str = "auto",
         timeout: float = DEFAULT_TIMEOUT,
+        start_timeout: float = DEFAULT_START_TIMEOUT,
         torch_compile: bool = False,
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
@@ -100,31 +110,49 @@ class Session(Closing):
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
         self.timeout = timedelta(seconds=timeout)
-        self.supervisor = Supervisor(self.processes, self.timeout, self._members, on_failure)
+        self.start_seconds = start_timeout
+        store = self.processes.connect(timedelta(seconds=start_timeout))
+        self.supervisor = Supervisor(self.processes, store, self.timeout, self._members, on_failure)
         self.absent: set[str] = set()
         self._drawn: dict[str, Tensor] = {}
         self._agreements = 0
-        self._owns_group = False
-        self._tags: dict[tuple[int, ...], str] = {}
-        with self.supervisor.reported():
-            found = read_build(build)
-            self.deployment = found.deployment
-            self._build = found
-            self._given = weight_paths(weights)
-            self.device = choose_device(backend, self.processes)
-            read = identity_of(self._given)
-            options = f"{self.device.type}, torch_compile={torch_compile}, weights={read}"
-            self._agree(found.digest, options)
-            if self.device.type == "cuda":
-                torch.cuda.set_device(self.device)
-            self._torch_compile = torch_compile
-            self._in_place = in_place or InPlace()
-            self._specialize()
-            with WeightFile(*self._given, build=found) as file:
-                device = str(self.device)
-                self.weights = read_weights(self.program, file, device, absent=self.absent)
-            self._connect()
+        self._world: World | None = None
+        self._groups = self._no_groups()
+        self._deployments: list[Deployment] = []
+        try:
+            with self.supervisor.reported():
+                self._open(build, backend, torch_compile, weights, in_place)
+        except BaseException:
+            self.close()
+            raise
         self.agreement = Agreement(self._talk(), check_inputs)
+
+    def _open(
+        self,
+        build: str | Path,
+        backend: str,
+        torch_compile: bool,
+        weights: str | Path | Sequence[str | Path],
+        in_place: InPlace | None,
+    ) -> None:
+        found = read_build(build)
+        self.deployment = found.deployment
+        self._build = found
+        self._given = weight_paths(weights)
+        self.device = choose_device(backend, self.processes)
+        read = identity_of(self._given)
+        options = f"{self.device.type}, torch_compile={torch_compile}, weights={read}"
+        self._agree(found.digest, options)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self._torch_compile = torch_compile
+        self._in_place = in_place or InPlace()
+        self._specialize()
+        with WeightFile(*self._given, build=found) as file:
+            device = str(self.device)
+            self.weights = read_weights(self.program, file, device, absent=self.absent)
+        self._meet("loaded")
+        self._connect()
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
         """Runs the program once. What it writes into buffers stays there for the next run.
@@ -309,7 +337,7 @@ class Session(Closing):
     def messages(self, meeting: bool) -> Messages:
         """See `Ranks`."""
         name = self.from_first(uuid.uuid4().bytes).hex()
-        store = self.processes.connect(self.timeout, first=False)
+        store = self.supervisor.connection()
         board = FailureBoard(store, self.rank)
         return Messages(
             PrefixStore(f"messages/{name}", store),
@@ -325,6 +353,7 @@ class Session(Closing):
     ) -> Mapping[int, tuple[Tensor, ...]]:
         """See `Ranks`."""
         with self.supervisor.reported(), torch.no_grad():
+            self.supervisor.whereabouts.steps += 1
             return {self.rank: self._forward(*arguments[self.rank])}
 
     def whole(
@@ -339,21 +368,21 @@ class Session(Closing):
         """See `Ranks`."""
         other = copy.copy(self)
         other.deployment = deployment
-        other._owns_group = False
         with self.supervisor.reported():
             other._specialize()
             other._connect()
         return other
 
     def close(self) -> None:
-        """Ends the session, and the process group if the session made it."""
-        if self._owns_group:
-            self._owns_group = False
-            dist.destroy_process_group()
+        """Ends the session, and the process group if no other session uses it."""
+        self._groups.close()
+        if self._world is not None:
+            self._world.close()
         self.supervisor.close()
 
     def _results(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
+        self.supervisor.whereabouts.steps += 1
         results = self._forward(
             *rank_arguments(self.program, tensors, self.weights, str(self.device))
         )
@@ -365,8 +394,19 @@ class Session(Closing):
             return None
         return SessionTalk(self.processes, self.device, lambda: self.messages(meeting=False))
 
-    def _members(self, group: str) -> tuple[int, ...]:
-        return self.deployment.group_of(group, self.rank)
+    def _members(self, rank: int, group: str) -> Collection[int]:
+        found = [each for each in self._deployments if group in each.groups]
+        return found[0].group_of(group, rank) if found else range(self.processes.size)
+
+    def _no_groups(self) -> ProcessGroups:
+        store = PrefixStore("groups", self.supervisor.store)
+        return ProcessGroups(self.supervisor.name, store, self.timeout)
+
+    def _meet(self, event: str) -> None:
+        """Waits until all ranks are as far as this one, which may fail before and not after."""
+        board, size = self.supervisor.board, self.processes.size
+        if size > 1:
+            meet(board.store, event, self.rank, size, self.start_seconds, board.first)
 
     def _agree(self, digest: str, options: str) -> None:
         identity = Identity(digest, self.deployment.world_size, __version__, options)
@@ -375,7 +415,7 @@ class Session(Closing):
             self.rank,
             self.processes.size,
             identity,
-            self.timeout.total_seconds(),
+            self.start_seconds,
             self.supervisor.board.first,
         )
 
@@ -385,27 +425,42 @@ class Session(Closing):
 
     def _connect(self) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
-        if self.processes.size > 1 and not dist.is_initialized():
-            dist.init_process_group(
-                backend,
-                store=PrefixStore("group", self.supervisor.store),
-                rank=self.rank,
-                world_size=self.processes.size,
-                timeout=self.timeout,
-            )
-            self._owns_group = True
-        groups = create_groups(self.deployment, self.rank, backend, self.timeout, self._tags)
+        self._deployments.append(self.deployment)
+        with interface_of(self.processes):
+            if self.processes.size > 1 and self._world is None:
+                store = PrefixStore("world", self.supervisor.store)
+                self._world = World(self.processes, backend, store, self.timeout)
+            groups = self._groups.of(self.deployment, self.rank, backend)
         self._gathering = Gathering(self.deployment, self.rank)
         self._keeping = Keeping(self.program)
         self._state = SessionState(self, self._keeping.written)
         compiled = self._torch_compile
         module = emit(self.program, groups, self.device, self._in_place)
+        self.supervisor.whereabouts.add(module)
         # A guard looks at a value, which ends a graph, as a fused step does.
         whole = not trains(self.program)
         self._forward: Callable[..., tuple[Tensor, ...]] = (
             # `forward` and not the module itself: see `control`.
             through_torch_compile(module, whole) if compiled else module.forward
         )
+
+
+def read_or_tell(build: str | Path, **options: Any) -> Build:
+    """Reads a build that ranks are about to open; if one can't, the others learn why.
+
+    Args:
+        build: The build folder.
+        options: Those of a `Session`; others don't count.
+
+    Raises:
+        InvalidInputError: If the build is damaged.
+    """
+    try:
+        return read_build(build)
+    except AutoparError:
+        known = ("processes", "timeout", "start_timeout", "on_failure")
+        Session(build, **{name: options[name] for name in known if name in options})
+        raise
 
 
 def choose_device(backend: str, processes: Processes) -> torch.device:

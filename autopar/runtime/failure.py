@@ -2,35 +2,44 @@
 
 The first rank that fails writes its message into the store. The others, wherever they are stuck,
 learn of it from there: those that notice a lost connection or a time-out look it up, and a thread
-in each process watches for it and ends a process whose main thread doesn't come back.
+in each process watches for it (see `watch`).
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch.distributed.distributed_c10d import Store
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.beats import Beat
 
 _FAILURE = "failure"
-_ROLL_CALL = "roll-call"
+_ALARMS = "alarms"
+_INQUIRIES = "inquiries"
+_CLOSED = "closed"
 
 
 class RankFailure(RuntimeFailure):
     """A rank failed, here or elsewhere.
 
     Attributes:
-        rank: The rank that failed first.
+        rank: The rank that failed first: of ranks that hang or ended without a word that rank, and
+            not the one that noticed.
         reason: What happened there.
+        teller: The rank that told the others.
+        silent: Ranks that didn't answer when it looked for who failed.
     """
 
-    def __init__(self, rank: int, reason: str) -> None:
+    def __init__(
+        self, rank: int, reason: str, teller: int | None = None, silent: Sequence[int] = ()
+    ) -> None:
         self.rank = rank
         self.reason = reason
+        self.teller = rank if teller is None else teller
+        self.silent = tuple(silent)
         super().__init__(f"rank {rank} failed: {reason}")
 
 
@@ -46,14 +55,16 @@ class FailureBoard:
         self.store = store
         self.rank = rank
 
-    def report(self, reason: str) -> RankFailure:
-        """Publishes why this rank failed; returns the first failure of any rank.
+    def report(self, failure: RankFailure) -> RankFailure:
+        """Publishes a failure; returns the first failure of any rank.
 
         Raises:
             RuntimeError: If the store is gone.
         """
-        mine = json.dumps([self.rank, reason])
-        return RankFailure(*json.loads(self.store.compare_set(_FAILURE, "", mine)))
+        mine = json.dumps([failure.rank, failure.reason, failure.teller, failure.silent])
+        first = self.store.compare_set(_FAILURE, "", mine)
+        self.alarm()
+        return RankFailure(*json.loads(first))
 
     def first(self, seconds: float = 0.0) -> RankFailure | None:
         """Returns the first failure of any rank, or None if there is none within `seconds`.
@@ -68,6 +79,36 @@ class FailureBoard:
             time.sleep(0.02)
         return RankFailure(*json.loads(self.store.get(_FAILURE)))
 
+    def alarm(self) -> int:
+        """Makes all ranks look at the board and say where they are; returns the alarm's number."""
+        return self.store.add(_ALARMS, 1)
+
+    def alarms(self) -> int:
+        """Returns the number of alarms so far."""
+        return self.store.add(_ALARMS, 0)
+
+    def may_inquire(self) -> bool:
+        """Returns whether this rank is the first to ask who failed; the others wait for it."""
+        return self.store.add(_INQUIRIES, 1) == 1
+
+    def post(self, beat: Beat) -> None:
+        """Publishes where this rank is."""
+        self.store.set(f"beat/{self.rank}", beat.to_json())
+
+    def beat(self, rank: int) -> Beat | None:
+        """Returns where a rank last was; None if it never said so."""
+        key = f"beat/{rank}"
+        return Beat.from_json(self.store.get(key)) if self.store.check([key]) else None
+
+    def announce_close(self) -> None:
+        """Says that the store may end now, and all is well."""
+        self.store.set(_CLOSED, "1")
+        self.alarm()
+
+    def is_closed(self) -> bool:
+        """Returns whether the store may end, and all is well."""
+        return self.store.check([_CLOSED])
+
     def count(self, event: str) -> None:
         """Notes that an event happened on this rank."""
         self.store.add(event, 1)
@@ -77,83 +118,3 @@ class FailureBoard:
         deadline = time.monotonic() + seconds
         while self.store.add(event, 0) < count and time.monotonic() < deadline:
             time.sleep(0.02)
-
-    def stuck(self, members: Sequence[int], place: str, seconds: float) -> dict[int, str]:
-        """Returns the members that are known to wait in vain, with the place of each.
-
-        Args:
-            members: Ranks, this one among them.
-            place: Where this rank waits.
-            seconds: For how long to wait for the others' places.
-        """
-        return self._answers("stuck", members, place, seconds)
-
-    def dead(self, members: Sequence[int], seconds: float) -> list[int]:
-        """Returns the members that don't answer a roll call."""
-        self.store.set(_ROLL_CALL, "1")
-        answers = self._answers("alive", members, "1", seconds)
-        return [member for member in members if member not in answers]
-
-    def _answers(
-        self, question: str, members: Sequence[int], mine: str, seconds: float
-    ) -> dict[int, str]:
-        self.store.set(f"{question}/{self.rank}", mine)
-        keys = {member: f"{question}/{member}" for member in members}
-        deadline = time.monotonic() + seconds
-        while not self.store.check(list(keys.values())) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        answered = [member for member, key in keys.items() if self.store.check([key])]
-        return {member: self.store.get(keys[member]).decode() for member in answered}
-
-
-class Watch(threading.Thread):
-    """Watches for other ranks' failures while the main thread may be stuck.
-
-    Args:
-        board: A board with a store connection of its own: a blocking call occupies one.
-        on_failure: Called with the failure if a rank failed and the main thread is still busy
-            `grace` seconds later.
-        busy: Returns whether the main thread is at work that needs the other ranks.
-        interval: Seconds between looks.
-        grace: Seconds left to the main thread.
-    """
-
-    def __init__(
-        self,
-        board: FailureBoard,
-        on_failure: Callable[[RankFailure], None],
-        busy: Callable[[], bool],
-        interval: float = 0.2,
-        grace: float = 2.0,
-    ) -> None:
-        super().__init__(name="autopar-watch", daemon=True)
-        self.board = board
-        self.on_failure = on_failure
-        self.busy = busy
-        self.interval = interval
-        self.grace = grace
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        """Looks at the board until the watch ends or the store is gone."""
-        answered = False
-        try:
-            while not self.ended.wait(self.interval):
-                if not answered and self.board.store.check([_ROLL_CALL]):
-                    self.board.store.set(f"alive/{self.board.rank}", "1")
-                    answered = True
-                failure = self.board.first()
-                if failure is None or self.ended.wait(self.grace):
-                    continue
-                if self.busy():
-                    self.on_failure(failure)
-                    return
-        except RuntimeError:
-            # The store went with the process that served it; the main thread loses its
-            # connections too.
-            return
-
-    def stop(self) -> None:
-        """Ends the watch."""
-        self.ended.set()
-        self.join(timeout=5)

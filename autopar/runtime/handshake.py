@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from torch.distributed.distributed_c10d import Store
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.ir.units import counted
+from autopar.runtime.blame import listed
+from autopar.runtime.failure import RankFailure
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,37 @@ def shake_hands(
         raise RuntimeFailure(message)
 
 
+def meet(
+    store: Store,
+    event: str,
+    rank: int,
+    size: int,
+    seconds: float,
+    failed: Callable[[], RuntimeFailure | None],
+) -> None:
+    """Returns when all processes are as far as this one.
+
+    What can fail on one process alone comes before it; what all do together, and could only be
+    waited for, behind it.
+
+    Args:
+        store: The store of all processes.
+        event: What they have done.
+        rank: This process.
+        size: Number of processes.
+        seconds: For how long to wait for the others.
+        failed: Returns the failure of another process meanwhile, if any.
+
+    Raises:
+        RuntimeFailure: If one failed, or doesn't come.
+    """
+    store.set(f"{event}/{rank}", "1")
+    if store.add(event, 1) == size:
+        store.set(f"{event}/all", "1")
+    keys = [f"{event}/{other}" for other in range(size)]
+    _await(store, [f"{event}/all"], seconds, failed, keys)
+
+
 def verdict(identities: Mapping[int, Identity], size: int) -> str:
     """Returns which processes differ from most others, and how; "" if all agree and fit."""
     usual, _ = Counter(identities.values()).most_common(1)[0]
@@ -102,7 +135,11 @@ def _difference(identity: Identity, usual: Identity) -> str:
 
 
 def _await(
-    store: Store, keys: list[str], seconds: float, failed: Callable[[], RuntimeFailure | None]
+    store: Store,
+    keys: list[str],
+    seconds: float,
+    failed: Callable[[], RuntimeFailure | None],
+    by_rank: Sequence[str] = (),
 ) -> None:
     deadline = time.monotonic() + seconds
     pause = 0.001
@@ -112,8 +149,10 @@ def _await(
         if failure and not store.check(keys):
             raise failure
         if time.monotonic() > deadline:
-            missing = [key for key in keys if not store.check([key])]
+            missing = [key for key in by_rank or keys if not store.check([key])]
             ranks = [int(key.partition("/")[2]) for key in missing if key != "verdict"] or [0]
-            raise RuntimeFailure(f"no word from ranks {ranks} within {seconds:g} s of the start")
+            others = f"; nor did {listed(ranks[1:])}" if ranks[1:] else ""
+            late = f"it did not come within {seconds:g} s of the start{others}"
+            raise RankFailure(ranks[0], late)
         time.sleep(pause)
         pause = min(2 * pause, 0.05)

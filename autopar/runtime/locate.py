@@ -25,11 +25,8 @@ def failing_op(error: BaseException) -> Op | None:
     return found
 
 
-def _op_at(frame: FrameType, line: int) -> Op | None:
-    module = frame.f_locals.get("self")
-    if not isinstance(module, fx.GraphModule) or frame.f_code.co_name != "forward":
-        return None
-    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
+def op_on_line(module: fx.GraphModule, text: str) -> Op | None:
+    """Returns the op that a line of a module's generated code carries out, if it does one."""
     assigned = re.match(r"\s*(\w+)\s*=", text)
     if assigned is None:
         return None
@@ -38,3 +35,11 @@ def _op_at(frame: FrameType, line: int) -> Op | None:
             op = node.meta.get("op")
             return op if isinstance(op, Op) else None
     return None
+
+
+def _op_at(frame: FrameType, line: int) -> Op | None:
+    module = frame.f_locals.get("self")
+    if not isinstance(module, fx.GraphModule) or frame.f_code.co_name != "forward":
+        return None
+    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
+    return op_on_line(module, text)

@@ -4,57 +4,74 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
 from autopar.ir.errors import AutoparError
 from autopar.ir.program import Op
-from autopar.runtime.describe import describe_failure, describe_op, reason_of
-from autopar.runtime.failure import FailureBoard, RankFailure, Watch
+from autopar.runtime.beats import Place
+from autopar.runtime.blame import ANSWER, gone, inquire, late
+from autopar.runtime.describe import describe_failure, reason_of
+from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.locate import failing_op
 from autopar.runtime.processes import Processes
+from autopar.runtime.siblings import end_if_stopped
+from autopar.runtime.watch import Watch
+from autopar.runtime.whereabouts import Whereabouts
 
-GRACE = 1.0
-"""Seconds that a rank that lost the others gives them to say why."""
-
-NO_OP = "a call other than step"
-"""Where a rank is that waits outside a program: values are put together, or a state is saved."""
-
-SAME_CALLS = "every rank makes the same calls (step, fetched, state_dict, ...) in the same order"
+CLOSING = 1.0
+"""Seconds that the process that serves the store gives the others to end too."""
 
 
 class Supervisor:
     """Connects a rank to the store and turns what happens to it into messages.
 
+    Each one has keys of its own. Ranks open them in the same order, and each counts its own in the
+    store; so a number means the same opening on all ranks, also after one that failed.
+
     Args:
         processes: Who this process is.
+        store: A connection to the store of all processes, with keys of the job's own.
         timeout: For how long collectives wait.
-        members: Returns the ranks of a group that this rank is in.
+        members: Returns the ranks of the group of this name that a rank is in.
         on_failure: Called, on a thread, if another rank failed and this one is stuck; by default
             ends the process, and prints the failure on rank 0: nothing else frees a thread that
             waits in a collective of gloo.
+
+    Attributes:
+        name: What no other opening of the job is called.
+        store: The store, with keys of this opening's own.
+        whereabouts: Where the rank is.
     """
 
     def __init__(
         self,
         processes: Processes,
+        store: Store,
         timeout: timedelta,
-        members: Callable[[str], Sequence[int]],
+        members: Callable[[int, str], Collection[int]],
         on_failure: Callable[[RankFailure], None] | None = None,
     ) -> None:
         self.processes = processes
         self.timeout = timeout
         self.members = members
-        self.store = processes.connect(timeout)
+        self.whereabouts = Whereabouts()
+        number = store.add(f"openings/{processes.rank}", 1)
+        self.name = f"{processes.prefix}/{number}"
+        store.set_timeout(timeout)
+        self.store = PrefixStore(str(number), store)
         self.board = FailureBoard(self.store, processes.rank)
         self._store_gone = False
-        self._busy = False
         self._watch: Watch | None = None
         if processes.size > 1:
-            second = processes.connect(timeout, first=False)
-            watched = FailureBoard(second, processes.rank)
-            self._watch = Watch(watched, on_failure or self._print_and_exit, lambda: self._busy)
+            watched = FailureBoard(self.connection(), processes.rank)
+            end = on_failure or self._print_and_exit
+            lost, size = self._lost_store, processes.size
+            self._watch = Watch(watched, self.whereabouts, end, lost, size)
             self._watch.start()
 
     @contextmanager
@@ -64,17 +81,36 @@ class Supervisor:
         A user's mistake that all ranks find alike is raised as it is. A process whose main thread
         is not within is left alone.
         """
-        self._busy = True
-        try:
-            yield
-        except Exception as error:
-            failure = self._report(error)
-            self._leave("seen")
-            if isinstance(error, AutoparError) and str(error) == failure.reason:
-                raise
-            raise failure from error
-        finally:
-            self._busy = False
+        # Two frames up, behind that of the context manager, is who says `with`.
+        with self.whereabouts.inside(sys._getframe(2)):
+            try:
+                yield
+            except Exception as error:
+                failure = self._report(error)
+                self._leave("seen")
+                if isinstance(error, AutoparError) and str(error) == failure.reason:
+                    raise
+                raise failure from error
+
+    @contextmanager
+    def talking(self) -> Iterator[None]:
+        """Raises the failure of who is to blame if communication within fails.
+
+        Other errors within are left alone: those for whom it is made to settle are told otherwise.
+        """
+        with self.whereabouts.inside(sys._getframe(2)):
+            try:
+                yield
+            except RuntimeError as error:
+                if not _is_communication(error):
+                    raise
+                failure = self._report(error)
+                self._leave("seen")
+                raise failure from error
+
+    def connection(self) -> Store:
+        """Returns another connection to the store, for keys of this opening."""
+        return _clone(self.store)
 
     def close(self) -> None:
         """Ends the supervision; the process that serves the store waits for the others."""
@@ -88,71 +124,84 @@ class Supervisor:
 
     def _report(self, error: Exception) -> RankFailure:
         try:
-            reason = self._reason(error)
-            return reason if isinstance(reason, RankFailure) else self.board.report(reason)
+            failure = self._failure_of(error)
+            if self.processes.size == 1:
+                return failure
+            first = self.board.report(failure)
+            for rank in first.silent:
+                end_if_stopped(self.board.beat(rank))
+            return first
         except RuntimeError:
-            # Without a launcher that serves it, the store ends with rank 0.
             self._store_gone = True
-            return RankFailure(0, "it ended without a word, and the store with it")
+            return self._lost_store()
 
-    def _reason(self, error: Exception) -> str | RankFailure:
+    def _failure_of(self, error: Exception) -> RankFailure:
+        rank = self.processes.rank
+        if isinstance(error, RankFailure):
+            return error
         if isinstance(error, AutoparError):
-            return str(error)
+            return RankFailure(rank, str(error))
         op = failing_op(error)
         mine = reason_of(error) if op is None else describe_failure(op, error)
         if self.processes.size == 1 or (op is not None and not op.kind.startswith("comm.")):
-            return mine
-        return (
-            self.board.first(GRACE) or self._lost(op, error) or self.board.first(2 * GRACE) or mine
-        )
+            return RankFailure(rank, mine)
+        self.whereabouts.failed_at = self._place_of(op)
+        found = self.board.first()
+        if found is None and not self.board.may_inquire():
+            found = self.board.first(2 * ANSWER)
+        return found or self._blamed(op, error) or RankFailure(rank, mine)
 
-    def _lost(self, op: Op | None, error: Exception) -> str:
-        """Returns who is to blame, of ranks that say nothing themselves; empty if unknown."""
-        place = NO_OP if op is None else describe_op(op)
-        members = range(self.processes.size) if op is None else self.members(str(op.arg("group")))
+    def _blamed(self, op: Op | None, error: Exception) -> RankFailure | None:
+        """Returns the failure of who is to blame that a rank waited in vain, if that is known."""
+        rank, place = self.processes.rank, self._place_of(op)
+        everybody = range(self.processes.size)
+        waited_for = everybody if op is None else self.members(rank, place.group)
+        found = inquire(self.board, place, waited_for, self.members)
         if _is_timeout(error):
-            reason = self._silence(members, place)
-        elif dead := self.board.dead(members, GRACE):
-            reason = f"lost the connection to {_ranks(dead)}, gone without a word (killed?)"
-        else:
-            return ""
-        return reason if op is None else f"{place}: {reason}"
+            return late(found, place, self.timeout.total_seconds(), rank)
+        return gone(found, place, rank)
 
-    def _silence(self, members: Sequence[int], place: str) -> str:
-        """Returns for how long and for whom this rank waited, or that all wait for one another."""
-        within = f"no answer within {self.timeout.total_seconds():g} s"
-        stuck = self.board.stuck(members, place, GRACE)
-        silent = [member for member in members if member not in stuck]
-        if not silent and len(set(stuck.values())) == 1:
-            return f"{within}, though all of {_ranks(members)} wait: is the network down?"
-        if silent:
-            found = f"{within} from {_ranks(silent)}"
-        else:
-            waiting = ", ".join(f"rank {rank} waits in {at}" for rank, at in stuck.items())
-            found = f"{within}: {waiting}"
-        return f"{found}; {SAME_CALLS}" if NO_OP in stuck.values() else found
+    def _place_of(self, op: Op | None) -> Place:
+        return self.whereabouts.place() if op is None else self.whereabouts.at(op)
+
+    def _lost_store(self) -> RankFailure:
+        """Returns the failure of who serves the store: rank 0, unless a launcher does."""
+        if self.processes.served:
+            mine = "the launcher's store is gone, and the launcher with it (killed?)"
+            return RankFailure(self.processes.rank, mine)
+        reason = "it ended without a word (killed?), and the store with it"
+        return RankFailure(0, reason, self.processes.rank)
 
     def _leave(self, event: str) -> None:
         if self._watch is None:
             return
-        self._watch.stop()
-        self._watch = None
+        watch, self._watch = self._watch, None
+        watch.stop()
         if self._store_gone:
             return
         with suppress(RuntimeError):
+            watch.post(Place("closed", "", step=self.whereabouts.steps))
             self.board.count(event)
             if self.processes.rank == 0 and not self.processes.served:
-                self.board.await_count(event, self.processes.size, GRACE)
+                self.board.announce_close()
+                self.board.await_count(event, self.processes.size, CLOSING)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
-        if self.processes.rank == 0:
+        # Rank 0 may be the one that is gone.
+        if self.processes.rank in (0, failure.teller):
             print(f"error: {failure}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
+def _clone(store: Store) -> Store:
+    """Returns another connection to a store; torch's stubs don't know of it."""
+    return store.clone()  # type: ignore[attr-defined, no-any-return]
+
+
+def _is_communication(error: RuntimeError) -> bool:
+    """Returns whether an error says that another rank couldn't be reached."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
 def _is_timeout(error: Exception) -> bool:
     return "timed out" in str(error).lower()
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

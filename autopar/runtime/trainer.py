@@ -23,7 +23,7 @@ from autopar.runtime.agreement import Offer, Pending
 from autopar.runtime.checkpoint_index import DamagedCheckpoint
 from autopar.runtime.closing import Closing
 from autopar.runtime.disagreement import LOCAL, SHAPES
-from autopar.runtime.distributed import Session
+from autopar.runtime.distributed import Session, read_or_tell
 from autopar.runtime.gate import Gate
 from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.messages import Messages
@@ -96,7 +96,7 @@ def open_trainer(
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
     gate = Gate(check_loss)
-    found = read_build(build)
+    found = read_build(build) if virtual else read_or_tell(build, **options)
     if virtual:
         with WeightFile(*weight_paths(weights), build=found) as file:
             ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
@@ -105,7 +105,11 @@ def open_trainer(
     variants = [each.deployment for each in found.variants]
     values = found.serial.main.values
     layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
-    return Trainer(ranks, gate, variants, seed=seed, name=str(build), layouts=layouts)
+    try:
+        return Trainer(ranks, gate, variants, seed=seed, name=str(build), layouts=layouts)
+    except BaseException:
+        ranks.close()
+        raise
 
 
 class Trainer(Closing):

@@ -104,6 +104,7 @@ def run_program(
     builds: Sequence[Path],
     inputs: Mapping[str, Tensor],
     timeout: float = 20.0,
+    start_timeout: float = 60.0,
     **options: Any,
 ) -> Any:
     """Returns what a session returns on this rank: global outputs and local pieces.
@@ -112,11 +113,12 @@ def run_program(
         processes: Who this process is.
         builds: The build, or one per rank.
         inputs: Global inputs.
-        timeout: Of the session.
+        timeout, start_timeout: Of the session.
         options: Of the session.
     """
     build = builds[processes.rank % len(builds)]
-    with Session(build, timeout=timeout, processes=processes, **options) as session:
+    limits = {"timeout": timeout, "start_timeout": start_timeout}
+    with Session(build, processes=processes, **limits, **options) as session:
         return _portable(session.run(inputs)), _portable(session.run(inputs, gather=False))
 
 
@@ -203,6 +205,12 @@ def train(
         state, first = trainer.state_dict(), trainer.state_dict(rank0_only=True)
         assert first.keys() == (state.keys() if processes.rank == 0 else set())
         return losses, _portable(state), _portable(trainer.fetched())
+
+
+def losses_of(processes: Processes, build: Path, batches: Sequence[Batch]) -> list[float]:
+    """Trains and returns the losses."""
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        return [trainer.step(batch).item() for batch in batches]
 
 
 def refuse(processes: Processes, build: Path, batch: Batch) -> Any:

@@ -1,0 +1,153 @@
+"""Where the thread that uses autopar is, as another thread sees it.
+
+The other thread looks at its stack. That takes nothing from the thread that computes, unlike notes
+that it would have to make at every op.
+"""
+
+from __future__ import annotations
+
+import linecache
+import site
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+
+from torch import fx
+
+from autopar.ir.program import Op
+from autopar.runtime.beats import Place
+from autopar.runtime.describe import describe_op
+from autopar.runtime.locate import op_on_line
+
+START = "the start"
+"""What the call is called that opens a session."""
+
+
+class Whereabouts:
+    """Keeps account of where a thread is.
+
+    Attributes:
+        steps: How many steps, or runs, have begun.
+        entries: How often the thread has entered a call from outside.
+        failed_at: Where it failed, while it finds out why.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.entries = 0
+        self.failed_at: Place | None = None
+        self._thread = threading.get_ident()
+        self._calls: list[str] = []
+        self._entered = time.monotonic()
+        self._modules: dict[CodeType, fx.GraphModule] = {}
+        self._ops: dict[tuple[CodeType, int], Op | None] = {}
+        self._last: tuple[object, float] = (None, 0.0)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the thread is in a call."""
+        return bool(self._calls)
+
+    @property
+    def call(self) -> str:
+        """The call that the thread is in; "" outside."""
+        return (self._calls or [""])[0]
+
+    def add(self, module: fx.GraphModule) -> None:
+        """Lets the ops of an emitted module, and of those that it calls, be known."""
+        for each in module.modules():
+            if isinstance(each, fx.GraphModule):
+                self._modules[each.forward.__code__] = each
+
+    @contextmanager
+    def inside(self, caller: FrameType) -> Iterator[None]:
+        """Notes that this thread is in the call that a frame belongs to."""
+        call = _name_of(caller)
+        if not self._calls:
+            self._thread = threading.get_ident()
+            self.entries += 1
+            self._entered = time.monotonic()
+        self._calls.append(call)
+        try:
+            yield
+        finally:
+            self._calls.pop()
+            if not self._calls:
+                self._entered = time.monotonic()
+                self.failed_at = None
+
+    def look(self) -> tuple[Place, float]:
+        """Returns where the thread is, and for how many seconds: at most what is known."""
+        place, now = self.failed_at or self.place(), time.monotonic()
+        if place.kind in ("call", "outside"):
+            return place, now - self._entered
+        seen = (place, self.entries)
+        if self._last[0] != seen:
+            self._last = seen, now
+        return place, now - self._last[1]
+
+    def place(self) -> Place:
+        """Returns where the thread is."""
+        calls = list(self._calls)
+        frame = sys._current_frames().get(self._thread)
+        if not calls:
+            return Place("outside", _users_line(frame), step=self.steps)
+        op = self._op(frame)
+        if op is None:
+            return Place("call", calls[0], step=self.steps)
+        return self.at(op)
+
+    def at(self, op: Op) -> Place:
+        """Returns the place of an op in the step that is under way."""
+        if op.kind.startswith("comm."):
+            return Place("collective", describe_op(op), str(op.arg("group")), self.steps)
+        return Place("op", describe_op(op), step=self.steps)
+
+    def _op(self, frame: FrameType | None) -> Op | None:
+        while frame is not None:
+            if frame.f_code in self._modules:
+                return self._op_at(frame)
+            frame = frame.f_back
+        return None
+
+    def _op_at(self, frame: FrameType) -> Op | None:
+        code, line = frame.f_code, frame.f_lineno
+        if (code, line) not in self._ops:
+            text = linecache.getline(code.co_filename, line, frame.f_globals)
+            self._ops[code, line] = op_on_line(self._modules[code], text)
+        return self._ops[code, line]
+
+
+def _name_of(frame: FrameType) -> str:
+    """Returns what users call the call that a frame belongs to: the outermost one of autopar."""
+    if frame.f_code.co_qualname.endswith("__init__"):
+        return START
+    found, outer = frame.f_code.co_qualname, frame.f_back
+    while outer is not None and outer.f_globals.get("__name__", "").startswith("autopar."):
+        found, outer = outer.f_code.co_qualname, outer.f_back
+    return found
+
+
+def _users_line(frame: FrameType | None) -> str:
+    """Returns the innermost line of code that isn't of a library."""
+    while frame is not None:
+        code = frame.f_code
+        if not _is_library(code.co_filename):
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def _is_library(file: str) -> bool:
+    roots = (*site.getsitepackages(), *_LIBRARIES, str(Path(__file__).parent.parent))
+    return file.startswith(("<", *roots))
+
+
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))

@@ -1,0 +1,67 @@
+"""Openings of sessions in real processes; apart from the tests so that the processes import it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autopar.ir.errors import AutoparError
+from autopar.runtime.api import load
+from autopar.runtime.processes import Processes
+
+ROUNDS = 3
+
+
+def join(processes: Processes) -> None:
+    """Makes a process group of the user's own."""
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{processes.address}:{processes.port}",
+        rank=processes.rank,
+        world_size=processes.size,
+        timeout=timedelta(seconds=30),
+    )
+
+
+def open_often(
+    processes: Processes, good: Path, other: Path, bad: Path, own_group: bool
+) -> list[tuple[str, Any]]:
+    """Opens sessions, of which every fourth fails on rank 1 and every fourth on rank 2."""
+    if own_group:
+        join(processes)
+    kinds = {
+        "other build": other if processes.rank == 1 else good,
+        "damaged": bad if processes.rank == 2 else good,
+    }
+    order = ["sum", "other build", "sum", "damaged"] * ROUNDS + ["sum"]
+    return [(kind, opened(processes, kinds.get(kind, good))) for kind in order]
+
+
+def opened(processes: Processes, build: Path) -> Any:
+    """Returns what a session computes, or why there is none."""
+    try:
+        with load(build, processes=processes, timeout=20.0) as session:
+            return session(torch.ones(2)).tolist()
+    except AutoparError as error:
+        return str(error)
+
+
+def open_side_by_side(
+    processes: Processes, one: Path, two: Path, own_group: bool
+) -> list[float | bool]:
+    """Returns what two sessions compute in turns, and whether there is a process group at last."""
+    if own_group:
+        join(processes)
+    x = torch.ones(2)
+    with load(two, processes=processes, timeout=20.0) as second:
+        with load(one, processes=processes, timeout=20.0) as first:
+            pass
+        first = load(one, processes=processes, timeout=20.0)
+        found = [float(each(x)[0]) for each in (first, second, first, second)]
+        first.close()
+        found.append(float(second(x)[0]))
+    return [*found, dist.is_initialized()]
