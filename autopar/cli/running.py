@@ -35,7 +35,7 @@ RANK_BYTES = 200 * 2**20
     "--updates",
     is_flag=True,
     help="Show and save new content of parameters and other state too. Nothing is kept for a next"
-    " run: to train, use autopar.load in Python.",
+    " run: to train, or to call a model that keeps state, use autopar.load in Python.",
 )
 @click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
 @BACKEND
