@@ -26,10 +26,10 @@ is a file with pins: per dimension -1 or null, an axis, or several. A plan holds
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from autopar.annotate.activation_pins import ActivationPin
 from autopar.annotate.choices import OpPin
@@ -40,8 +40,10 @@ from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
 from autopar.ir.units import parse_limit
+from autopar.ir.yaml_tree import Node, read_yaml
 
 KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "ops")
+_POSITION = re.compile(r"[0-9]{1,9}")
 OP_KEYS = ("of", "split", "body", "pending")
 
 
@@ -72,19 +74,10 @@ def load_annotations(path: Path) -> Annotations:
     """Reads an annotation file.
 
     Raises:
-        InvalidInputError: If the file can't be read or is not YAML.
+        InvalidInputError: If the file can't be read, is no YAML, or YAML that isn't supported.
         AnnotationError: If it holds something else, or an unfit entry.
     """
-    import yaml
-
-    try:
-        with path.open(encoding="utf-8") as file:  # An error of YAML names the file then.
-            root = yaml.compose(file, Loader=yaml.SafeLoader)
-    except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
-        raise InvalidInputError(f"{path} is not a YAML file of annotations: not text") from error
-    except (OSError, yaml.YAMLError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InvalidInputError(f"can't read the annotations in {path}: {why}") from error
+    root = read_yaml(path, "annotations")
     return _File(path).read(root)
 
 
@@ -94,8 +87,8 @@ class _File:
 
     path: Path
 
-    def read(self, root: Any) -> Annotations:
-        found: dict[str, Any] = {}
+    def read(self, root: Node | None) -> Annotations:
+        found: dict[str, Node] = {}
         for key, node in self.items(root, str(self.path)):
             if key not in KEYS:
                 raise AnnotationError(
@@ -115,10 +108,10 @@ class _File:
             tuple(self.activations(found.get("activations"))),
         )
 
-    def pins(self, node: Any) -> Iterator[Pin]:
+    def pins(self, node: Node | None) -> Iterator[Pin]:
         for pattern, entries in self.items(node, self.place(node)):
             place = self.place(entries)
-            if entries.id != "mapping":
+            if entries.kind != "mapping":
                 yield Pin(pattern, self.entries(entries), place)
                 continue
             fields = dict(self.items(entries, place))
@@ -129,11 +122,11 @@ class _File:
             monoids = tuple((axis, self.text(monoid)) for axis, monoid in partial)
             yield Pin(pattern, self.entries(fields["layout"]), place, monoids)
 
-    def activations(self, node: Any) -> Iterator[ActivationPin]:
+    def activations(self, node: Node | None) -> Iterator[ActivationPin]:
         for pattern, choice in self.items(node, self.place(node)):
             yield ActivationPin.of(pattern, self.text(choice), self.place(choice))
 
-    def ops(self, node: Any) -> Iterator[OpPin]:
+    def ops(self, node: Node | None) -> Iterator[OpPin]:
         for item in self.listed(node):
             place = self.place(item)
             fields = dict(self.items(item, place))
@@ -153,10 +146,10 @@ class _File:
             for name in self.listed(fields["of"]):
                 yield OpPin(self.text(name), split, body, pending, place)
 
-    def pending(self, node: Any, place: str) -> Iterator[Pending]:
+    def pending(self, node: Node | None, place: str) -> Iterator[Pending]:
         for axis, entry in self.items(node, place):
             monoid, *operands = (self.text(item) for item in self.listed(entry))
-            if not operands or not all(number.isdecimal() for number in operands):
+            if not operands or not all(map(_POSITION.fullmatch, operands)):
                 raise AnnotationError(
                     f"{place}: pending must be {{axis: [sum, 0, 1]}}: the reduction, and the"
                     " positions of the operands that it passes from"
@@ -166,63 +159,63 @@ class _File:
     def is_set(self, found: Mapping[str, Any], key: str) -> bool:
         return key in found and self.text(found[key]) == "true"
 
-    def mesh(self, node: Any) -> ProcessMesh:
-        if node.id != "scalar":
+    def mesh(self, node: Node) -> ProcessMesh:
+        if node.kind != "word":
             raise AnnotationError(f"{self.place(node)}: mesh: write 2x4 or dp=2,tp=4")
         try:
             return parse_mesh(self.text(node))
         except AnnotationError as error:
             raise AnnotationError(f"{self.place(node)}: {error}") from error
 
-    def memory_bytes(self, node: Any) -> int:
+    def memory_bytes(self, node: Node) -> int:
         try:
             return parse_limit(self.text(node))
         except InvalidInputError as error:
             raise AnnotationError(f"{self.place(node)}: {error}") from error
 
-    def items(self, node: Any, place: str) -> list[tuple[str, Any]]:
-        if node is None or (node.id == "scalar" and node.tag.endswith(":null")):
+    def items(self, node: Node | None, place: str) -> list[tuple[str, Node]]:
+        if node is None or node.is_null:
             return []
-        if node.id != "mapping":
+        if node.kind != "mapping":
             raise AnnotationError(f"{place}: expected a mapping of names")
-        return [(str(key.value), value) for key, value in node.value]
+        return [(key.text, value) for key, value in node.pairs]
 
-    def listed(self, node: Any) -> list[Any]:
+    def listed(self, node: Node | None) -> list[Node]:
         if node is None:
             return []
-        if node.id != "sequence":
+        if node.kind != "list":
             raise AnnotationError(f"{self.place(node)}: expected a list")
-        return list(node.value)
+        return node.items
 
-    def text(self, node: Any) -> str:
-        if node.id != "scalar":
+    def text(self, node: Node) -> str:
+        if node.kind != "word":
             raise AnnotationError(f"{self.place(node)}: expected a single word")
-        return str(node.value)
+        return node.text
 
-    def entry(self, node: Any) -> Entry:
+    def entry(self, node: Node) -> Entry:
         """Returns one entry of a dims_mapping, as of a factor."""
-        return self.parsed(node, f"[{_yaml_text(node)}]")[0]
+        return self.parsed(node, f"[{_text_of(node)}]")[0]
 
-    def entries(self, node: Any) -> tuple[Entry, ...]:
+    def entries(self, node: Node) -> tuple[Entry, ...]:
         # YAML cuts "[(dp,tp), -1]" at every comma, so entries are put together again as text.
-        if node.id not in ("sequence", "scalar"):
+        if node.kind == "mapping":
             raise AnnotationError(
                 f"{self.place(node)}: expected a list with one entry per dimension, as [-1, tp]"
             )
-        return self.parsed(node, _yaml_text(node, "[]") if node.id == "sequence" else node.value)
+        return self.parsed(node, _text_of(node, "[]") if node.kind == "list" else node.text)
 
-    def parsed(self, node: Any, text: str) -> tuple[Entry, ...]:
+    def parsed(self, node: Node, text: str) -> tuple[Entry, ...]:
         try:
             return parse_dims_mapping(text)
         except AnnotationError as error:
             raise AnnotationError(f"{self.place(node)}: {error}") from error
 
-    def place(self, node: Any) -> str:
-        return f"{self.path}:{node.start_mark.line + 1}" if node is not None else str(self.path)
+    def place(self, node: Node | None) -> str:
+        return f"{self.path}:{node.line}" if node is not None else str(self.path)
 
 
-def _yaml_text(node: Any, brackets: str = "()") -> str:
-    if node.id != "sequence":
-        return "None" if node.tag.endswith(":null") else str(node.value)
-    inner = ", ".join(_yaml_text(item) for item in node.value)
+def _text_of(node: Node, brackets: str = "()") -> str:
+    if node.kind != "list":
+        return "None" if node.is_null else node.text
+    inner = ", ".join(_text_of(item) for item in node.items)
     return f"{brackets[0]}{inner}{brackets[1]}"

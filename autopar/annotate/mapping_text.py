@@ -17,9 +17,11 @@ Entry = int | str | None | tuple[int | str, ...] | DimLayout
 CLOSING = {"(": ")", "[": "]"}
 """What several axes stand in."""
 
-_SUB_DIM = re.compile(r"\(\s*(\d+)\s*(?:@\s*(?:(\w+)|\(([\w\s,]+)\))\s*)?\)\s*")
+_SUB_DIM = re.compile(r"\(\s*([0-9]{1,18})\s*(?:@\s*(?:(\w+)|\(([\w\s,]+)\))\s*)?\)\s*")
 _SUB_DIMS = re.compile(rf"\s*((?:{_SUB_DIM.pattern}){{2,}})")
-_TOKEN = re.compile(r"\s*(?:(-?\d+)|([^\W\d]\w*)|'([^']*)'|\"([^\"]*)\"|([\[\](),])|(\S))")
+_TOKEN = re.compile(
+    r"\s*(?:(-?[0-9]{1,18}\b)|([^\W\d]\w*)|'([^']*)'|\"([^\"]*)\"|([\[\](),])|(\S))"
+)
 
 
 def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
@@ -96,5 +98,5 @@ def _sub_dims(text: str) -> DimLayout:
 
 def _error(text: str, why: str) -> AnnotationError:
     return AnnotationError(
-        f"dims_mapping {text!r}: {why}; write one entry per dimension, as [-1, tp, (dp,tp)]"
+        f"dims_mapping {text[:200]!r}: {why}; write one entry per dimension, as [-1, tp, (dp,tp)]"
     )

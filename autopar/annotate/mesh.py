@@ -13,7 +13,7 @@ from autopar.ir.program import Program
 MAX_PROCESSES = 2**20
 """A mesh option beyond this is taken for a slip of the finger."""
 
-_SIZE = re.compile(r"[0-9]+")
+_SIZE = re.compile(r"[0-9]{1,9}")
 
 
 class DeviceMeshLike(Protocol):

@@ -12,6 +12,7 @@ from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, HostLink, LinkLevel
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import DTYPE_BYTES
+from autopar.ir.yaml_tree import read_yaml
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -20,15 +21,8 @@ def read_cluster(path: Path) -> Cluster:
     Raises:
         InvalidInputError: If the file can't be read or isn't a valid description.
     """
-    import yaml  # only those who load a cluster pay for it
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInputError(f"cluster file {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"cluster file {path} is not valid YAML: {error}") from error
-    return parse_cluster(content, str(path))
+    root = read_yaml(path, "cluster")
+    return parse_cluster(None if root is None else root.content(), str(path))
 
 
 _KEYS = (
@@ -166,14 +160,10 @@ class _Reader:
         return value
 
     def number(self, fields: Mapping[str, Any], key: str, prefix: str = "") -> float:
-        """YAML reads `80e9` as a text (it wants `80.0e+9`), so texts are converted here."""
         value = fields.get(key)
-        try:
-            number = float(value) if not isinstance(value, bool) else math.nan  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            number = math.nan
-        if math.isfinite(number) and number > 0:
-            return number
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and 0 < value < math.inf:  # type: ignore[operator]
+            return float(value)  # type: ignore[arg-type]
         self.problems.append(f"{prefix}{key} must be a number above 0, not {value!r}")
         return 1.0
 

@@ -32,6 +32,8 @@ class Loc:
 
 
 UNKNOWN = Loc()
+LONGEST_NAME = 500
+"""Characters of names that are compared: it takes quadratic time."""
 
 
 class AutoparError(Exception):
@@ -80,7 +82,9 @@ def near_misses(name: str, known: Iterable[str], limit: int = 3) -> str:
     """Returns `"; did you mean a, b?"` for the names closest to `name`, or an empty string."""
     import difflib
 
-    names = list(known)
+    if len(name) > LONGEST_NAME:
+        return ""
+    names = [other for other in known if len(other) <= LONGEST_NAME]
     close = [other for other in names if other.lower() == name.lower()][:limit]
     close = close or difflib.get_close_matches(name, names, n=limit, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""

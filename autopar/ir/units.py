@@ -26,7 +26,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         InvalidInputError: If it can't be understood.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get((match[2] or "b").lower()) if match else None
     if match is None or unit is None:
         raise InvalidInputError(f"memory {text!r}: write a number and a unit, as 24GiB or 80GB")

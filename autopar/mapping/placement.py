@@ -7,6 +7,7 @@ the hosts. So along the last axis of an identity placement neighbours share the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -19,6 +20,10 @@ from autopar.cost.evaluation import COLLECTIVE_SECONDS
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping.traffic import Traffic
+
+NAMED = ("identity", "auto")
+"""Placements that have a name."""
+_ID = re.compile(r"[0-9]{1,9}")
 
 Placement = str | tuple[int, ...]
 """`identity`, `auto`, the process id of each rank, or a text or a file that lists these ids."""
@@ -90,7 +95,7 @@ def parse_placement(text: str) -> Placement:
     Raises:
         InvalidInputError: If it is none of these.
     """
-    return text if text in ("identity", "auto") else _listed(text)
+    return text if text in NAMED else _listed(text)
 
 
 def cheapest_order(
@@ -130,7 +135,7 @@ def _listed(text: str) -> tuple[int, ...]:
 
 def _ids(text: str, where: str) -> tuple[int, ...]:
     words = text.replace(",", " ").split()
-    if wrong := [word for word in words if not word.isdecimal()]:
+    if wrong := [word for word in words if not _ID.fullmatch(word)]:
         raise InvalidInputError(f"{where}: {wrong[0]!r} is not a process id")
     return tuple(int(word) for word in words)
 

@@ -17,6 +17,7 @@ The mesh and pins of values and ops stand in the build's program.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from textwrap import indent
 from typing import Any
 
@@ -24,7 +25,9 @@ from autopar.annotate import ActivationPin
 from autopar.cost.cluster_file import cluster_text, parse_cluster
 from autopar.ir.build import OPTIONS, Build
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.yaml_tree import parse_yaml
 from autopar.mapping import Placement
+from autopar.mapping.placement import NAMED
 from autopar.pipeline.options import CompileOptions
 
 
@@ -49,30 +52,52 @@ def recorded_options(build: Build) -> CompileOptions:
     Raises:
         InvalidInputError: If it remembers nothing, since an older autopar wrote it.
     """
-    import yaml
-
     if not build.options:
         raise InvalidInputError(
             f"{build.path} has no {OPTIONS}, since an older autopar compiled it; compile the"
             " model again"
         )
-    content = yaml.safe_load(build.options)
     place = f"{build.path / OPTIONS}"
-    assert build.serial.mesh is not None
+    root = parse_yaml(build.options.encode(), place, "options")
+    content = root.content() if root is not None else None
+    if not isinstance(content, dict) or build.serial.mesh is None:
+        raise _unreadable(place, "it has no options")
     return CompileOptions(
         mesh=build.serial.mesh,
-        cluster=parse_cluster(content["cluster"], place),
-        strategy=content["strategy"],
-        placement=_placement(content.get("placement", "identity")),
-        phases_apart=content.get("phases_apart", False),
-        memory_bytes=content.get("memory_bytes"),
-        seconds_limit=content.get("seconds_limit"),
-        activations=tuple(
-            ActivationPin.of(pattern, choice, place)
-            for pattern, choice in content.get("activations", ())
-        ),
+        cluster=parse_cluster(content.get("cluster"), place),
+        strategy=_field(content, "strategy", place, str),
+        placement=_placement(content.get("placement", "identity"), place),
+        phases_apart=_field(content, "phases_apart", place, bool) or False,
+        memory_bytes=_field(content, "memory_bytes", place, int),
+        seconds_limit=_field(content, "seconds_limit", place, int, float),
+        activations=tuple(_activations(content.get("activations"), place)),
     )
 
 
-def _placement(known: Any) -> Placement:
-    return known if isinstance(known, str) else tuple(known)
+def _field(content: Mapping[str, Any], key: str, place: str, *types: type) -> Any:
+    """Returns an option of one of these types, or None if there is none."""
+    value = content.get(key)
+    if value is None or type(value) in types:
+        return value
+    raise _unreadable(place, f"{key} is {value!r}")
+
+
+def _placement(known: Any, place: str) -> Placement:
+    if isinstance(known, str) and known in NAMED:
+        return known
+    if isinstance(known, list) and all(type(rank) is int for rank in known):
+        return tuple(known)
+    raise _unreadable(place, f"placement is {known!r}")
+
+
+def _activations(known: Any, place: str) -> Iterator[ActivationPin]:
+    for pin in known or ():
+        if not isinstance(pin, list) or [type(word) for word in pin] != [str, str]:
+            raise _unreadable(place, f"activations has {pin!r}")
+        yield ActivationPin.of(*pin, place)
+
+
+def _unreadable(place: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{place} isn't what autopar writes: {why[:200]}; compile the model again"
+    )

@@ -133,7 +133,9 @@ def test_unknown_profile() -> None:
 def test_missing_file() -> None:
     with pytest.raises(InvalidInputError) as error:
         Cluster.load("nowhere/my.yaml")
-    assert str(error.value) == "cluster file nowhere/my.yaml: No such file or directory"
+    assert str(error.value) == (
+        "can't read the cluster in nowhere/my.yaml: No such file or directory"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from autopar.ir.errors import AnnotationError, near_misses
 from autopar.ir.mesh import ProcessMesh
+
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 PRESETS = (
     "replicate",
@@ -90,6 +93,6 @@ def _preset(name: str, text: str) -> str:
 def _axis(axis: str, text: str, mesh: ProcessMesh) -> str:
     axis = axis.strip()
     try:
-        return mesh.dim_names[mesh.axis_index(int(axis) if axis.lstrip("-").isdigit() else axis)]
+        return mesh.dim_names[mesh.axis_index(int(axis) if _NUMBER.fullmatch(axis) else axis)]
     except AnnotationError as error:
         raise AnnotationError(f"strategy {text!r}: {error}") from error
