@@ -156,7 +156,7 @@ class _File:
                 )
             yield Pending(axis, monoid, tuple(map(int, operands)))
 
-    def is_set(self, found: Mapping[str, Any], key: str) -> bool:
+    def is_set(self, found: Mapping[str, Node], key: str) -> bool:
         return key in found and self.text(found[key]) == "true"
 
     def mesh(self, node: Node) -> ProcessMesh:

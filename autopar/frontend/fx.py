@@ -84,10 +84,11 @@ class _Lowerer:
         self._name_origins()
         live = self._live()
         self._raise_if_any()
+        needed = set(live)
         self.inputs = {
             node: given
             for node, given in self.lowering.inputs.items()
-            if given.kept or node in live
+            if given.kept or node in needed
         }
         for node, given in self.inputs.items():
             self._add_value(node, self._unique(given.name), node.meta["val"], given.role, given.loc)

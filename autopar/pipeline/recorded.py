@@ -94,7 +94,8 @@ def _activations(known: Any, place: str) -> Iterator[ActivationPin]:
     for pin in known or ():
         if not isinstance(pin, list) or [type(word) for word in pin] != [str, str]:
             raise _unreadable(place, f"activations has {pin!r}")
-        yield ActivationPin.of(*pin, place)
+        pattern, choice = pin
+        yield ActivationPin.of(pattern, choice, place)
 
 
 def _unreadable(place: str, why: str) -> InvalidInputError:

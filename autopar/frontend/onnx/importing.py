@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind
 
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
@@ -126,17 +125,16 @@ class _Lowering:
         return ImportedModel(program, used, report)
 
     def _user_inputs(self) -> dict[fx.Node, GraphInput]:
-        nodes = self.exported.placeholders(InputKind.USER_INPUT)
         return {
             node: GraphInput(label, "input", label, Loc(self.file, name=label))
-            for (node, _), label in zip(nodes, self.recorded.inputs, strict=True)
+            for node, label in zip(self.exported.inputs, self.recorded.inputs, strict=True)
         }
 
     def _stored(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the weights and constants that the graph reads, named."""
         found = [
-            (node, self.recorder.stored[self.exported.stored[spec.target or ""]])
-            for node, spec in self.exported.placeholders(InputKind.BUFFER)
+            (node, stored)
+            for node, stored in zip(self.exported.stored, self.recorder.stored, strict=True)
             if node.users
         ]
         names = weight_names([stored for _, stored in found], taken=self.recorded.inputs)
@@ -151,15 +149,11 @@ class _Lowering:
     def _lifted(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the constants that translations made up."""
         result = {}
-        for number, (node, spec) in enumerate(
-            self.exported.placeholders(InputKind.CONSTANT_TENSOR)
-        ):
-            tensor = self.exported.program.constants[spec.target or ""]
+        for number, (node, tensor) in enumerate(self.exported.constants.items()):
             loc = next((self._locate(user) for user in node.users), UNKNOWN)
-            if isinstance(tensor, torch.Tensor):
-                name = f"constant.{number}"
-                given = GraphInput(name, "constant", name, loc, kept=False)
-                result[node] = (given, tensor.contiguous())
+            name = f"constant.{number}"
+            given = GraphInput(name, "constant", name, loc, kept=False)
+            result[node] = (given, tensor.contiguous())
         return result
 
     def _value_names(self, returned: Sequence[GraphOutput]) -> dict[fx.Node, str]:

