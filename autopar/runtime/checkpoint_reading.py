@@ -32,11 +32,11 @@ from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.regions import Region
 from autopar.runtime.torch_file import Unreadable, elements_at, read_tensor, read_value
 
-_BLOCK = 1 << 22
+_BLOCK = 1 << 23
 """Bytes that are read at a time, and digested while the next are read."""
 
-_AHEAD = 8
-"""Blocks that may wait to be digested."""
+_AHEAD = 4
+"""How often what waits to be digested may be handed over before it is."""
 
 _OVERHEAD = 1 << 20
 """Bytes that a file of torch.save may have besides the elements."""
@@ -282,6 +282,10 @@ def _held(source: _Source, task: _Task, digest: Any) -> Tensor:
         raise DamagedCheckpoint(f"{task.name!r} in {source.path} can't be read: {error}") from error
 
 
+_Work = tuple[Any, Any, str]
+"""A digest and a block for it; or, with words for the error, what it must be by now."""
+
+
 class _Verifier:
     """Digests what is read, on a thread of its own, in the order in which it is read.
 
@@ -291,7 +295,10 @@ class _Verifier:
 
     def __init__(self, active: bool) -> None:
         self._active = active
-        self._work: queue.Queue[tuple[Any, Any, str] | None] = queue.Queue(_AHEAD)
+        self._work: queue.Queue[list[_Work] | None] = queue.Queue(_AHEAD)
+        # Handed over some blocks at a time: waking a thread costs as much as digesting a small one.
+        self._next: list[_Work] = []
+        self._bytes = 0
         self._damaged: list[str] = []
         self._thread = threading.Thread(target=self._run, name="autopar-digests", daemon=True)
 
@@ -302,6 +309,7 @@ class _Verifier:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._active:
+            self._work.put(self._next)
             self._work.put(None)
             self._thread.join()
         if kind is None and self._damaged:
@@ -310,7 +318,11 @@ class _Verifier:
     def add(self, digest: Any, block: memoryview) -> None:
         """Digests a block, soon."""
         if self._active and digest is not None:
-            self._work.put((digest, block, ""))
+            self._next.append((digest, block, ""))
+            self._bytes += len(block)
+            if self._bytes >= _BLOCK:
+                self._work.put(self._next)
+                self._next, self._bytes = [], 0
 
     def end(self, digest: Any, expected: str, what: str) -> None:
         """Compares a digest with what it must be when all before is digested.
@@ -319,17 +331,17 @@ class _Verifier:
             DamagedCheckpoint: If something before was damaged.
         """
         if self._active and digest is not None:
-            self._work.put((digest, expected, what))
+            self._next.append((digest, expected, what))
         if self._damaged:
             raise DamagedCheckpoint(self._damaged[0])
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            digest, content, what = work
-            if not what:
-                digest.update(content)
-            elif digest.hexdigest() != content:
-                self._damaged.append(
-                    f"{what} isn't what was saved (its digest differs): the file is damaged, or of"
-                    " another save; go on from another checkpoint"
-                )
+        while (works := self._work.get()) is not None:
+            for digest, content, what in works:
+                if not what:
+                    digest.update(content)
+                elif digest.hexdigest() != content:
+                    self._damaged.append(
+                        f"{what} isn't what was saved (its digest differs): the file is damaged, or"
+                        " of another save; go on from another checkpoint"
+                    )
