@@ -212,9 +212,9 @@ def check_present(absent: Collection[str]) -> None:
     more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
     raise InvalidInputError(
         f"the build has no values of {', '.join(map(repr, some))}{more}: the model was on the meta"
-        " device when it was compiled, or a checkpoint couldn't be loaded; give autopar.load a safetensors file with weights=, or"
-        " init=lambda: Model(...), which draws them as the model's constructor does, or load a"
-        " state dict or a checkpoint"
+        " device when it was compiled, or a checkpoint couldn't be loaded; give autopar.load a"
+        " safetensors file with weights=, or init=lambda: Model(...), which draws them as the"
+        " model's constructor does, or load a state dict or a checkpoint"
     )
 
 
