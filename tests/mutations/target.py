@@ -17,6 +17,10 @@ Step = Sequence[str] | Callable[[], object]
 """A command line, or a function of the Python interface; in the folder of the case."""
 
 
+LONG = 60
+"""Characters of a word from which on it isn't shown as a whole."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A kind of files, how they are mutated, and what reads them.
@@ -88,7 +92,9 @@ def _fail(message: str, code: int) -> int:
 
 def shown(step: Step) -> str:
     """Returns a step as text."""
-    return getattr(step, "__name__", "?") if callable(step) else " ".join(step)
+    if callable(step):
+        return getattr(step, "__name__", "a function")
+    return " ".join(word if len(word) < LONG else f"{word[:LONG]!r}..." for word in step)
 
 
 def output_of(step: Step) -> str | None:

@@ -32,7 +32,7 @@ def mutate_yaml(text: str, chance: Random) -> tuple[str, str]:
     tree, done = mutate(yaml.safe_load(text), chance)
     try:
         dumped: str = yaml.safe_dump(tree, sort_keys=False, allow_unicode=kind < 0.6)
-    except (ValueError, yaml.YAMLError):  # Numbers of more digits than Python prints.
+    except (ValueError, RecursionError, yaml.YAMLError):  # As numbers of thousands of digits.
         return _mutate_text(text, chance)
     return dumped, done
 
@@ -58,7 +58,10 @@ def scalar(chance: Random, known: Sequence[str] = ()) -> Any:
 
 def _change(holder: dict[str, Any], chance: Random) -> str:
     found = list(sites(holder))
-    place, key = chance.choice(found[1:] or found)
+    if len(found) < 2:
+        holder[""] = scalar(chance)
+        return f"{holder['']!r:.60} alone"
+    place, key = chance.choice(found[1:])
     words = [str(k) for p, k in found if isinstance(p, dict)]
     words += [v for p, k in found if isinstance(v := p[k], str)]
     kind = chance.randrange(10)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 from onnx import (
@@ -152,12 +153,29 @@ def prepare_own(folder: Path) -> None:
 
 
 def prepare_suite(folder: Path) -> None:
-    """Writes the small models of onnx's suite, those outside of the static profile, too."""
+    """Writes the small models of onnx's suite, those outside of the static profile, too.
+
+    Inputs of integers are initializers, as they are in models from exporters: sizes, axes, indices.
+    """
     from tests.onnx_suite.cases import load_cases
 
     for case in load_cases("node"):
         if case.proto.ByteSize() < 20_000:
-            (folder / f"{case.name}.onnx").write_bytes(case.proto.SerializeToString())
+            proto = _with_integers(case.proto, case.inputs)
+            (folder / f"{case.name}.onnx").write_bytes(proto.SerializeToString())
+
+
+def _with_integers(proto: ModelProto, inputs: Mapping[str, Any]) -> ModelProto:
+    changed = ModelProto.FromString(proto.SerializeToString())
+    given = [value for value in proto.graph.input if _is_integers(inputs.get(value.name))]
+    for value in given:
+        changed.graph.initializer.append(numpy_helper.from_array(inputs[value.name], value.name))
+        changed.graph.input.remove(value)
+    return changed
+
+
+def _is_integers(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.int64 and value.size <= 16
 
 
 def prepare_real(folder: Path) -> None:
@@ -208,9 +226,9 @@ def mutate_model(content: bytes, chance: Random) -> tuple[bytes, str]:
     """Returns a model changed as a message, or in what only ONNX gives a meaning."""
     proto = ModelProto.FromString(content)
     done = []
-    if chance.random() < 0.5:
+    if chance.random() < 0.7:
         done.append(chance.choice(_CHANGES)(proto, chance))
-    if not done or chance.random() < 0.3:
+    if not done or chance.random() < 0.2:
         done.append(messages.mutate(proto, chance))
     return proto.SerializeToString(), ", ".join(done)
 
@@ -221,8 +239,7 @@ def _nodes(proto: ModelProto) -> list[NodeProto]:
 
 
 def _tensors(proto: ModelProto) -> list[TensorProto]:
-    found = [one for one in messages.walk(proto) if isinstance(one, TensorProto)]
-    return found or [proto.graph.initializer.add()]
+    return [one for one in messages.walk(proto) if isinstance(one, TensorProto)]
 
 
 def _other_operator(proto: ModelProto, chance: Random) -> str:
@@ -272,7 +289,9 @@ def _attribute(proto: ModelProto, chance: Random) -> str:
 
 def _integers(proto: ModelProto, chance: Random) -> str:
     """Other numbers in an integer tensor: sizes, axes, indices."""
-    whole = [one for one in _tensors(proto) if one.data_type == INT64] or _tensors(proto)
+    whole = [one for one in _tensors(proto) if one.data_type == INT64]
+    if not whole:
+        return _attribute(proto, chance)
     one = chance.choice(whole)
     try:
         array = numpy_helper.to_array(one).copy()
@@ -287,6 +306,8 @@ def _integers(proto: ModelProto, chance: Random) -> str:
 
 
 def _dims(proto: ModelProto, chance: Random) -> str:
+    if not _tensors(proto):
+        return _rewire(proto, chance)
     one = chance.choice(_tensors(proto))
     value = odd.integer(chance, -(2**63), 2**63 - 1)
     if one.dims and chance.random() < 0.8:
@@ -298,6 +319,8 @@ def _dims(proto: ModelProto, chance: Random) -> str:
 
 def _external(proto: ModelProto, chance: Random) -> str:
     """A tensor whose content lies in another file."""
+    if not _tensors(proto):
+        return _rewire(proto, chance)
     one = chance.choice(_tensors(proto))
     one.ClearField("raw_data")
     one.data_location = TensorProto.EXTERNAL
