@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import InvalidInputError, VerificationError
 from autopar.ir.folder import check_place, replace_folder, sync_file
 from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.program import Program
@@ -36,6 +36,7 @@ from autopar.ir.serde import (
     program_from_bytes,
     program_to_bytes,
 )
+from autopar.ir.verify import verify_structure
 
 MANIFEST = "manifest.pb"
 SERIAL = "serial.pb"
@@ -185,7 +186,7 @@ class Build:
         Raises:
             InvalidInputError: If the file is damaged.
         """
-        return program_from_bytes(self._checked(SERIAL), self._place(SERIAL))
+        return self._program(SERIAL)
 
     @cached_property
     def completed(self) -> Program:
@@ -196,7 +197,7 @@ class Build:
         """
         if self._find(self.prefix, COMPLETED) is None:
             return self.serial
-        return program_from_bytes(self._checked(COMPLETED), self._place(COMPLETED))
+        return self._program(COMPLETED)
 
     @cached_property
     def options(self) -> str:
@@ -205,7 +206,14 @@ class Build:
         Raises:
             InvalidInputError: If the file is damaged.
         """
-        return self._checked(OPTIONS).decode() if self._find(self.prefix, OPTIONS) else ""
+        if self._find(self.prefix, OPTIONS) is None:
+            return ""
+        try:
+            return self._checked(OPTIONS).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"{self._place(OPTIONS)} is no text: {error}; {_COMPILE_AGAIN}"
+            ) from error
 
     @cached_property
     def rank_table(self) -> Deployment:
@@ -222,8 +230,7 @@ class Build:
         Raises:
             InvalidInputError: If there is no such program or its file is damaged.
         """
-        name = program_path(number)
-        return program_from_bytes(self._checked(name), self._place(name))
+        return self._program(program_path(number))
 
     @cached_property
     def deployment(self) -> Deployment:
@@ -259,6 +266,19 @@ class Build:
     def _find(self, prefix: str, name: str) -> FileEntry | None:
         path = prefix + name
         return next((file for file in self.manifest.files if file.path == path), None)
+
+    def _program(self, name: str) -> Program:
+        """Returns a program that can be relied upon: all that reads it takes its rules for granted.
+
+        A checksum can be made for any file, and says nothing of what is in it.
+        """
+        place = self._place(name)
+        program = program_from_bytes(self._checked(name), place)
+        try:
+            verify_structure(program)
+        except VerificationError as error:
+            raise InvalidInputError(f"{place}: {error}\n{_COMPILE_AGAIN}") from error
+        return program
 
     def _place(self, name: str) -> str:
         return str(self.path / (self.prefix + name))
