@@ -22,6 +22,7 @@ from autopar.ir.errors import InvalidInputError, Loc
 from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
+from tests.mutations.targets.builds import sign
 
 SERIAL = parse_program(
     """
@@ -380,3 +381,21 @@ def test_a_program_that_a_build_lacks(tmp_path: Path) -> None:
     write(tmp_path / "build")
     with pytest.raises(InvalidInputError, match=r"the build has no programs/7\.pb"):
         read_build(tmp_path / "build").program(7)
+
+
+@pytest.mark.parametrize("name", ["serial.pb", "programs/0.pb"])
+def test_a_program_that_breaks_the_rules(tmp_path: Path, name: str) -> None:
+    """Though its checksum is right: anyone can make one."""
+    write(tmp_path / "build")
+    path = tmp_path / "build" / name
+    file = program_pb2.File.FromString(path.read_bytes())
+    del file.program.functions[0].outputs[:]
+    path.write_bytes(file.SerializeToString())
+    sign(tmp_path / "build")
+    build = read_build(tmp_path / "build")
+    with pytest.raises(InvalidInputError) as raised:
+        _ = build.serial if name == "serial.pb" else build.program(0)
+    message = str(raised.value)
+    assert message.startswith(f"{path}: the ")
+    assert "the outputs of the signature: expected the outputs of main, (), got (%y)" in message
+    assert message.endswith("compile the model again, or copy the whole folder again")

@@ -108,6 +108,7 @@ class TestGivenPlacement:
             ((0, 1, 2), "process 3, 4, 5, 6, 7 is missing"),
             ("0,1,2,3,4,5,6,9", "the mesh has no process 9; process 7 is missing"),
             ("fastest", "'fastest' is none of identity, auto, a list of process ids"),
+            ("x" * 5000, "is none of identity, auto, a list of process ids"),
             ("", "process 0, 1, 2, 3, 4, 5, 6, 7 is missing"),
         ],
     )

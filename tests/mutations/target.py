@@ -102,4 +102,4 @@ def output_of(step: Step) -> str | None:
     if callable(step):
         return None
     named = [at + 1 for at, word in enumerate(step) if word in ("-o", "--output")]
-    return os.fspath(step[named[0]]) if named else None
+    return os.fspath(step[named[-1]]) if named else None

@@ -13,8 +13,10 @@ import torch
 
 import autopar
 from autopar.ir.build import read_build
-from autopar.ir.errors import AutoparError
+from autopar.ir.errors import AutoparError, InvalidInputError
 from autopar.pipeline import CompileArguments, CompileOptions, compile_onnx, recorded_options
+from tests.cli.command import compiled
+from tests.mutations.targets.builds import sign
 
 LIMIT = "a search takes no less than 0 seconds"
 
@@ -114,7 +116,7 @@ def test_both_understand_the_same() -> None:
 
 def test_a_build_remembers_what_it_was_compiled_with(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    compiled = autopar.compile(
+    made = autopar.compile(
         model,
         (torch.zeros(4, 8), torch.zeros(4, 8)),
         loss=torch.nn.functional.mse_loss,
@@ -126,8 +128,33 @@ def test_a_build_remembers_what_it_was_compiled_with(tmp_path: Path) -> None:
         cluster="h100",
         activations={"0": "recompute"},
     )
-    compiled.save(tmp_path / "build")
-    known, options = recorded_options(read_build(tmp_path / "build")), compiled.compiled.options
+    made.save(tmp_path / "build")
+    known, options = recorded_options(read_build(tmp_path / "build")), made.compiled.options
     (pin,), (kept,) = known.activations, options.activations
     assert (pin.pattern, pin.choice) == (kept.pattern, kept.choice) == ("0", "recompute")
     assert replace(known, activations=options.activations) == options
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", "is no text: "),
+        (b"\x00", "is not valid YAML: "),
+        (b"strategy: [", "is not valid YAML: "),
+        (b"strategy: " + b"[" * 5000, "is not valid YAML: "),
+        (b"strategy: 2001-99-99", "is not valid YAML: "),
+        (b"- strategy", "cluster can't be None; compile the model again"),
+        (b"strategy: 3", "strategy can't be 3; compile the model again"),
+        (b"memory_bytes: x", "memory_bytes can't be 'x'; compile the model again"),
+        (b"placement: [0, a]", "placement can't be [0, 'a']; compile the model again"),
+        (b"activations: [x]", "activations can't be ['x']; compile the model again"),
+        (b"cluster: {}", "options.yaml:\n  - "),
+    ],
+)
+def test_what_it_remembers_may_be_nonsense(tmp_path: Path, content: bytes, message: str) -> None:
+    build = compiled(tmp_path)
+    (build / "options.yaml").write_bytes(content)
+    sign(build)
+    with pytest.raises(InvalidInputError, match=re.escape(message)) as raised:
+        recorded_options(read_build(build))
+    assert str(build / "options.yaml") in str(raised.value)

@@ -15,6 +15,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
+    TensorShapeProto,
     defs,
     helper,
     numpy_helper,
@@ -287,7 +288,7 @@ def _attribute(proto: ModelProto, chance: Random) -> str:
     return f"{one.op_type}.{name}: {value!s:.50}"
 
 
-def _integers(proto: ModelProto, chance: Random) -> str:
+def _integers(proto: ModelProto, chance: Random, small: bool = False) -> str:
     """Other numbers in an integer tensor: sizes, axes, indices."""
     whole = [one for one in _tensors(proto) if one.data_type == INT64]
     if not whole:
@@ -299,10 +300,39 @@ def _integers(proto: ModelProto, chance: Random) -> str:
         return _dims(proto, chance)
     if not array.size or array.dtype != np.int64:
         return _dims(proto, chance)
-    value = odd.integer(chance, -(2**63), 2**63 - 1)
-    array.reshape(-1)[chance.randrange(array.size)] = value
+    at = chance.randrange(array.size)
+    known = int(array.reshape(-1)[at])
+    value = _near(known, chance) if small else odd.integer(chance, -(2**63), 2**63 - 1)
+    array.reshape(-1)[at] = value
     one.CopyFrom(numpy_helper.from_array(array, one.name))
     return f"{one.name}: {value}"
+
+
+def _nudge(proto: ModelProto, chance: Random) -> str:
+    """A size, axis or index that is off by little: likely a model that makes sense, or almost."""
+    places: list[tuple[Any, Any]] = []
+    for one in messages.walk(proto):
+        if isinstance(one, AttributeProto):
+            places += [(one.ints, at) for at in range(len(one.ints))]
+            places += [(one, "i")] if one.type == AttributeProto.INT else []
+        elif isinstance(one, TensorShapeProto.Dimension):
+            places += [(one, "dim_value")] if one.dim_value else []
+    if not places or chance.random() < 0.3:
+        return _integers(proto, chance, small=True)
+    holder, key = chance.choice(places)
+    named = isinstance(key, str)
+    value = _near(getattr(holder, key) if named else holder[key], chance)
+    setattr(holder, key, value) if named else holder.__setitem__(key, value)
+    return f"{key}: {value}"
+
+
+def _near(value: int, chance: Random) -> int:
+    return int(
+        max(
+            -(2**63),
+            min(2**63 - 1, chance.choice((value - 1, value + 1, -value, 0, 1, -1, 2 * value))),
+        )
+    )
 
 
 def _dims(proto: ModelProto, chance: Random) -> str:
@@ -378,7 +408,7 @@ def _calls_itself(proto: ModelProto, chance: Random) -> str:
 
 _CHANGES = (
     *(_other_operator, _rewire, _attribute, _attribute, _integers, _integers, _dims, _external),
-    *(_input_type, _opset, _calls_itself),
+    *(_input_type, _opset, _calls_itself, _nudge, _nudge, _nudge, _nudge, _nudge),
 )
 
 

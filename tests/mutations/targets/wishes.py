@@ -75,6 +75,9 @@ OPTIONS = {
     "--input-shape": ("x:8,16", "x:8"),
     "--time-limit": ("1", "0.5"),
     "--print-after": ("complete", "map"),
+    "--cluster": ("cpu", "h100", "model.onnx"),
+    "--annotations": ("model.onnx", "none.yaml"),
+    "-o": ("out", "model.onnx"),
 }
 SIGNS = ("=", ",", ":", "x", "[", "]", "(", ")", "*", "-", "0", "9", "?", "!", "é", "\n")
 
@@ -89,6 +92,9 @@ def _mutate_words(prepared: Path, folder: Path, chance: Random, structure: bool)
 def _steps_of_words(chance: Random) -> Sequence[Step]:
     names = chance.sample(sorted(OPTIONS), chance.choice((1, 2, 3)))
     given = [word for name in names for word in (name, _odd_word(OPTIONS[name], chance))]
+    if "-o" in names:  # Nowhere but in the case's folder.
+        at = given.index("-o") + 1
+        given[at] = given[at].replace("/", "_").replace("..", "_")
     if not {"--mesh", "--devices"} & set(names):
         given += ["--mesh", "2x4"]
     return ([*WORDS, *given],)
@@ -107,7 +113,7 @@ def _odd_word(known: Sequence[str], chance: Random) -> str:
         return one[:at] + str(odd.integer(chance) % 10**30) + one[at + 1 :]
     at = chance.randrange(len(one) + 1)
     return (
-        one[:at] + chance.choice(SIGNS) * chance.choice((1, 1, 2, 3000)) + one[at + (kind < 0.8) :]
+        one[:at] + chance.choice(SIGNS) * chance.choice((1, 1, 2, 5000)) + one[at + (kind < 0.8) :]
     )
 
 
