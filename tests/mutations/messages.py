@@ -43,14 +43,13 @@ def walk(message: Message) -> Iterator[Message]:
                 yield from walk(one)
 
 
-def values_of(message: Message, kind: str) -> list[Any]:
-    """Returns the scalars of a C++ type within a message."""
-    number = getattr(message.DESCRIPTOR.fields[0], kind)
+def strings_of(message: Message) -> list[str]:
+    """Returns the strings within a message."""
     return [
         one
         for inner in walk(message)
         for field, value in inner.ListFields()
-        if field.cpp_type == number and field.message_type is None
+        if field.type == field.TYPE_STRING
         for one in (value if field.is_repeated else [value])
     ]
 
@@ -87,7 +86,7 @@ def _scalar(root: Message, field: Any, chance: Random) -> Any:
         return odd.number(chance)
     if field.type == field.TYPE_BYTES:
         return _bytes(root, field, chance)
-    return odd.text(chance, values_of(root, "CPPTYPE_STRING"))
+    return odd.text(chance, strings_of(root))
 
 
 _KINDS = (

@@ -42,7 +42,10 @@ def mutate_pickle(content: bytes, chance: Random) -> tuple[bytes, str]:
     done = [_mutate_object(root, chance)]
     while chance.random() < 0.3:
         done.append(_mutate_object(root, chance))
-    return pickle.dumps(root), ", ".join(done)
+    try:
+        return pickle.dumps(root), ", ".join(done)
+    except Exception:  # What is no such object any more.
+        return _mutate_opcodes(content, chance)
 
 
 def _mutate_object(root: Any, chance: Random) -> str:
