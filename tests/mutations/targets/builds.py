@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 from autopar.ir import program_pb2
 from autopar.ir.serde import manifest_from_bytes, manifest_to_bytes
 from autopar.runtime.trainer import open_trainer
@@ -23,6 +25,10 @@ from tests.mutations.trees import mutate_yaml
 from tests.runtime.training import LAYOUTS, batches, training_build
 
 BUILD = "build"
+OUTPUTS = "outputs.npz"
+"""What a sound build computes, beside builds that aren't signed again: what is noticed in them, or
+means nothing."""
+RANDOM = ("--virtual", "--random-inputs", "0", "--output")
 
 
 def prepare_builds(folder: Path) -> None:
@@ -36,6 +42,9 @@ def prepare_builds(folder: Path) -> None:
         mesh = ("2", "2x2", "3")[number % 3]
         words = ["compile", place / "model.onnx", "--mesh", mesh, "--dim", "batch=8", "-q"]
         done = autopar(*words, "--strategy", "data", "-o", place / BUILD)
+        assert done.exit_code == 0, done.output
+    for place in folder.iterdir():
+        done = autopar("run", place / BUILD, *RANDOM, place / OUTPUTS)
         assert done.exit_code == 0, done.output
 
 
@@ -64,6 +73,7 @@ def mutate(prepared: Path, folder: Path, chance: Random, structure: bool) -> str
     if path.name != "manifest.pb" and (structure or chance.random() < 0.5):
         sign(build)
         done += ", signed again"
+        (folder / OUTPUTS).unlink(missing_ok=True)
     return f"{place.name}: {path.relative_to(build)}: {done}"
 
 
@@ -99,10 +109,19 @@ def sign(build: Path) -> None:
     path.write_bytes(manifest_to_bytes(replace(manifest, files=tuple(entries))))
 
 
+def compare_outputs() -> None:
+    """Raises if what is not refused computes something else than before the damage."""
+    if not Path(OUTPUTS).exists() or not Path("out.npz").exists():
+        return
+    expected, found = np.load(OUTPUTS), np.load("out.npz")
+    wrong = [name for name in expected if not np.array_equal(expected[name], found[name])]
+    if wrong:
+        raise ValueError(f"computed in silence, and wrong: {', '.join(wrong)}")
+
+
 def _steps(chance: Random) -> Sequence[Step]:
     reading: Sequence[Sequence[str]] = (
-        ["run", BUILD, "--virtual", "--random-inputs", "0", "--output", "out.npz"],
-        ["run", BUILD, "--virtual", "--random-inputs", "0"],
+        ["run", BUILD, *RANDOM, "out.npz"],
         ["inspect", BUILD],
         ["inspect", BUILD, "--rank", "1"],
         ["inspect", BUILD, "--serial"],
@@ -112,9 +131,10 @@ def _steps(chance: Random) -> Sequence[Step]:
         ["explain", BUILD],
         ["plan", BUILD, "-o", "plan.yaml"],
         ["diff", BUILD, BUILD],
+        ["verify", BUILD, "--files"],
     )
-    first, second = chance.choice(reading[:2]), chance.choice(reading[2:])
-    return chance.choice(((first, second), (second, first), (second,)))
+    run, other = reading[0], chance.choice(reading[1:])
+    return chance.choice(((run, compare_outputs, other), (other, run, compare_outputs), (other,)))
 
 
 def train_a_step() -> None:

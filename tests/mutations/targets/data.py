@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from autopar.runtime.trainer import open_trainer
 from tests.cli.command import INPUT, compiled
@@ -90,6 +90,8 @@ def prepare_checkpoint(folder: Path) -> None:
     with open_trainer(build, virtual=True) as trainer:
         trainer.step(batches(1)[0])
         trainer.save_checkpoint(folder / "checkpoint")
+        state = {name: tensor.numpy() for name, tensor in trainer.state_dict().items()}
+    save_file(state, folder / "saved.safetensors")
 
 
 def mutate_checkpoint(prepared: Path, folder: Path, chance: Random, structure: bool) -> str:
@@ -135,9 +137,13 @@ def _mutate_archive(content: bytes, chance: Random) -> tuple[bytes, str]:
 
 
 def load_checkpoint() -> None:
-    """Loads the checkpoint and takes a step."""
+    """Loads the checkpoint, of which what isn't refused must be as it was, and takes a step."""
     trainer = open_trainer(BUILD, virtual=True, check_loss=False)
     trainer.load_checkpoint("checkpoint")
+    saved, found = load_file("saved.safetensors"), trainer.state_dict()
+    wrong = [name for name, tensor in saved.items() if not np.array_equal(found[name], tensor)]
+    if wrong:
+        raise ValueError(f"read in silence, and wrong: {', '.join(wrong)}")
     trainer.step(batches(1)[0])
 
 
