@@ -37,6 +37,7 @@ outwards. `torusx4` has 4 pods: what is counted first is joined by more than rin
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -232,7 +233,7 @@ class Cluster:
         if counted is not None and counted["name"] in known:
             counts = counted["counts"].removeprefix("x").split("x")
             return cls.load(counted["name"]).with_groups(*map(int, counts))
-        if Path(text).is_file():
+        if os.path.isfile(text):  # False too for what can't be a path.
             raise InvalidInputError(
                 f"{text} is not a cluster file: those are YAML, and end with .yaml or .yml"
             )

@@ -48,6 +48,7 @@ class Subject:
         if isinstance(what, Compiled):
             return cls(what.serial, what.completed, what.options)
         build = read_build(what)
+        build.check_distribution()
         return cls(build.serial, build.completed, recorded_options(build))
 
     def on(self, cluster: Cluster) -> Subject:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -36,7 +37,7 @@ from autopar.ir.serde import (
     program_from_bytes,
     program_to_bytes,
 )
-from autopar.ir.verify import verify_structure
+from autopar.ir.verify import verify_distribution, verify_structure
 
 MANIFEST = "manifest.pb"
 SERIAL = "serial.pb"
@@ -199,6 +200,18 @@ class Build:
             return self.serial
         return self._program(COMPLETED)
 
+    def check_distribution(self) -> None:
+        """Checks that the serial programs can be computed as their layouts and choices say.
+
+        Raises:
+            InvalidInputError: If they can't, or a file is damaged.
+        """
+        with _refused(self._place(SERIAL)):
+            verify_distribution(self.serial)
+        if self.completed is not self.serial:
+            with _refused(self._place(COMPLETED)):
+                verify_distribution(self.completed)
+
     @cached_property
     def options(self) -> str:
         """What the user decided, as text; empty if it isn't known.
@@ -274,10 +287,8 @@ class Build:
         """
         place = self._place(name)
         program = program_from_bytes(self._checked(name), place)
-        try:
+        with _refused(place):
             verify_structure(program)
-        except VerificationError as error:
-            raise InvalidInputError(f"{place}: {error}\n{_COMPILE_AGAIN}") from error
         return program
 
     def _place(self, name: str) -> str:
@@ -292,6 +303,14 @@ class Build:
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise _damaged(self.path / file.path)
         return data
+
+
+@contextmanager
+def _refused(place: str) -> Iterator[None]:
+    try:
+        yield
+    except VerificationError as error:
+        raise InvalidInputError(f"{place}: {error}\n{_COMPILE_AGAIN}") from error
 
 
 def _damaged(path: Path) -> InvalidInputError:

@@ -157,6 +157,8 @@ class _FunctionCheck:
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._at_op(op, f"argument {name}", "one of that name", names.count(name))
         for name, arg in op.args:
+            if not name.isidentifier():  # The runtime writes it into code.
+                self._at_op(op, "argument", "a name as those of Python", repr(name))
             self._check_arg(op, name, arg)
         for name in op.results:
             if name not in self._function.values:

@@ -7,6 +7,7 @@ the hosts. So along the last axis of an identity placement neighbours share the 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from itertools import pairwise, permutations
@@ -121,7 +122,7 @@ def _listed(text: str) -> tuple[int, ...]:
     if set(text) <= set("0123456789, "):
         return _ids(text, f"placement {text!r}")
     path = Path(text)
-    if not _is_file(path):
+    if not os.path.isfile(path):  # False too for what can't be a path.
         raise InvalidInputError(
             f"placement {text!r} is none of identity, auto, a list of process ids such as 0,2,1,3,"
             " or a file with such a list"
@@ -131,13 +132,6 @@ def _listed(text: str) -> tuple[int, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"placement file {path}: {error}") from error
     return _ids(" ".join(line.partition("#")[0] for line in lines), f"placement file {path}")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # As of a name that is too long for one.
-        return False
 
 
 def _ids(text: str, where: str) -> tuple[int, ...]:

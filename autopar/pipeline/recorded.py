@@ -91,6 +91,8 @@ def _placement(known: Any, place: str) -> Placement:
 
 
 def _activations(known: Any, place: str) -> Iterator[ActivationPin]:
+    if known is not None and not isinstance(known, list):
+        raise _unreadable(place, f"activations is {known!r}")
     for pin in known or ():
         if not isinstance(pin, list) or [type(word) for word in pin] != [str, str]:
             raise _unreadable(place, f"activations has {pin!r}")

@@ -112,7 +112,14 @@ class _Emitter:
                 body.add(at, op)
             body.end()
         body.graph.output(tuple(map(body.node, function.outputs)))
-        return fx.GraphModule(body.submodules, body.graph, class_name=_identifier(function.name))
+        try:
+            return fx.GraphModule(
+                body.submodules, body.graph, class_name=_identifier(function.name)
+            )
+        except SyntaxError as error:  # As of an argument that is called as a keyword of Python.
+            raise RuntimeFailure(
+                f"program {self.program.name!r}: {function.name} can't be written as code: {error}"
+            ) from error
 
 
 class _Started(NamedTuple):

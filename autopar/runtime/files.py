@@ -90,18 +90,16 @@ def _read_npy(path: Path) -> Any:
         raise InvalidInputError(f"input {path}: after NAME= expected a .npy file")
     try:
         return numpy.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # Headers go through Python's own parsers, which raise anything.
         raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: Exception) -> InvalidInputError:
-    reason = (isinstance(error, OSError) and error.strerror) or error
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     return InvalidInputError(f"can't read input {path}: {reason}")
 
 
 def _read_several(path: Path) -> Arrays:
-    import zipfile
-
     import numpy
 
     if path.suffix == ".safetensors":
@@ -117,5 +115,5 @@ def _read_several(path: Path) -> Arrays:
     try:
         with numpy.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # As do archives, and what unpacks them.
         raise _unreadable(path, error) from error

@@ -64,7 +64,8 @@ def specialize_signature(program: Program, coords: Mapping[str, int]) -> Signatu
     """Returns the inputs and outputs with the boxes of one rank.
 
     Raises:
-        RuntimeFailure: If an expression names an axis that `coords` lacks.
+        RuntimeFailure: If an expression names an axis that `coords` lacks, or a box isn't within
+            its tensor.
     """
     with _known_axes(program, coords):
         return Signature(
@@ -142,14 +143,18 @@ def _resolve(arg: Arg, coords: Mapping[str, int]) -> Arg:
 
 
 def _port(port: Port, coords: Mapping[str, int]) -> Port:
-    box = tuple(
-        tuple(
-            BoxDim(sub.size, evaluate(sub.start, coords), evaluate(sub.length, coords))
-            for sub in dim
-        )
-        for dim in port.box
-    )
+    box = tuple(tuple(_box_dim(port, sub, coords) for sub in dim) for dim in port.box)
     return replace(port, box=box)
+
+
+def _box_dim(port: Port, sub: BoxDim, coords: Mapping[str, int]) -> BoxDim:
+    start, length = evaluate(sub.start, coords), evaluate(sub.length, coords)
+    if not 0 <= start <= start + length <= sub.size:
+        raise RuntimeFailure(
+            f"port {port.name!r}: at {dict(coords)}, a rank's part of {sub.size} elements is"
+            f" {length} from {start} on, which is outside; compile again"
+        )
+    return BoxDim(sub.size, start, length)
 
 
 def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[str]) -> Iterable[Op]:

@@ -63,6 +63,8 @@ def test_a_built_in_cluster_with_a_number_of_hosts() -> None:
     assert len(Cluster.load("h100x1").links) == 1
     with pytest.raises(InvalidInputError, match="no built-in cluster 'h10x4'; did you mean h100"):
         Cluster.load("h10x4")
+    with pytest.raises(InvalidInputError, match="no built-in cluster"):
+        Cluster.load("h" * 5000)
     with pytest.raises(InvalidInputError, match="has 0 levels of links around nvlink"):
         Cluster.load("h100x1").with_groups(2)
 

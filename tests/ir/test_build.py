@@ -399,3 +399,17 @@ def test_a_program_that_breaks_the_rules(tmp_path: Path, name: str) -> None:
     assert message.startswith(f"{path}: the ")
     assert "the outputs of the signature: expected the outputs of main, (), got (%y)" in message
     assert message.endswith("compile the model again, or copy the whole folder again")
+
+
+def test_layouts_that_break_the_rules(tmp_path: Path) -> None:
+    """As an op that is split along what it doesn't have."""
+    write(tmp_path / "build")
+    path = tmp_path / "build" / "serial.pb"
+    file = program_pb2.File.FromString(path.read_bytes())
+    file.program.op_dists[0].factors[0].name = file.program.name
+    path.write_bytes(file.SerializeToString())
+    sign(tmp_path / "build")
+    build = read_build(tmp_path / "build")
+    with pytest.raises(InvalidInputError, match="expected one of i0, got 'mlp'") as raised:
+        build.check_distribution()
+    assert str(raised.value).startswith(f"{path}: the serial program")

@@ -123,6 +123,10 @@ def with_op(**changes: object) -> Program:
     ("program", "message"),
     [
         (with_op(args=(("self", Ref("xx")),)), "operand %xx: expected a value that is defined"),
+        (
+            with_op(args=(("self", Ref("x")), ("a=print(1), b", 2))),
+            "argument: expected a name as those of Python, got 'a=print(1), b'",
+        ),
         (with_op(results=("y", "z")), "result %z: expected a value of the function, got none"),
         (with_op(phase="sideways"), "phase: expected one of forward, backward, update"),
         (with_main(inputs=("x", "z")), "input %z: expected a value of the function, got none"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from google.protobuf.message import EncodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 
 from tests.mutations import odd
 
@@ -23,12 +23,13 @@ DEEP = (2, 5, 20, 60, 200)
 
 def mutate(message: Message, chance: Random) -> str:
     """Changes a message in a few places and returns what was done."""
-    done = [_change(message, chance)]
-    while chance.random() < 0.4:
-        done.append(_change(message, chance))
+    done = []
     try:
+        done.append(_change(message, chance))
+        while chance.random() < 0.4:
+            done.append(_change(message, chance))
         message.SerializeToString()
-    except (EncodeError, ValueError):  # Nested deeper than the library writes.
+    except (DecodeError, EncodeError, ValueError):  # Nested deeper than the library writes.
         message.Clear()
         done.append("cleared")
     return ", ".join(done)

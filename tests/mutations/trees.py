@@ -104,6 +104,8 @@ def _of_its_type(place: Any, key: Any, chance: Random, words: Sequence[str]) -> 
         place[key] = odd.integer(chance) if isinstance(value, int) else odd.number(chance)
     elif isinstance(value, str):
         place[key] = odd.text(chance, words)
+    elif isinstance(value, tuple):
+        place[key] = (*value, scalar(chance, words))
     elif isinstance(value, list):
         value.append(scalar(chance, words))
     else:

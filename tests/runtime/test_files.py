@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,11 @@ def test_what_npz_cannot_hold_is_said(tmp_path: Path) -> None:
     save_arrays(tmp_path / "a.safetensors", tensors)
 
 
+def npy(header: str) -> bytes:
+    """A .npy file without elements."""
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode()
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -43,11 +50,19 @@ def test_what_npz_cannot_hold_is_said(tmp_path: Path) -> None:
         ("x={0}/a.txt", "expected a .npy file"),
         ("x={0}/bad.npy", "can't read input .*bad.npy"),
         ("{0}/bad.npz", "can't read input .*bad.npz"),
+        ("x={0}/cut.npy", r"can't read input .*cut.npy: .*EOF in multi-line"),
+        ("x={0}/long.npy", "can't read input .*long.npy: Python int too large"),
+        ("{0}/long.npz", "can't read input .*long.npz: Python int too large"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, spec: str, message: str) -> None:
     (tmp_path / "bad.npy").write_bytes(b"nonsense")
     (tmp_path / "bad.npz").write_bytes(b"nonsense")
+    (tmp_path / "cut.npy").write_bytes(npy("{'shape': ("))
+    long = npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**64},)}}")
+    (tmp_path / "long.npy").write_bytes(long)
+    with zipfile.ZipFile(tmp_path / "long.npz", "w") as archive:
+        archive.writestr("x.npy", long)
     with pytest.raises(InvalidInputError, match=message):
         read_arrays([spec.format(tmp_path)])
 

@@ -87,6 +87,13 @@ def test_boxes_are_resolved_too() -> None:
     assert (port.box[0][0].start, port.box[0][0].length) == (2, 1)
 
 
+def test_a_box_that_is_no_part_of_its_tensor_is_an_error() -> None:
+    odd = parse_program("program executable input %x: f32[2] box [4[tp * 2; 2]] return")
+    assert specialize(odd, {"tp": 1}).signature.inputs[0].box[0][0].start == 2
+    with pytest.raises(RuntimeFailure, match="a rank's part of 4 elements is 2 from 4 on, which"):
+        specialize(odd, {"tp": 2})
+
+
 def test_ranks_with_equal_expressions_share_a_key() -> None:
     program = parse_program(UNEVEN.replace("index=tp", "index=1"))
     keys = [code_key(code_expressions(program), {"tp": tp}) for tp in range(4)]
