@@ -83,7 +83,7 @@ def _case(step: Step) -> Case:
 
 def main() -> None:
     """Prints what is wrong with each step."""
-    isolated.SECONDS, isolated.PATIENCE = 1, 5
+    isolated.SECONDS, isolated.PATIENCE = 1, 30
     with tempfile.TemporaryDirectory() as folder:
         found = carry_out_all(map(_case, STEPS), Path(folder))
         failures = {shown(step): list(next(found).failures) for step in STEPS}
