@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -466,12 +467,16 @@ def run_calls(
 def keep_state(processes: Processes, build: Path, inputs: Sequence[Tensor], folder: Path) -> Any:
     """Returns what a session returns before and after its state is saved, reset and loaded.
 
-    In order: three calls, the second and the third again from a file, the first again after a
-    reset; then the names of its state dict, and one more first call with another weight.
+    In order: three calls, and after the first a refused one that changes nothing; the second and
+    the third again from a file, the first again after a reset; then the names of its state dict,
+    and one more first call with another weight.
     """
     first, second, third = (each.clone() for each in inputs)
     with Session(build, backend="gloo", timeout=20.0, processes=processes) as session:
         found = [session(first)]
+        with contextlib.suppress(InvalidInputError):
+            session(first[:, :1])
+            found.append(first)
         session.save_state(folder / "state.safetensors")
         found += [session(second), session(third)]
         session.load_state(folder / "state.safetensors")
