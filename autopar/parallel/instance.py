@@ -13,6 +13,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout
 from autopar.parallel.module import ParallelModule, State
 from autopar.parallel.runner import Runner
+from autopar.parallel.saving import Saving
 from autopar.parallel.shards import Shard, of_first_rank, shard_of
 
 
@@ -46,7 +47,8 @@ def instance(model: nn.Module, runner: Runner, seed: int, local: bool = False) -
     # What deepcopy finds in the memo it takes for copied.
     module = copy.deepcopy(model, dict(memo))
     kind = type(model)
-    module.__class__ = type(f"Parallel{kind.__name__}", (ParallelModule, kind), {})
+    base = Saving if callable(getattr(kind, "save_pretrained", None)) else ParallelModule
+    module.__class__ = type(f"Parallel{kind.__name__}", (base, kind), {})
     assert isinstance(module, ParallelModule)
     _disarm(module)
     module._parallel = State(module, runner, shards, seed, local)

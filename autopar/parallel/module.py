@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from autopar.ir.errors import InvalidInputError
 from autopar.parallel.runner import Modes, Runner
 from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
 from autopar.parallel.variant import Call, VariantCall
+from autopar.runtime.boxes import whole_box
 from autopar.runtime.outputs import Gathering
 from autopar.runtime.trainer import seed_of_step
+from autopar.runtime.weight_taking import Part, Wanted, take_weights
 
 
 class ParallelModule(nn.Module):
@@ -92,6 +95,19 @@ class ParallelModule(nn.Module):
             everywhere: Whether every rank gets them; otherwise only rank 0, the others nothing.
         """
         return self._parallel.gathered(self, everywhere)
+
+    def load_weights(self, path: str | Path) -> None:
+        """Reads parameters and buffers from files, on each rank its own pieces.
+
+        Args:
+            path: A safetensors file, or a folder or index of Hugging Face's with several, with the
+                names of the original module.
+
+        Raises:
+            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+                Nothing is changed then.
+        """
+        take_weights(path, self._parallel.wanted(self))
 
 
 class State:
@@ -186,24 +202,64 @@ class State:
 
     def gathered(self, module: nn.Module, everywhere: bool) -> dict[str, Tensor]:
         """See `ParallelModule.full_state_dict`."""
+        whole: dict[int, Tensor | None] = {}
+        found: dict[str, Tensor] = {}
+        gather = self.gather(everywhere)
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            if id(tensor) not in whole:
+                whole[id(tensor)] = gather(name, tensor)
+            value = whole[id(tensor)]
+            if value is not None:
+                found[name] = value
+        return found
+
+    def gather(self, everywhere: bool) -> Callable[[str, Tensor], Tensor | None]:
+        """Returns what puts a parameter or buffer together, in main memory; all ranks call alike.
+
+        It takes a tensor and its first name, and returns None on ranks that aren't to have it.
+
+        Args:
+            everywhere: Whether all ranks get it, or only rank 0.
+        """
         variant = self.runner.first
         assert variant is not None
         rank = self.runner.job.rank
         gathering = Gathering(variant.deployment, rank)
-        gather = gathering.to_all if everywhere else gathering.to_first
         ports = variant.deployment.programs[0].signature.inputs
         places = {port.name: at for at, port in enumerate(ports)}
-        whole: dict[int, Tensor | None] = {}
-        found: dict[str, Tensor] = {}
-        for name, tensor in module.state_dict(keep_vars=True).items():
-            if id(tensor) not in whole:
-                piece = local(tensor.detach())
-                at = places.get(name)
-                whole[id(tensor)] = piece.cpu() if at is None else gather("inputs", at, piece)
-            value = whole[id(tensor)]
-            if value is not None and (everywhere or rank == 0):
-                found[name] = value
-        return found
+
+        def gathered(name: str, tensor: Tensor) -> Tensor | None:
+            piece = local(tensor.detach())
+            at = places.get(name)
+            if at is None:
+                return piece.cpu() if everywhere or rank == 0 else None
+            gather = gathering.to_all if everywhere else gathering.to_first
+            return gather("inputs", at, piece)
+
+        return gathered
+
+    def wanted(self, module: nn.Module) -> list[Wanted]:
+        """Returns parameters and buffers, as they may be taken from a file.
+
+        Raises:
+            InvalidInputError: If they have no memory yet.
+        """
+        named: dict[int, list[str]] = {}
+        for name in module.state_dict():
+            named.setdefault(id(self.stored(name)), []).append(name)
+        return [self._wanted(tuple(names)) for names in named.values()]
+
+    def _wanted(self, names: tuple[str, ...]) -> Wanted:
+        tensor = self.stored(names[0])
+        if tensor.is_meta:
+            raise InvalidInputError(
+                f"{names[0]!r} is on the meta device; call to_empty(device=...) before the weights"
+                " are read"
+            )
+        shard = self.shards.get(names[0])
+        shape = tuple(tensor.shape) if shard is None else shard.shape
+        box = whole_box(shape) if shard is None else shard.box
+        return Wanted(names, tensor.dtype, shape, [Part(local(tensor.detach()), box)])
 
     def load(self, module: nn.Module, state: dict[str, Any], *_: object) -> None:
         """Lets `load_state_dict` take whole tensors: a hook that it calls first."""
