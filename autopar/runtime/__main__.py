@@ -14,7 +14,7 @@ from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.files import check_output, read_arrays, save_arrays
 from autopar.runtime.libraries import import_modules
-from autopar.runtime.ports import complete_inputs, with_seed
+from autopar.runtime.ports import complete_inputs, input_types, with_seed
 from autopar.runtime.processes import Processes
 
 
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]
     with session, session.supervisor.reported():
         if processes.rank == 0 and options.output is not None:
             check_output(options.output)
-        given = read_arrays(options.input)
+        given = read_arrays(options.input, input_types(session.program))
         inputs = complete_inputs(session.program, given, options.random_inputs)
         inputs = with_seed(session.program, inputs, options.seed)
         outputs = session.run(inputs, updates=options.updates)

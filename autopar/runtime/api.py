@@ -18,7 +18,7 @@ from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session, read_or_tell
 from autopar.runtime.files import read_arrays, save_arrays
 from autopar.runtime.initialize import MakeModel
 from autopar.runtime.launcher import launch
-from autopar.runtime.ports import Arrays, complete_inputs, read_weights
+from autopar.runtime.ports import Arrays, complete_inputs, input_types, read_weights
 from autopar.runtime.rates import trains
 from autopar.runtime.serial import run_serial
 from autopar.runtime.specialize import specialize
@@ -208,7 +208,8 @@ def read_inputs(build: str | Path, specs: Sequence[str], seed: int | None = None
     Raises:
         InvalidInputError: If a file can't be read.
     """
-    return complete_inputs(read_build(build).serial, read_arrays(specs), seed)
+    program = read_build(build).serial
+    return complete_inputs(program, read_arrays(specs, input_types(program)), seed)
 
 
 def save_outputs(path: str | Path, outputs: Mapping[str, Tensor]) -> None:

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import torch
 from torch import Tensor
 
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import InvalidInputError, os_reason
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.kernels import IR_DTYPES
 from autopar.runtime.ports import Arrays
 from autopar.runtime.replacing import replacing
+from autopar.runtime.weight_sources import check_regular
 from autopar.runtime.weight_writing import write_weights
 from autopar.runtime.weights import WeightFile
 
 SUFFIXES = (".npz", ".safetensors")
 
+MAX_HEADER_BYTES = 1 << 16
+"""How much of an array is looked at to know what it is; numpy writes less."""
 
-def read_arrays(specs: Iterable[str]) -> dict[str, Any]:
+Type = tuple[str, tuple[int, ...]]
+"""dtype and shape."""
+
+Types = Mapping[str, Type]
+"""What inputs have to be, by label."""
+
+
+def read_arrays(specs: Iterable[str], expected: Types) -> dict[str, Any]:
     """Returns arrays by name from `name=file.npy`, or from files that hold several.
 
-    `.npy` files are mapped, so that a rank reads only its piece.
+    `.npy` files are mapped, so that a rank reads only its piece. Of what is in another file and is
+    no input, or of another type, nothing is read: it comes as a tensor on the meta device.
+
+    Args:
+        specs: The files.
+        expected: What inputs have to be.
 
     Raises:
         InvalidInputError: If a file can't be read or a name is given twice.
@@ -31,7 +49,7 @@ def read_arrays(specs: Iterable[str]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for spec in specs:
         name, equals, path = spec.partition("=")
-        found = {name: _read_npy(Path(path))} if equals else _read_several(Path(spec))
+        found = {name: _read_npy(Path(path))} if equals else _read_several(Path(spec), expected)
         if twice := sorted(found.keys() & arrays.keys()):
             raise InvalidInputError(f"--input {spec}: {', '.join(twice)} is given twice")
         arrays.update(found)
@@ -88,32 +106,97 @@ def _read_npy(path: Path) -> Any:
 
     if path.suffix != ".npy":
         raise InvalidInputError(f"input {path}: after NAME= expected a .npy file")
+    check_regular(path, "input")
     try:
-        return numpy.load(path, mmap_mode="c", allow_pickle=False)
+        return numpy.lib.format.open_memmap(path, mode="c")
     except Exception as error:  # Headers go through Python's own parsers, which raise anything.
         raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: Exception) -> InvalidInputError:
-    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    reason = os_reason(error) if isinstance(error, OSError) else str(error) or type(error).__name__
     return InvalidInputError(f"can't read input {path}: {reason}")
 
 
-def _read_several(path: Path) -> Arrays:
-    import numpy
-
+def _read_several(path: Path, expected: Types) -> Arrays:
     if path.suffix == ".safetensors":
-        with WeightFile(path) as file:
-            return {
-                name: file.read(name, entry.dtype, entry.shape, whole_box(entry.shape))
-                for name, entry in file.entries.items()
-            }
-    if path.suffix != ".npz":
-        raise InvalidInputError(
-            f"input {path}: expected NAME=FILE.npy, or a .npz or .safetensors file"
-        )
+        return _read_safetensors(path, expected)
+    if path.suffix == ".npz":
+        return _read_npz(path, expected)
+    raise InvalidInputError(f"input {path}: expected NAME=FILE.npy, or a .npz or .safetensors file")
+
+
+def _read_safetensors(path: Path, expected: Types) -> Arrays:
+    with WeightFile(path) as file:
+        return {
+            name: file.read(name, *entry, whole_box(entry.shape))
+            if expected.get(name) == (IR_DTYPES[entry.dtype], entry.shape)
+            else _unread(path, name, *entry)
+            for name, entry in file.entries.items()
+        }
+
+
+def _read_npz(path: Path, expected: Types) -> Arrays:
+    check_regular(path, "input")
     try:
-        with numpy.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with zipfile.ZipFile(path) as archive:
+            names = [each for each in archive.namelist() if each.endswith(".npy")]
+            return {
+                (name := each.removesuffix(".npy")): _read_member(
+                    path, name, archive, each, expected.get(name)
+                )
+                for each in names
+            }
+    except InvalidInputError:
+        raise
     except Exception as error:  # As do archives, and what unpacks them.
         raise _unreadable(path, error) from error
+
+
+def _read_member(
+    path: Path, name: str, archive: zipfile.ZipFile, member: str, expected: Type | None
+) -> Any:
+    """Reads an array of an archive, whose data may be much more than the archive."""
+    import numpy
+
+    shape, dtype = _npy_header(archive, member)
+    found = _torch_dtype(path, name, dtype)
+    if expected != (IR_DTYPES.get(found), shape):
+        return _unread(path, name, found, shape)
+    with archive.open(member) as file:
+        return numpy.lib.format.read_array(file, allow_pickle=False)
+
+
+def _npy_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], Any]:
+    """Returns the shape and dtype of an array without reading it."""
+    from numpy.lib import format as npy
+
+    with archive.open(member) as file:
+        start: IO[bytes] = io.BytesIO(file.read(MAX_HEADER_BYTES))
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    version = npy.read_magic(start)
+    if version not in read:
+        raise ValueError(f"version {version} of the format of arrays is unknown")
+    shape, _, dtype = read[version](start)
+    return shape, dtype
+
+
+def _torch_dtype(path: Path, name: str, dtype: Any) -> torch.dtype:
+    import numpy
+
+    try:
+        return torch.as_tensor(numpy.empty(0, dtype)).dtype
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"can't read input {path}: array {name!r} has dtype {dtype}, which tensors can't have"
+        ) from error
+
+
+def _unread(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Returns a tensor without content for one that no input is, which needn't be read."""
+    try:
+        return torch.empty(shape, dtype=dtype, device="meta")
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"can't read input {path}: {name!r} has shape {list(shape)}, which no tensor has"
+        ) from error

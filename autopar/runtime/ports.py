@@ -42,6 +42,11 @@ def user_inputs(program: Program) -> tuple[Port, ...]:
     return tuple(port for port in program.signature.inputs if not is_weight(port))
 
 
+def input_types(program: Program) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Returns what the user's inputs have to be, dtype and global shape, by label."""
+    return {label_of(port): (port.dtype, port.shape) for port in user_inputs(program)}
+
+
 def default_of(port: Port) -> float | None:
     """Returns what the elements of an input are if it is left out; None if it may not be."""
     return 0 if port.role == SEED and port.fill is None else port.fill
