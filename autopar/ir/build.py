@@ -27,6 +27,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, VerificationError
 from autopar.ir.folder import check_place, replace_folder, sync_file
 from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
+from autopar.ir.ops import RuleDefect
 from autopar.ir.program import Program
 from autopar.ir.serde import (
     content_of,
@@ -51,6 +52,7 @@ WriteWeights = Callable[[Path], tuple[FileEntry, WeightDigests]]
 
 _COMPILE_AGAIN = "compile the model again, or copy the whole folder again"
 _CHUNK_BYTES = 1 << 20
+_SHOWN_LINES = 10
 
 
 def write_build(
@@ -310,7 +312,12 @@ def _refused(place: str) -> Iterator[None]:
     try:
         yield
     except VerificationError as error:
-        raise InvalidInputError(f"{place}: {error}\n{_COMPILE_AGAIN}") from error
+        title, *problems = str(error).splitlines()
+        more = ["  ..."] if len(problems) > _SHOWN_LINES else []
+        text = "\n".join([title, *problems[:_SHOWN_LINES], *more])
+        raise InvalidInputError(f"{place}: {text}\n{_COMPILE_AGAIN}") from error
+    except RuleDefect as error:
+        raise InvalidInputError(f"{place}: {error}; {_COMPILE_AGAIN}") from error
 
 
 def _damaged(path: Path) -> InvalidInputError:

@@ -26,6 +26,7 @@ from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import RuleDefect
 from autopar.ir.program import Program
 from autopar.modules import CompiledModule
 from autopar.pipeline import Compiled, recorded_options
@@ -175,7 +176,10 @@ def profile_build(
     """
     build = read_build(path)
     hardware = recorded_options(build).cluster if cluster is None else cluster
-    return profile_compiled(build.serial, build.deployment, hardware, allocator)
+    try:
+        return profile_compiled(build.serial, build.deployment, hardware, allocator)
+    except RuleDefect as error:
+        raise InvalidInputError(f"{path}: {error}; compile the model again") from error
 
 
 def _axes(group: str, mesh: ProcessMesh | None) -> tuple[str, ...]:

@@ -202,9 +202,10 @@ def _rank_header(deployment: Deployment, rank: int) -> str:
     entry = deployment.ranks[rank]
     coords = ", ".join(f"{axis}={at}" for axis, at in deployment.coords_of(rank).items())
     lines = [f"# rank {rank} of {deployment.world_size}: process {entry.process_id} at {coords}"]
-    for name in deployment.groups:
-        members = ", ".join(str(member) for member in deployment.group_of(name, rank))
-        lines.append(f"# group {name}: ranks {members}")
+    for name, lists in deployment.groups.items():
+        # A group of a slice of the mesh is without the other ranks.
+        for members in (each for each in lists if rank in each):
+            lines.append(f"# group {name}: ranks {', '.join(map(str, members))}")
     return "\n".join(lines)
 
 

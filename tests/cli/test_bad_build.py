@@ -190,6 +190,13 @@ def test_an_op_that_torch_does_not_have(here: Path) -> None:
     assert text.startswith("model.onnx: relu (Relu): op aten.relux.default: torch ")
 
 
+def test_an_op_that_its_arguments_do_not_fit(here: Path) -> None:
+    rebuilt("wrong", renamed("aten.relu.default", "aten.convolution.default"))
+    text = refusal(autopar("profile", "wrong", "--cluster", "cpu"), 1)
+    assert text.startswith("wrong: model.onnx: relu (Relu): the rule of aten.convolution.default")
+    assert text.endswith("; compile the model again")
+
+
 def test_a_damaged_build_in_a_process_of_its_own(here: Path) -> None:
     shorten(here / "build/ranks.pb")
     text = refusal(process("inspect", "build"), 1)

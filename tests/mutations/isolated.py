@@ -165,7 +165,7 @@ def _limit() -> None:
 
 
 def _judge(one: _Running, status: int, usage: Any) -> Outcome:
-    text = (one.folder / "err").read_text(errors="backslashreplace")[-_SHOWN:]
+    text = (one.folder / "err").read_text(errors="backslashreplace")
     report = [json.loads(line) for line in (one.folder / "report").read_text().splitlines()]
     done, before = report[0] if report else ("", [])
     ended = [(step, code) for step, _, code in report[1:] if code is not None]
@@ -185,7 +185,7 @@ def _judge(one: _Running, status: int, usage: Any) -> Outcome:
         failures=tuple(failures),
         seconds=usage.ru_utime + usage.ru_stime,
         bytes=usage.ru_maxrss << 10,
-        text=text,
+        text=text[-_SHOWN:],
     )
 
 

@@ -51,7 +51,7 @@ def refuse_in_silence() -> None:
 
 def ask_for_memory() -> None:
     """Asks for more than there is."""
-    bytearray(isolated.MEMORY + 1)
+    bytearray(isolated.MEMORY + (64 << 20))
 
 
 def leave_a_file() -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import autopar
 from autopar import ProcessMesh
 from autopar.ir.errors import AnnotationError
+from autopar.reports.inspection import show_rank
 from autopar.runtime.api import run_virtual
 from autopar.runtime.trainer import open_trainer
 from tests.runtime.real import run_ranks
@@ -56,6 +57,19 @@ def check_forward(model: nn.Module, mesh: ProcessMesh, folder: Path, **options: 
     autopar.compile(model, x, mesh=mesh, **options).save(folder)  # type: ignore[arg-type]
     found = run_virtual(folder, {"x": x})["output"]
     assert_same({"output": found}, {"output": model(x)})
+
+
+def test_ranks_are_shown_with_the_groups_that_they_are_in(tmp_path: Path) -> None:
+    """Of three stages, each passes on to one."""
+    model = Stages([TALL[0], TALL[2], TALL[1]], "", "tp")
+    autopar.compile(model, X[0][0], mesh=TALL).save(tmp_path / "build")
+    shown = [show_rank(tmp_path / "build", rank, "text").splitlines() for rank in (0, 2, 4)]
+    groups = [[line for line in each if line.startswith("# group pp:")] for each in shown]
+    assert groups == [
+        ["# group pp:0-2: ranks 0, 4"],
+        ["# group pp:1-2: ranks 2, 4"],
+        ["# group pp:0-2: ranks 0, 4", "# group pp:1-2: ranks 2, 4"],
+    ]
 
 
 @pytest.mark.parametrize("strategy", [None, ""])
