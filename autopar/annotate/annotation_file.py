@@ -148,7 +148,7 @@ class _File:
 
     def pending(self, node: Node | None, place: str) -> Iterator[Pending]:
         for axis, entry in self.items(node, place):
-            monoid, *operands = (self.text(item) for item in self.listed(entry))
+            monoid, *operands = [self.text(item) for item in self.listed(entry)] or [""]
             if not operands or not all(map(_POSITION.fullmatch, operands)):
                 raise AnnotationError(
                     f"{place}: pending must be {{axis: [sum, 0, 1]}}: the reduction, and the"
@@ -194,7 +194,12 @@ class _File:
 
     def entry(self, node: Node) -> Entry:
         """Returns one entry of a dims_mapping, as of a factor."""
-        return self.parsed(node, f"[{_text_of(node)}]")[0]
+        found = self.parsed(node, f"[{_text_of(node)}]") if node.kind != "mapping" else ()
+        if len(found) != 1:
+            raise AnnotationError(
+                f"{self.place(node)}: expected one entry: -1, an axis, or several as [dp, tp]"
+            )
+        return found[0]
 
     def entries(self, node: Node) -> tuple[Entry, ...]:
         # YAML cuts "[(dp,tp), -1]" at every comma, so entries are put together again as text.
