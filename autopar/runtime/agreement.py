@@ -2,15 +2,18 @@
 
 By contract all ranks are given the same batch, learning rates and seed, in the same step. If they
 aren't, each goes on with its own, and what they compute together is wrong in silence. So each rank
-makes a vector of three numbers:
+makes a vector of four numbers:
 
 * 1 if it can't go on, since what it was given doesn't fit;
 * a digest of plain values, times a coefficient;
-* a digest of tensors, or of samples of large ones, times another coefficient.
+* a digest of tensors, or of samples of large ones, times another coefficient;
+* 1 if it asks all ranks to stop.
 
 The coefficients of ranks that must bring the same add up to zero modulo 2^64, and else look random.
-So one small sum over all ranks is zero where they agree, and if they don't it is zero with a
-probability of 2^-60. Only where it isn't zero do ranks tell one another what they have.
+So of one small sum over all ranks the first three are zero where they agree, and if they don't they
+are with a probability of 2^-60. Only where they aren't zero do ranks tell one another what they
+have. The fourth is how a signal that reaches ranks at different moments, or one of them alone,
+becomes a decision of all of them about one and the same call.
 """
 
 from __future__ import annotations
@@ -80,11 +83,17 @@ class Agreement:
         talk: How they hear of one another; None where there is one process.
         check_inputs: Whether tensors are compared. That others can go on, and plain values, always
             are.
+
+    Attributes:
+        asks_to_stop: Whether this rank asks all of them to stop, from the next call on.
+        stopping: Whether a rank has asked, as all ranks know since the same call.
     """
 
     def __init__(self, talk: Talk | None = None, check_inputs: bool = True) -> None:
         self.talk = talk
         self.check_inputs = check_inputs
+        self.asks_to_stop = False
+        self.stopping = False
         self._turn = 0
         self._rounded = False
 
@@ -131,13 +140,16 @@ class Pending:
     def __init__(self, agreement: Agreement, offer: Offer, turn: int) -> None:
         self.agreement = agreement
         self.offer = offer
+        self._asks = agreement.asks_to_stop
         self._parts: Parts = sampled_batch(offer.tensors, turn)
         talk = agreement.talk
         self._read = None if talk is None else talk.start_sum(self._vector(talk))
 
     def settle(self) -> InvalidInputError | None:
         """Returns why the ranks can't go on with what they were given; None if they can."""
-        if self._read is not None and any(self._read()):
+        *differences, stops = [int(self._asks)] if self._read is None else self._read()
+        self.agreement.stopping |= stops > 0
+        if any(differences):
             ruling = self._ruling()
             if self.offer.refusal is None and ruling.refusal:
                 return InvalidInputError(ruling.refusal)
@@ -152,6 +164,7 @@ class Pending:
             int(offer.refusal is not None),
             _signed(values * coefficient(talk.rank, everybody)),
             0,
+            int(self._asks),
         ]
         if self._parts:
             share = coefficient(talk.rank, offer.peers or everybody)

@@ -204,6 +204,24 @@ class Trainer(Closing):
         self.optimizer.step()
         return results[self._first][0]
 
+    def request_stop(self) -> None:
+        """Asks all ranks to stop behind the next step; may be called by a handler of a signal.
+
+            signal.signal(signal.SIGTERM, lambda *_: trainer.request_stop())
+
+        Nothing stops by itself: see `stopping`. That one rank asks is enough.
+        """
+        self.ranks.agreement.asks_to_stop = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a rank asked to stop. Between two steps it is the same on all ranks.
+
+        What ranks compare in each step says so too: a rank that asks learns of it with the others,
+        behind the next step that it begins. So all of them save the same step, and end.
+        """
+        return self.ranks.agreement.stopping
+
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Gives parameters and buffers the values that the model's constructor gives them.
 
