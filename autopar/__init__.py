@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import annotate, runtime
+    from autopar import annotate, elastic, runtime
     from autopar.calibration import calibrate
     from autopar.cost import Cluster
     from autopar.explanation import explain
@@ -63,6 +63,7 @@ __all__ = [
     "compile",
     "compile_onnx",
     "diff",
+    "elastic",
     "explain",
     "load",
     "parallelize",
@@ -74,7 +75,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("annotate", "runtime"):
+    if name in ("annotate", "elastic", "runtime"):
         return import_module(f"autopar.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -32,6 +32,7 @@ SEE_ALL = {
     "__main__",
     "calibration",
     "cli",
+    "elastic",
     "explanation",
     "modules",
     "parallel",

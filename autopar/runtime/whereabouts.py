@@ -138,15 +138,17 @@ def _users_line(frame: FrameType | None) -> str:
     """Returns the innermost line of code that isn't of a library."""
     while frame is not None:
         code = frame.f_code
-        if not _is_library(code.co_filename):
+        if not is_library(code.co_filename):
             return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
     return ""
 
 
 @lru_cache(maxsize=1024)
-def _is_library(file: str) -> bool:
-    roots = (*site.getsitepackages(), *_LIBRARIES, str(Path(__file__).parent.parent))
+def is_library(file: str) -> bool:
+    """Returns whether a source file is part of Python, of an installed package, or of autopar."""
+    packages = (*site.getsitepackages(), site.getusersitepackages())
+    roots = (*packages, *_LIBRARIES, str(Path(__file__).parent.parent))
     return file.startswith(("<", *roots))
 
 

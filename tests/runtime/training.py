@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from autopar.modules import compile
+from autopar.modules import CompiledModule, compile
 
 BATCH, WIDTH, HIDDEN, CLASSES = 6, 4, 8, 5
 MEGATRON = {"up.weight": ["tp", None], "down.weight": [None, "tp"]}
@@ -89,9 +89,15 @@ class Reference:
 
 def training_build(folder: Path, layout: Layout, **options: object) -> Path:
     """Writes a training build of the reference for a mesh and returns its folder."""
+    compiled_step(layout, **options).save(folder)
+    return folder
+
+
+def compiled_step(layout: Layout, **options: object) -> CompiledModule:
+    """Returns a training step of the reference for a mesh."""
     mesh, strategy, shard = layout
     one = Reference.of_seed()
-    compile(
+    return compile(
         one.model,
         batches(1)[0],
         mesh=mesh,
@@ -100,8 +106,7 @@ def training_build(folder: Path, layout: Layout, **options: object) -> Path:
         loss=mse_loss,
         optimizer=one.optimizer,
         **options,  # type: ignore[arg-type]
-    ).save(folder)
-    return folder
+    )
 
 
 def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
