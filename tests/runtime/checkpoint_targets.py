@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime import checkpoint
@@ -102,9 +102,27 @@ def train_on(
         load(build, resume=folder, timeout=60.0, processes=processes) as trainer,
         log.open("a") as file,
     ):
-        file.write(f"resumed {trainer.steps}\n")
-        while trainer.steps < steps:
-            (loss,) = run_steps(trainer, 1)
-            file.write(f"{trainer.steps} {loss}\n")
-            file.flush()
+        train_to(steps, trainer, file, folder, 1, wait)
+
+
+def train_to(
+    steps: int, trainer: Trainer, log: TextIO, folder: Path, every: int, wait: bool
+) -> None:
+    """Trains to a step, saves after every so many, and writes down each loss."""
+    log.write(f"resumed {trainer.steps}\n")
+    while trainer.steps < steps:
+        (loss,) = run_steps(trainer, 1)
+        log.write(f"{trainer.steps} {loss}\n")
+        log.flush()
+        if trainer.steps % every == 0:
             trainer.save_checkpoint(folder, keep=2, wait=wait)
+
+
+def losses_of(log: Path) -> dict[int, set[str]]:
+    """Returns all losses that were ever written down for each step."""
+    found: dict[int, set[str]] = {}
+    for line in log.read_text().splitlines():
+        step, _, loss = line.partition(" ")
+        if step.isdigit():
+            found.setdefault(int(step), set()).add(loss)
+    return found

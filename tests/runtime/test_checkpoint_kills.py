@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autopar.runtime.processes import Processes
-from tests.runtime.checkpoint_targets import train_on
+from tests.runtime.checkpoint_targets import losses_of, train_on
 from tests.runtime.real import CONTEXT, _free_port
 from tests.runtime.training import LAYOUTS, training_build
 
@@ -63,16 +63,6 @@ def await_that(job: list[BaseProcess], holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not holds() and time.monotonic() < deadline and all(each.is_alive() for each in job):
         time.sleep(0.001)
-
-
-def losses_of(log: Path) -> dict[int, set[str]]:
-    """Returns all losses that were ever written down for each step."""
-    found: dict[int, set[str]] = {}
-    for line in log.read_text().splitlines():
-        step, _, loss = line.partition(" ")
-        if step.isdigit():
-            found.setdefault(int(step), set()).add(loss)
-    return found
 
 
 @pytest.mark.faults
