@@ -126,7 +126,7 @@ def test_ranks_wait_for_the_one_that_compiles_longer_than_for_anything_else(
         ("fails", "! ZeroDivisionError: division by zero", "! rank 0 failed: ZeroDivisionError: "),
         ("ends", "! SystemExit: 3", "! rank 0 failed: SystemExit: 3"),
         ("is killed", -9, "! rank 0 failed: it ended without a word (killed?), and the store"),
-        ("sleeps", None, "! no word from rank 0 within 2 s"),
+        ("sleeps", None, "! rank 0 failed: no word from it within 2 s"),
     ],
 )
 def test_what_goes_wrong_on_the_rank_that_compiles_ends_all(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from torch.distributed.distributed_c10d import Store
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.failure import RankFailure
 
 _LONGEST_PAUSE = 0.05
 
@@ -108,7 +109,7 @@ class Messages:
             if failure := self._failure():
                 raise failure
             if time.monotonic() > deadline:
-                raise RuntimeFailure(f"no word from rank {rank} within {self._seconds:g} s")
+                raise RankFailure(rank, f"no word from it within {self._seconds:g} s", self.rank)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return str(self._store.get(key).decode())

@@ -49,7 +49,7 @@ def test_processes_meet_in_each_exchange() -> None:
 
 def test_silence_is_an_error() -> None:
     messages = Messages(HashStore(), 1, 2, seconds=0.05)
-    with pytest.raises(RuntimeFailure, match=r"no word from rank 0 within 0.05 s"):
+    with pytest.raises(RuntimeFailure, match=r"rank 0 failed: no word from it within 0.05 s"):
         messages.from_first()
 
 
