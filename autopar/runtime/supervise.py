@@ -204,4 +204,10 @@ def _is_communication(error: RuntimeError) -> bool:
 
 
 def _is_timeout(error: Exception) -> bool:
-    return "timed out" in str(error).lower()
+    """Returns whether an error says that nobody came.
+
+    Where several collectives of a group wait, gloo says "Timed out" of the first whose time is up,
+    and "Application timeout caused pair closure" of those that wait beside it.
+    """
+    text = str(error).lower()
+    return "timed out" in text or "application timeout" in text

@@ -258,6 +258,20 @@ def look_alone(processes: Processes, build: Path, batch: Batch) -> Any:
         return _portable(fetched), trainer.step(batch).item()
 
 
+def look_late(processes: Processes, build: Path, batch: Batch) -> Any:
+    """Looks on rank 0 at what a step computed, while rank 1 has long begun the next step."""
+    with open_trainer(build, timeout=3.0, processes=processes) as trainer:
+        trainer.step(batch)
+        try:
+            if processes.rank == 0:
+                time.sleep(1.5)
+                trainer.fetched()
+            else:
+                trainer.step(batch)
+        except AutoparError as error:
+            return str(error)
+
+
 def die_in_checkpoint(processes: Processes, build: Path, batch: Batch, folder: Path) -> str:
     """Writes a checkpoint, and another one in which rank 1 is killed."""
 

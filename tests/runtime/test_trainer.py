@@ -20,7 +20,15 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import disagree, look_alone, refuse, train, train_compiled, wrapped
+from tests.runtime.targets import (
+    disagree,
+    look_alone,
+    look_late,
+    refuse,
+    train,
+    train_compiled,
+    wrapped,
+)
 from tests.runtime.training import (
     LAYOUTS,
     MEGATRON,
@@ -155,6 +163,13 @@ def test_a_rank_that_puts_parts_together_alone_is_told_so(tmp_path: Path) -> Non
     assert message.endswith("same calls (step, fetched, state_dict, ...) in the same order")
 
 
+def test_several_collectives_that_wait_in_vain_are_one_time_out(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", ("dp=2", "fsdp:dp", {}), fetch=["up.weight"])
+    _, message = run_ranks(2, look_late, build, *batches(1))
+    assert "pair closure" not in message
+    assert message.endswith("same calls (step, fetched, state_dict, ...) in the same order")
+
+
 def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     trainer = opened(tmp_path, MIXED)
     (x, target), good = batches(2)
@@ -176,7 +191,7 @@ def opened(folder: Path, layout: Layout, **options: object) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("rate", ["a", "0.1", ["a", 0.1], [0.1]])
+@pytest.mark.parametrize("rate", ["a", "0.1", ["a", 0.1], [0.1], math.nan, [0.1, math.inf]])
 def test_rates_that_are_no_numbers_are_refused(tmp_path: Path, rate: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^lr="):
         opened(tmp_path, MIXED).step(batches(1)[0], lr=rate)
