@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -144,9 +145,12 @@ class LearningRates(torch.optim.Optimizer):
 
 def _number(rate: Any) -> float:
     try:
-        return float(rate)
+        found = float(rate)
     except (TypeError, ValueError):
         raise InvalidInputError(f"lr={rate!r}: a learning rate is a number") from None
+    if not math.isfinite(found):
+        raise InvalidInputError(f"lr={rate!r}: of the parameters no number would be left")
+    return found
 
 
 def _differing(options: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
