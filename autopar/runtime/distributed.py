@@ -49,6 +49,7 @@ from autopar.runtime.ports import (
     user_inputs,
 )
 from autopar.runtime.processes import Processes
+from autopar.runtime.ranks import understood
 from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
 from autopar.runtime.session_talk import SessionTalk
@@ -288,11 +289,11 @@ class Session(Closing):
         Buffers with `persistent=False` are in it, and weights that no call writes aren't.
 
         Raises:
-            InvalidInputError: If the program writes nothing, or the file can't be written.
+            InvalidInputError: On all ranks, if the program writes nothing, or the file can't be
+                written. The session can go on.
         """
         self._state.check()
-        with self.reported():
-            self._state.write(Path(path))
+        understood(self, lambda: self._state.write(Path(path), self.messages(meeting=True)))
 
     def load_state(self, path: str | Path) -> None:
         """Goes on from a file of `save_state`, which any mesh wrote; each rank reads its pieces.

@@ -6,18 +6,21 @@ state over many runs, as training does, is written once against this interface.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from autopar.ir.deployment import Deployment
+from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 from autopar.runtime.agreement import Agreement
 from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side
+
+Result = TypeVar("Result")
 
 Results = Mapping[int, tuple[Tensor, ...]]
 """What each rank of this process computed, by rank."""
@@ -93,3 +96,18 @@ class Ranks(Protocol):
 
     def close(self) -> None:
         """Ends the ranks."""
+
+
+def understood(ranks: Ranks, act: Callable[[], Result]) -> Result:
+    """Returns what an act returns that refuses bad input on all ranks alike: they can go on.
+
+    Raises:
+        InvalidInputError: If the act does.
+        RuntimeFailure: If it raises anything else, here or elsewhere.
+    """
+    with ranks.reported():
+        try:
+            return act()
+        except InvalidInputError as error:
+            refused = error
+    raise refused

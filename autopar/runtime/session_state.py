@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import STORED_ROLES
+from autopar.runtime.messages import Messages
 from autopar.runtime.ports import check_present
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.state import MODEL_ROLES, State
@@ -53,13 +54,13 @@ class SessionState:
         self._check_written()
         check_present(self.ranks.absent)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, messages: Messages) -> None:
         """Writes what calls write to a safetensors file.
 
         Raises:
-            InvalidInputError: If the file can't be written.
+            InvalidInputError: On all ranks, if the file can't be written.
         """
-        write_state(self.written, path)
+        write_state(self.written, path, messages)
 
     def read(self, path: Path) -> None:
         """Takes over what calls write from a file.

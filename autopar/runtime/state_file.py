@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torch import Tensor
 
+from autopar.ir.errors import InvalidInputError
 from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.runtime.messages import Messages
 from autopar.runtime.replacing import replacing
 from autopar.runtime.state import State
 from autopar.runtime.weight_shards import SHARD_BYTES, write_folder
@@ -14,31 +17,51 @@ from autopar.runtime.weight_taking import Part, Wanted, take_weights
 from autopar.runtime.weight_writing import Entry, write_order, write_tensors
 
 
-def write_state(state: State, path: Path, max_shard_bytes: int | None = None) -> None:
+def write_state(
+    state: State, path: Path, messages: Messages, max_shard_bytes: int | None = None
+) -> None:
     """Writes whole tensors to a file or a folder; all ranks call alike, and rank 0 writes.
 
     Args:
         state: The tensors.
         path: A file, or a folder where there is one.
+        messages: Connects the processes.
         max_shard_bytes: Of a file in a folder; None for one file, if there is no folder.
 
     Raises:
-        InvalidInputError: If the file or folder can't be written.
+        InvalidInputError: On all ranks, if the file or folder can't be written.
     """
     entries = {
         label: Entry(TORCH_DTYPES[entry.dtype], entry.shape)
         for label, entry in state.entries.items()
     }
-    if 0 not in state.ranks.programs:
-        for label in write_order(entries):
-            state.whole(label, everywhere=False)
-        return
+    left = write_order(entries)
 
     def gathered(label: str) -> Tensor:
+        left.remove(label)
         whole = state.whole(label, everywhere=False)
         assert whole is not None
         return whole
 
+    problem = ""
+    if messages.first:
+        try:
+            _write(path, entries, gathered, max_shard_bytes)
+        except InvalidInputError as error:
+            problem = str(error)
+    # Also where rank 0 couldn't write: the others send all.
+    for label in left:
+        state.whole(label, everywhere=False)
+    if problem := messages.from_first(problem):
+        raise InvalidInputError(problem)
+
+
+def _write(
+    path: Path,
+    entries: Mapping[str, Entry],
+    gathered: Callable[[str], Tensor],
+    max_shard_bytes: int | None,
+) -> None:
     if max_shard_bytes is not None or path.is_dir():
         write_folder(path, entries, gathered, max_shard_bytes or SHARD_BYTES)
         return

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from autopar.runtime.ports import (
     check_present,
     seed_input,
 )
-from autopar.runtime.ranks import Ranks, Results
+from autopar.runtime.ranks import Ranks, Results, understood
 from autopar.runtime.rates import LearningRates, trains
 from autopar.runtime.saving import Saving
 from autopar.runtime.state import Piece
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-
-Result = TypeVar("Result")
 
 Arguments = Mapping[int, tuple[Tensor, ...]]
 """What each rank of this process is given, by rank."""
@@ -338,7 +336,7 @@ class Trainer(Closing):
             if not wait:
                 rectangles = copied(rectangles)
         if wait:
-            self._understood(lambda: write_checkpoint(place, content, rectangles, messages))
+            understood(self.ranks, lambda: write_checkpoint(place, content, rectangles, messages))
             return
         content = content.without_pieces()
         self._saving = Saving(lambda: write_checkpoint(place, content, rectangles, messages))
@@ -368,7 +366,7 @@ class Trainer(Closing):
         self._settle()
         with self.ranks.reported():
             messages = self._messages(meeting=True)
-        found = self._understood(lambda: self._state.read(Path(path), messages))
+        found = understood(self.ranks, lambda: self._state.read(Path(path), messages))
         self.steps = found.get("steps", self.steps)
         self.seed = found.get("seed", self.seed)
         self.extra = found.get(EXTRA)
@@ -423,15 +421,6 @@ class Trainer(Closing):
         if 0 in self.ranks.programs:
             warnings.warn(f"skipped a checkpoint: {problem}", stacklevel=3)
 
-    def _understood(self, act: Callable[[], Result]) -> Result:
-        """Returns what an act returns that refuses bad input on all ranks alike: they can go on."""
-        with self.ranks.reported():
-            try:
-                return act()
-            except InvalidInputError as error:
-                refused = error
-        raise refused
-
     def _messages(self, meeting: bool) -> Messages:
         """Returns the connection of the processes for the main thread, or for one that saves."""
         if meeting not in self._connected:
@@ -467,12 +456,16 @@ class Trainer(Closing):
                 isn't there. By default 5 GB, where `path` is a folder already.
 
         Raises:
-            InvalidInputError: If the file or folder can't be written.
+            InvalidInputError: On all ranks, if the file or folder can't be written. Training can go
+                on.
         """
         if max_shard_bytes is not None and max_shard_bytes <= 0:
             raise InvalidInputError(f"max_shard_bytes={max_shard_bytes}: a file holds some bytes")
         with self.ranks.reported():
-            self._state.write_weights(Path(path), max_shard_bytes)
+            messages = self._messages(meeting=True)
+        understood(
+            self.ranks, lambda: self._state.write_weights(Path(path), messages, max_shard_bytes)
+        )
 
     def load_weights(self, path: str | Path) -> None:
         """Reads parameters and buffers, on each rank its own pieces.

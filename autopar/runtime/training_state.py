@@ -223,14 +223,16 @@ class TrainingState:
         tensors = [held._replace(pieces=state.all_pieces(label)) for state, label, held in every]
         return read_checkpoint(path, index, Content(tensors, present))
 
-    def write_weights(self, path: Path, max_shard_bytes: int | None = None) -> None:
+    def write_weights(
+        self, path: Path, messages: Messages, max_shard_bytes: int | None = None
+    ) -> None:
         """Writes parameters and buffers, gathered one at a time. See `Trainer.save_weights`.
 
         Raises:
-            InvalidInputError: If the file or folder can't be written.
+            InvalidInputError: On all ranks, if the file or folder can't be written.
         """
         check_present(self.ranks.absent)
-        write_state(self.model, path, max_shard_bytes)
+        write_state(self.model, path, messages, max_shard_bytes)
 
     def read_weights(self, path: Path) -> None:
         """Takes over parameters and buffers from files, each rank its own pieces.

@@ -446,6 +446,18 @@ def fail_late(processes: Processes, build: Path) -> str:
     return "no error"
 
 
+def save_where_nothing_can(processes: Processes, build: Path, batch: Batch, folder: Path) -> Any:
+    """Saves weights to a place that isn't there and goes on; returns the error, and a loss."""
+    with open_trainer(build, processes=processes, backend="gloo", timeout=20.0) as trainer:
+        found = ""
+        try:
+            trainer.save_weights(folder / "absent" / "w.safetensors")
+        except InvalidInputError as error:
+            found = str(error)
+        trainer.save_weights(folder / "w.safetensors")
+        return found, trainer.step(batch).item()
+
+
 def saves_folders(processes: Processes, build: Path, given: Sequence[Batch], folder: Path) -> str:
     """Saves weights as folders and reads them again; returns what differs."""
     with open_trainer(build, processes=processes, backend="gloo") as trainer:

@@ -23,7 +23,7 @@ from autopar.runtime.weight_sources import INDEX, WHOLE
 from autopar.runtime.weight_writing import Entry
 from autopar.runtime.weights import WeightFile
 from tests.runtime.real import run_ranks
-from tests.runtime.targets import saves_folders
+from tests.runtime.targets import save_where_nothing_can, saves_folders
 from tests.runtime.training import LAYOUTS, assert_same, batches, training_build
 
 
@@ -166,6 +166,16 @@ def test_a_trainer_saves_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:
         assert_same(trainer.state_dict(), saved)
     with pytest.raises(InvalidInputError, match="max_shard_bytes=0"):
         trainer.save_weights(tmp_path / "none", max_shard_bytes=0)
+
+
+def test_a_file_that_cannot_be_written_is_refused_on_all_ranks_and_training_goes_on(
+    tmp_path: Path,
+) -> None:
+    build = training_build(tmp_path / "build", ("dp=2", "fsdp:dp", {}))
+    (one, loss), other = run_ranks(2, save_where_nothing_can, build, batches(1)[0], tmp_path)
+    assert one.startswith(f"can't write {tmp_path / 'absent' / 'w.safetensors'}: No such file")
+    assert other == (one, loss)
+    assert (tmp_path / "w.safetensors").exists()
 
 
 def test_ranks_save_a_folder_together(tmp_path: Path) -> None:
