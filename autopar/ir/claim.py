@@ -1,4 +1,4 @@
-"""Tells a folder that somebody is filling from one that a dead process left.
+"""Tells a folder or file that somebody is filling from one that a dead process left.
 
 Who fills it holds a lock on it, which the system drops when the process ends, however it ends. Some
 file systems, as NFS, lock no folders. So its name says which process of which host it is of, and
@@ -25,7 +25,7 @@ def owned_name(number: int) -> str:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Holds a folder for as long as the block runs."""
+    """Holds a folder, or a file, for as long as the block runs."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         # Without locks, its name has to do.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
+import itertools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
+from autopar.ir.claim import claimed, is_abandoned, owned_name
 from autopar.ir.errors import InvalidInputError, os_reason
 
 
@@ -26,11 +26,11 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         for other in path.parent.iterdir():
             if other.name.startswith(prefix) and other.suffix == path.suffix:
-                _remove_if_abandoned(other)
-        with _new_file(path, prefix) as held:
-            # The lock tells a file that is being written from one that a dead process left.
-            fcntl.flock(held, fcntl.LOCK_EX)
-            beside = Path(held.name)
+                owner = other.name.removeprefix(prefix).removesuffix(path.suffix)
+                if is_abandoned(other, owner):
+                    other.unlink(missing_ok=True)
+        beside = _new_file(path, prefix)
+        with claimed(beside):
             yield beside
         beside.replace(path)
     except OSError as error:
@@ -40,19 +40,10 @@ def replacing(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
 
 
-def _new_file(path: Path, prefix: str) -> IO[bytes]:
-    number = os.getpid()
-    while True:
-        try:
-            return path.with_name(f"{prefix}{number}{path.suffix}").open("xb")
-        except FileExistsError:
-            number += 1
-
-
-def _remove_if_abandoned(left: Path) -> None:
-    with left.open("rb") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        left.unlink(missing_ok=True)
+def _new_file(path: Path, prefix: str) -> Path:
+    for number in itertools.count(os.getpid()):
+        beside = path.with_name(f"{prefix}{owned_name(number)}{path.suffix}")
+        with suppress(FileExistsError):
+            beside.touch(exist_ok=False)
+            return beside
+    raise AssertionError("numbers end")

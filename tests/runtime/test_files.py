@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -202,6 +204,19 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, suffix: str) -> N
         save_arrays(tmp_path / f"a{suffix}", {"x": torch.ones(3)})
         assert len(os.listdir(tmp_path)) == 2
     assert os.listdir(tmp_path) == [f"a{suffix}"]
+
+
+def test_a_file_system_without_locks_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    (tmp_path / f".a.new-4194305-{os.uname().nodename}.npz").touch()
+    (tmp_path / ".a.new-4194305-elsewhere.npz").touch()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    save_arrays(tmp_path / "a.npz", {"x": torch.ones(3)})
+    assert sorted(os.listdir(tmp_path)) == [".a.new-4194305-elsewhere.npz", "a.npz"]
 
 
 def _killed(folder: Path, suffix: str) -> None:
