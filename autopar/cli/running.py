@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -80,12 +79,12 @@ def run_command(
     import_modules(modules)
     if output is not None:
         files.check_output(output)
+    _check_memory(build, virtual)
     arrays = with_seed(build, read_inputs(build, inputs, random_inputs), seed)
     if virtual:
         with status("running all ranks in this process"):
             outputs = api.run_virtual(build, arrays, updates=updates)
     else:
-        _check_memory(build)
         with status("running all ranks"):
             outputs = api.launch(
                 build,
@@ -101,14 +100,19 @@ def run_command(
     click.echo(report.render_outputs(outputs))
 
 
-def _check_memory(build: Path) -> None:
-    """Refuses to start more processes than this host can hold."""
+def _check_memory(build: Path, virtual: bool) -> None:
+    """Refuses to run what this host can't hold."""
     from autopar.ir.build import read_build
+    from autopar.pipeline.device_memory import check_machine_memory, machine_bytes
 
-    ranks = read_build(build).rank_table.world_size
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if ranks * RANK_BYTES > memory:
+    found = read_build(build)
+    ranks = found.rank_table.world_size
+    memory = machine_bytes()
+    if not virtual and ranks * RANK_BYTES > memory:
         raise InvalidInputError(
             f"{build} is for {ranks} ranks, which take more than the {memory / 2**30:.0f} GiB of"
             " memory of this host; start them on a cluster with torchrun, or say --virtual"
         )
+    sizes = {name: max(map(len, lists)) for name, lists in found.deployment.groups.items()}
+    for program in found.deployment.programs:
+        check_machine_memory(program, memory, sizes)

@@ -77,6 +77,7 @@ def verify_command(
     """
     from autopar.cli.oracle import OnnxRuntime
     from autopar.ir.build import read_build
+    from autopar.pipeline.device_memory import check_machine_memory, machine_bytes
     from autopar.reports import summary as report
     from autopar.runtime import api
     from autopar.runtime.libraries import import_modules
@@ -87,6 +88,7 @@ def verify_command(
     if files_only:
         _verify_files(found)
         return
+    check_machine_memory(found.serial, machine_bytes())
     import_modules(modules)
     judge = OnnxRuntime(against, found.serial) if against is not None else None
     arrays = read_inputs(build, inputs, seed)

@@ -36,6 +36,7 @@ from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute
 from autopar.partition.recompute import DoesNotFit
+from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.options import CompileOptions
 from autopar.planning.mesh_shape import fastest_shape, remark
 from autopar.planning.within_memory import Within
@@ -101,6 +102,7 @@ def compile_program(
         AnnotationError: If pins contradict the program or one another, or ask for what isn't
             carried out yet.
         DoesNotFit: If it needs more memory than the limit.
+        InvalidInputError: If a tensor is larger than a host of the cluster.
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
     watch = watch or Watch(options.seconds_limit)
@@ -150,6 +152,7 @@ def _compiled(
     fitted = recompute.decide(lowered)
     partitioned = fitted.program
     seen(recompute.name, partitioned)
+    exceeded = check_device_memory(partitioned, options.cluster)
     deployment = deploy(partitioned, options.cluster, options.placement, seen)
 
     def seconds() -> float:
@@ -159,7 +162,7 @@ def _compiled(
     if decided.forecast is None and options.memory_bytes is not None:
         held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
         said = (*said, ReportEntry("search", "memory", held))
-    entries = (*report, *said, *explain(program, planner))
+    entries = (*report, *said, *exceeded, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
 

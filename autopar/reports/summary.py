@@ -23,6 +23,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import DTYPE_BYTES, Port, Program
 from autopar.ir.units import counted, human_bytes, human_flops
+from autopar.pipeline.device_memory import MEMORY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +45,7 @@ TITLES = {
 }
 """Categories whose name alone doesn't say enough."""
 
-SUMMED_UP = ("recompute", "offload")
+SUMMED_UP = ("recompute", "offload", MEMORY)
 """Categories whose entries say themselves how many things they are about."""
 
 SHOWN = 10

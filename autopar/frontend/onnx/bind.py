@@ -10,11 +10,9 @@ from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
 from autopar.frontend.onnx.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.problems import Problems
+from autopar.frontend.onnx.tensors import is_possible, shape_text
 from autopar.frontend.spelling import IR_DTYPES
 from autopar.ir.errors import near_misses
-
-MOST_ELEMENTS = 2**48
-"""Elements of one input at most: more is a typing error."""
 
 _OTHER_TYPES = {
     "sequence_type": "a sequence",
@@ -92,7 +90,7 @@ def _check_sizes(
         text = ",".join(map(str, shape))
         if any(size < 0 for size in shape):
             problems.add("", f"--input-shape {name}:{text}: a size can't be negative")
-        elif math.prod(shape) > MOST_ELEMENTS:
+        elif not is_possible(shape):
             problems.add("", f"--input-shape {name}:{text}: that is {math.prod(shape)} elements")
 
 
@@ -169,8 +167,8 @@ def _shape(
         problems.add(where, f"its shape {text} has unbound sizes", f"pass {options}")
         return None
     sizes = tuple(size for size in declared if size is not None)
-    if math.prod(sizes) > MOST_ELEMENTS:
-        problems.add(where, f"its shape {list(sizes)} has {math.prod(sizes)} elements")
+    if not is_possible(sizes):
+        problems.add(where, f"its shape {shape_text(sizes)} has {math.prod(sizes)} elements")
         return None
     return sizes
 

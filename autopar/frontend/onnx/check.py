@@ -6,13 +6,15 @@ import finds that out node by node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from autopar.frontend.onnx.cycles import find_cycle
+from autopar.frontend.onnx.expansion import check_expansion, subgraphs
 from autopar.frontend.onnx.external import ExternalData
 from autopar.frontend.onnx.ops import is_known_domain
 from autopar.frontend.onnx.problems import Problems
@@ -37,11 +39,11 @@ def check_model(
     opsets = _check_opsets(model.opset_import, oldest_opset, "", problems)
     keys = [function_key(function) for function in model.functions]
     context = _Context(model, files, problems, frozenset(keys))
-    for key in sorted({key for key in keys if keys.count(key) > 1}):
+    for key in sorted(key for key, count in Counter(keys).items() if count > 1):
         problems.add("", f"the function {'::'.join(key[:2])} is defined more than once")
     for function in model.functions:
         _check_function(function, oldest_opset, context)
-    _check_recursion(model, problems)
+    check_expansion(model, problems)
     if not model.graph.output:
         problems.add("", "the graph has no outputs")
     _check_graph(model.graph, frozenset(), opsets, context, "", 0)
@@ -85,40 +87,6 @@ def _check_function(function: FunctionProto, oldest: int, context: _Context) -> 
     for name in function.output:
         if name not in defined:
             context.problems.add(where, f"nothing produces its output {name!r}")
-
-
-def _check_recursion(model: ModelProto, problems: Problems) -> None:
-    """Notes functions that call themselves, directly or through others."""
-    bodies = {(normal_domain(f.domain), f.name): f for f in model.functions}
-    calls = {
-        key: [
-            (normal_domain(node.domain), node.op_type)
-            for node in _all_nodes(function.node)
-            if (normal_domain(node.domain), node.op_type) in bodies
-        ]
-        for key, function in bodies.items()
-    }
-    cycle = find_cycle(calls)
-    if cycle:
-        problems.add(
-            "", f"functions call each other in a circle: {' -> '.join(n for _, n in cycle)}"
-        )
-
-
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in subgraphs(node):
-            yield from _all_nodes(graph.node)
-
-
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Yields the graphs among a node's attributes: branches and loop bodies."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
 
 
 def _check_graph(

@@ -48,7 +48,10 @@ def run_if(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) ->
     problems = walker.recorder.problems
     before = len(problems.found)
     names = ("then_branch", "else_branch")
-    then, other = (_branch(walker, scope, node, name, name) for name in names)
+    labels = [scope.prefix + name for name in names]
+    then, other = (
+        _branch(walker, scope, node, name, label) for name, label in zip(names, labels, strict=True)
+    )
     if len(problems.found) > before:
         problems.add(
             node.label,
@@ -71,7 +74,7 @@ def _branch(walker: Walker, scope: Scope, node: Node, name: str, label: str) -> 
 def _fail_both(walker: Walker, scope: Scope, node: Node) -> list[Value]:
     """Walks both branches for their problems only."""
     for name in ("then_branch", "else_branch"):
-        _branch(walker, scope, node, name, name)
+        _branch(walker, scope, node, name, scope.prefix + name)
     return [Failed()] * len(node.proto.output)
 
 

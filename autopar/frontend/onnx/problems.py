@@ -14,6 +14,10 @@ SHOWN = 25
 """How many problems a message spells out; the rest are counted."""
 
 
+LONGEST = 1000
+"""Characters of a part of a problem that are spelled out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong.
@@ -29,8 +33,15 @@ class Problem:
     advice: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text} ({self.advice})" if self.advice else text
+        where, what, advice = map(_shortened, (self.where, self.what, self.advice))
+        text = f"{where}: {what}" if where else what
+        return f"{text} ({advice})" if advice else text
+
+
+def _shortened(text: str) -> str:
+    """Returns a text with its middle left out if it is long, as names in a file may be."""
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
 class ModelError(InvalidInputError):
@@ -61,11 +72,13 @@ class Problems:
 
     path: str
     found: list[Problem] = field(default_factory=list)
+    _known: set[Problem] = field(default_factory=set)
 
     def add(self, where: str, what: str, advice: str = "") -> None:
         """Notes a problem; one that was noted before is left out."""
         problem = Problem(where, what, advice)
-        if problem not in self.found:
+        if problem not in self._known:
+            self._known.add(problem)
             self.found.append(problem)
 
     def raise_if_any(self) -> None:

@@ -41,7 +41,9 @@ from autopar.frontend.onnx.values import (
 from autopar.frontend.spelling import IR_DTYPES
 
 LARGEST_KNOWN = 2 * 2**30
-"""Bytes of the largest tensor that is computed at import time, or follows from shapes alone."""
+"""Bytes of the largest tensor that follows from constants, or from shapes alone."""
+LARGEST_COMPUTED = 2**29
+"""Bytes of results that are computed at import time and are larger than what they follow from."""
 LARGEST_GROWTH = 16
 """How much larger than its weights the result of a computation on weights may be."""
 LARGEST_TENSOR = 2**44
@@ -117,16 +119,43 @@ class Recorder:
             return value.tensor
         if not isinstance(value, Traced) or value.recipe is None:
             return None
-        recipe = value.recipe
-        self._check_size(value.fake)
-        inputs = [self._concrete(item) for item in recipe.inputs]
-        arguments = self._arguments(recipe.translation, inputs, real=True)
-        node = replace(recipe.node, known=())
-        try:
-            with torch.no_grad():
-                return flatten(recipe.translation.run(node, *arguments))[value.output]
-        except Exception as error:  # as in `run`
-            raise Refused(f"torch can't run {node.label}: {_first_line(error)}") from error
+        done: _Contents = {}
+        for recipe in self._needed(value.recipe):
+            inputs = [_found(item, done) for item in recipe.inputs]
+            arguments = self._arguments(recipe.translation, inputs, real=True)
+            node = replace(recipe.node, known=())
+            try:
+                with torch.no_grad():
+                    done[id(recipe)] = flatten(recipe.translation.run(node, *arguments))
+            except Exception as error:  # as in `run`
+                raise Refused(f"torch can't run {node.label}: {_first_line(error)}") from error
+        return done[id(value.recipe)][value.output]
+
+    def _needed(self, last: Recipe) -> list[Recipe]:
+        """Returns what a recipe follows from, and it itself, in order; each once.
+
+        Raises:
+            Refused: If that is too large to be computed.
+        """
+        found: dict[int, Recipe] = {}
+        pending, nbytes = [last], last.nbytes
+        while pending:
+            recipe = pending[-1]
+            missing = [other for other in recipe.sources() if id(other) not in found]
+            if missing and id(recipe) not in found:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if id(recipe) not in found:
+                found[id(recipe)] = recipe
+                nbytes += recipe.nbytes
+            if nbytes > LARGEST_COMPUTED:
+                raise Refused(
+                    f"it needs the content of what is computed from constants by"
+                    f" {last.node.label}, which takes more than {LARGEST_COMPUTED} bytes; so much"
+                    " isn't computed at import time"
+                )
+        return list(found.values())
 
     def _concrete(self, value: Value) -> Value:
         if isinstance(value, list):
@@ -151,9 +180,11 @@ class Recorder:
         constant = not translation.draws and all(
             isinstance(leaf, Known) or _follows(leaf) for leaf in tensors
         )
+        given = _given_bytes(tensors) if constant else None
+        limit = LARGEST_TENSOR if given is None else max(LARGEST_KNOWN, LARGEST_GROWTH * given)
         for tensor in flatten(tree):
-            self._check_size(tensor, LARGEST_TENSOR)
-        return self._record(node, translation, inputs, tree, known=constant)
+            self._check_size(tensor, limit)
+        return self._record(node, translation, inputs, tree, given)
 
     def _resolve_static(
         self, node: Node, translation: Translation, inputs: list[Value]
@@ -185,7 +216,7 @@ class Recorder:
         if translation.expands or elements > FEW_ELEMENTS:
             node = replace(node, known=[self._content_now(value) for value in inputs])
             shapes = self._shapes(node, translation, inputs)
-            operand_bytes = sum(leaf.tensor.nbytes for leaf in dict.fromkeys(operands))
+            operand_bytes = _given_bytes(operands)
             for fake in shapes:
                 self._check_size(fake, max(LARGEST_KNOWN, LARGEST_GROWTH * operand_bytes))
             grows = sum(fake.nbytes for fake in shapes) > max(SMALL, operand_bytes)
@@ -193,7 +224,9 @@ class Recorder:
                 arguments = self._arguments(translation, inputs, real=False)
                 with self.mode:
                     tree = translation.run(node, *arguments)
-                return self._record(node, translation, inputs, tree, known=True)
+                return self._record(node, translation, inputs, tree, operand_bytes)
+            for fake in shapes:
+                self._check_size(fake, max(LARGEST_COMPUTED, LARGEST_GROWTH * operand_bytes))
         arguments = self._arguments(translation, inputs, real=True)
         tree = translation.run(replace(node, known=()), *arguments)
         same = {id(leaf.tensor): leaf for leaf in operands}
@@ -234,9 +267,15 @@ class Recorder:
         translation: Translation,
         inputs: list[Value],
         tree: TensorTree,
-        known: bool = False,
+        given: int | None = None,
     ) -> list[Value]:
-        """Records a step. Results that are one of its inputs, or real, aren't computed by it."""
+        """Records a step. Results that are one of its inputs, or real, aren't computed by it.
+
+        Args:
+            node, translation, inputs: The step.
+            tree: Its results.
+            given: The bytes of what it follows from, if all of that is known.
+        """
         operands = [leaf for value in inputs for leaf in leaves(value)]
         same = {
             id(leaf.fake): leaf
@@ -245,8 +284,12 @@ class Recorder:
         }
         values: list[Value] = []
         slots: list[int | None] = []
-        recipe = Recipe(node, translation, tuple(inputs)) if known else None
-        for tensor in flatten(tree):
+        results = flatten(tree)
+        recipe = None
+        if given is not None:
+            nbytes = sum(tensor.nbytes for tensor in results)
+            recipe = Recipe(node, translation, tuple(inputs), nbytes, given)
+        for tensor in results:
             kind = element_type_of(tensor.dtype)
             if id(tensor) in same:
                 values.append(same[id(tensor)])
@@ -350,6 +393,26 @@ def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 def _has_place(tensor: torch.Tensor) -> bool:
     """Tells whether a program can hold tensors of this dtype."""
     return tensor.dtype in IR_DTYPES
+
+
+_Contents = dict[int, list[torch.Tensor]]
+"""What recipes return, by the recipe's identity."""
+
+
+def _found(value: Value, done: _Contents) -> Value:
+    """Returns a value with the contents that were computed of it."""
+    if isinstance(value, list):
+        return [_found(item, done) for item in value]
+    if isinstance(value, Traced) and value.recipe is not None:
+        return Known(done[id(value.recipe)][value.output], value.kind)
+    return value
+
+
+def _given_bytes(operands: Sequence[Known | Traced | Failed]) -> int:
+    """Returns the bytes of the known tensors that these are, or follow from, at most."""
+    known = sum(leaf.tensor.nbytes for leaf in dict.fromkeys(operands) if isinstance(leaf, Known))
+    recipes = (leaf.recipe for leaf in operands if isinstance(leaf, Traced))
+    return max(known, *(recipe.given for recipe in recipes if recipe is not None), 0)
 
 
 def _follows(leaf: Known | Traced | Failed) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,6 +13,15 @@ from onnx import SparseTensorProto, TensorProto
 from autopar.frontend.onnx.dtypes import FLOAT4_VALUES, ElementType, element_type, type_name
 from autopar.frontend.onnx.external import ExternalData, Mapped
 from autopar.frontend.onnx.problems import Problems
+
+LARGEST_DENSE = 2**29
+"""Bytes of the dense content of a sparse tensor, which is small in the file."""
+LARGEST_GROWTH = 16
+"""How much larger than what is stored it may be if it is larger than that."""
+MOST_DIMS = 64
+"""Dimensions of a tensor; torch and numpy know no more."""
+MOST_ELEMENTS = 2**48
+"""Elements of a tensor: more is a mistake."""
 
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _VIEWS = {torch.float16: np.uint16, torch.bfloat16: np.uint16, torch.bool: np.uint8}
@@ -25,6 +35,9 @@ def check_tensor(where: str, tensor: TensorProto, files: ExternalData, problems:
         return
     if any(dim < 0 for dim in tensor.dims):
         problems.add(where, f"negative dims {list(tensor.dims)}")
+        return
+    if not is_possible(tensor.dims):
+        problems.add(where, f"dims {shape_text(tensor.dims)}, which no tensor has")
         return
     if tensor.HasField("segment"):
         problems.add(where, "is stored in segments, which isn't supported")
@@ -65,6 +78,9 @@ def check_sparse(
     if any(dim < 0 for dim in sparse.dims):
         problems.add(where, f"negative dims {list(sparse.dims)}")
         return
+    if not is_possible(sparse.dims):
+        problems.add(where, f"dims {shape_text(sparse.dims)}, which no tensor has")
+        return
     before = len(problems.found)
     check_tensor(where, sparse.values, files, problems)
     check_tensor(where, sparse.indices, files, problems)
@@ -73,8 +89,27 @@ def check_sparse(
     stored, rank = math.prod(sparse.values.dims), len(sparse.dims)
     if sparse.indices.data_type != TensorProto.INT64 or len(sparse.values.dims) != 1:
         problems.add(where, "a sparse tensor needs 1-d values and int64 indices")
+    elif (size := _dense_bytes(sparse)) > max(LARGEST_DENSE, LARGEST_GROWTH * 8 * stored):
+        what = f"dims {shape_text(sparse.dims)} of {stored} values take {size} bytes once dense"
+        problems.add(where, f"{what}; at most {LARGEST_DENSE} are spread out", "store less of it")
     elif list(sparse.indices.dims) not in ([stored], [stored, rank]):
         problems.add(where, f"indices of dims {list(sparse.indices.dims)} for {stored} values")
+
+
+def _dense_bytes(sparse: SparseTensorProto) -> int:
+    kind = element_type(sparse.values.data_type)
+    return 0 if kind is None else math.prod(sparse.dims) * kind.carrier.itemsize
+
+
+def is_possible(dims: Sequence[int]) -> bool:
+    """Tells whether a tensor can have this shape, even if there is nothing in it."""
+    return len(dims) <= MOST_DIMS and math.prod(max(dim, 1) for dim in dims) <= MOST_ELEMENTS
+
+
+def shape_text(dims: Sequence[int]) -> str:
+    """Returns a shape for a message, however long it is."""
+    shown = ", ".join(map(str, dims[:MOST_DIMS]))
+    return f"[{shown}]" if len(dims) <= MOST_DIMS else f"[{shown}, ...] ({len(dims)} of them)"
 
 
 def read_tensor(tensor: TensorProto, files: ExternalData) -> torch.Tensor:

@@ -92,11 +92,26 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a traced value follows from known ones."""
+    """How a traced value follows from known ones.
+
+    Attributes:
+        node, translation, inputs: What is run.
+        nbytes: The bytes of its results.
+        given: The bytes of the known tensors that it follows from.
+    """
 
     node: Node
     translation: Translation
     inputs: tuple[Value, ...]
+    nbytes: int
+    given: int
+
+    def sources(self) -> Iterator[Recipe]:
+        """Yields the recipes that it directly follows from."""
+        for value in self.inputs:
+            for leaf in leaves(value):
+                if isinstance(leaf, Traced) and leaf.recipe is not None:
+                    yield leaf.recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorPro
 from autopar.frontend.onnx.check import node_label
 from autopar.frontend.onnx.control import CONTROL
 from autopar.frontend.onnx.dtypes import element_type
+from autopar.frontend.onnx.expansion import MOST_NESTED, NODE_BUDGET
 from autopar.frontend.onnx.load import LoadedModel
 from autopar.frontend.onnx.node import Node, Refused, as_array, read_tensors
 from autopar.frontend.onnx.ops import find_translation
@@ -27,11 +29,13 @@ from autopar.frontend.onnx.values import Failed, Known, Traced, Translation, Val
 from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
 
-NODE_BUDGET = 50_000
-"""Nodes that one import runs at most, iterations of unrolled loops included."""
 WIDENED = frozenset(("Attention",))
 """Operators whose definition runs in float32 on halves, as fused kernels keep what is inside."""
 _HALVES = frozenset((torch.float16, torch.bfloat16))
+
+
+class _Exhausted(Exception):
+    """A model unfolds to more than an import runs. Its arguments are those of a problem."""
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Walker:
         self._model = model
         self._functions = {function_key(f): f for f in model.proto.functions}
         self._left = NODE_BUDGET
+        self._depth = 0
 
     def run_model(self, inputs: Mapping[str, Traced]) -> list[Value]:
         """Walks the main graph with these inputs and returns the values of its outputs."""
@@ -77,7 +82,11 @@ class Walker:
         scope = Scope(opsets)
         for name, value in inputs.items():
             self.define(scope, name, value)
-        return self.run_graph(self._model.proto.graph, scope)
+        try:
+            return self.run_graph(self._model.proto.graph, scope)
+        except _Exhausted as error:
+            self.recorder.problems.add(*error.args)
+            return [Failed()] * len(self._model.proto.graph.output)
 
     def run_graph(self, graph: GraphProto, scope: Scope) -> list[Value]:
         """Walks a graph whose inputs are defined in `scope`; returns the values of its outputs."""
@@ -103,13 +112,13 @@ class Walker:
         opsets = {normal_domain(o.domain): o.version for o in function.opset_import}
         bound = {attribute.name: attribute for attribute in function.attribute_proto}
         bound.update(node.attributes)
-        prefix = f"{caller.prefix}{node.name}/"
-        scope = Scope({**caller.opsets, **opsets}, prefix, attributes=bound)
+        scope = Scope({**caller.opsets, **opsets}, f"{node.name}/", attributes=bound)
         for name, value in zip(function.input, inputs, strict=False):
             scope.values[name] = value
         for name in function.input[len(inputs) :]:
             scope.values[name] = None
-        self._run_nodes(function.node, scope)
+        with self._nested(node.label):
+            self._run_nodes(function.node, scope)
         return [self.lookup(scope, name) for name in function.output]
 
     def run_subgraph(
@@ -121,18 +130,38 @@ class Walker:
             graph: The branch or loop body.
             parent: The scope of the node.
             inputs: The values of the graph's inputs.
-            label: Goes into the names of its values, to tell iterations apart.
+            label: Goes before the names of its values, to tell iterations apart; by default, what
+                goes before those of the node's scope.
 
         Raises:
             Refused: If the graph takes another number of inputs.
         """
         if len(graph.input) != len(inputs):
             raise Refused(f"its graph takes {len(graph.input)} inputs and is given {len(inputs)}")
-        prefix = f"{parent.prefix}{label}/" if label else parent.prefix
+        prefix = f"{label}/" if label else parent.prefix
         scope = Scope(parent.opsets, prefix, parent, parent.attributes)
         for formal, value in zip(graph.input, inputs, strict=True):
             scope.values[formal.name] = value
-        return self.run_graph(graph, scope)
+        self._spend(1, graph.name)
+        with self._nested(graph.name):
+            return self.run_graph(graph, scope)
+
+    @contextmanager
+    def _nested(self, where: str) -> Iterator[None]:
+        """Guards what lies within a node: Python's stack is no deeper than a thousand calls."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            what = f"functions, branches and loops are nested more than {MOST_NESTED} deep"
+            raise _Exhausted(where, what, "inline some")
+        yield
+        self._depth -= 1
+
+    def _spend(self, count: int, where: str) -> None:
+        """Counts what is run."""
+        self._left -= count
+        if self._left < 0:
+            what = f"the model runs more than {NODE_BUDGET} nodes once its loops are unrolled"
+            raise _Exhausted(where, what)
 
     def lookup(self, scope: Scope, name: str) -> Value:
         """Returns what a name stands for; None for the empty name of an input left out."""
@@ -192,12 +221,7 @@ class Walker:
     def _run_node(self, node: Node, scope: Scope) -> list[Value]:
         inputs = [self.lookup(scope, name) for name in node.proto.input]
         failed: list[Value] = [Failed()] * len(node.proto.output)
-        self._left -= 1
-        if self._left < 0:
-            if self._left == -1:
-                what = f"the model runs more than {NODE_BUDGET} nodes once its loops are unrolled"
-                self.recorder.problems.add(node.label, what)
-            return failed
+        self._spend(max(1, len(node.proto.output)), node.label)
         key = (node.domain, node.op_type, node.proto.overload)
         if key in self._functions:
             return self.call(self._functions[key], scope, node, inputs)

@@ -344,7 +344,9 @@ def test_growing_constants(tmp_path: Path) -> None:
     ]
     nodes.append(node("Add", "x c60", "y"))
     proto = model(graph(nodes, {"x": (FLOAT, [1])}, ["y"], {"c0": np.ones(1024, np.float32)}))
-    assert "bytes: too large for any machine" in message(save(tmp_path, proto))
+    text = message(save(tmp_path, proto))
+    assert "node 'n19' (Concat, opset 17)" in text
+    assert "4294967296 bytes; at most 2147483648" in text
 
 
 def test_unused_options_are_errors(tmp_path: Path) -> None:

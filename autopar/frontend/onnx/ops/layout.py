@@ -16,6 +16,10 @@ MOST_INDICES = 2**26
 """Elements of an index that a translation makes up, at most."""
 
 
+MOST_OPERANDS = 1024
+"""Operands of one op at most: passes compare the operands of an op with one another."""
+
+
 def as_ints(array: Array) -> list[int]:
     """Returns the content of an integer input as a flat list."""
     return [int(item) for item in array.reshape(-1).tolist()]
@@ -89,6 +93,9 @@ def _transpose(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 def _concat(node: Node, *tensors: torch.Tensor) -> torch.Tensor:
     axis = as_axes([node.integer("axis", 0)], tensors[0].ndim)[0]
+    while len(tensors) > MOST_OPERANDS:
+        groups = range(0, len(tensors), MOST_OPERANDS)
+        tensors = tuple(torch.cat(tensors[at : at + MOST_OPERANDS], axis) for at in groups)
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors, axis)
 
 
