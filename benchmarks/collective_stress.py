@@ -96,8 +96,8 @@ UNSAFE: Mapping[str, tuple[Collective, Expected]] = {
 }
 """What the runtime doesn't use on gloo."""
 
-SIZES = (512, 1024, 128, 256)
-"""Numbers of elements, of which each process has one group of two or more send its own."""
+SIZES = (16, 16, 16, 16, 512, 1024, 128, 256)
+"""Numbers of elements of the collectives of a step. Many short ones end at the same time."""
 
 
 def stress(collective: str, pattern: str, steps: int, seed: int) -> int:
@@ -105,8 +105,8 @@ def stress(collective: str, pattern: str, steps: int, seed: int) -> int:
 
     Args:
         collective: A name of `COLLECTIVES`, of `UNSAFE`, or `all`.
-        pattern: `several`: four of them are under way at once; `waited`: each is awaited at once.
-        steps: How often four of them are run.
+        pattern: `several`: those of a step are under way at once; `waited`: one by one.
+        steps: How often one of each size is run.
         seed: Decides which ones `all` draws, and their values.
 
     Raises:
@@ -126,13 +126,13 @@ def _started(
     groups: Sequence[tuple[Group, Sequence[int]]],
     drawn: random.Random,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yields four collectives' names, results and what these should be."""
+    """Yields the names of a step's collectives, their results and what these should be."""
     table = {**COLLECTIVES, **UNSAFE}
     under_way = []
     for at, size in enumerate(SIZES):
         name = drawn.choice(list(COLLECTIVES)) if collective == "all" else collective
         start, expected = table[name]
-        # Three in one group, one in the other.
+        # All but one in one group.
         group, members = groups[at == len(SIZES) - 1]
         base = torch.arange(size) % 7 + drawn.randrange(1000)
         tensors = [(base + 1000 * member).float() for member in members]
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--collective", default="all", choices=[*COLLECTIVES, *UNSAFE, "all"])
     parser.add_argument("--pattern", default="several", choices=["several", "waited"])
-    parser.add_argument("--steps", type=int, default=12000, help="of four collectives each")
+    parser.add_argument("--steps", type=int, default=12000, help="of eight collectives each")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     # A hang is a fault too, and says so in time.

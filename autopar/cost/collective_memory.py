@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from autopar.cost.halo import halo_bytes
-from autopar.ir.kernel_memory import SHORT_SUM_BYTES
+from autopar.ir.kernel_memory import SHORT_GATHER_BYTES, SHORT_SUM_BYTES
 from autopar.ir.layout import block_size
 from autopar.ir.program import Arg, Op
 from autopar.ir.strides import Placed, is_contiguous
@@ -110,8 +110,9 @@ def _all_reduce(c: Collective) -> Exchange:
     """A short sum on gloo is gathered, and added up by every member."""
     if c.backend == "gloo" and c.members * c.operand.nbytes <= SHORT_SUM_BYTES:
         adding = c.result.nbytes if c.members > 2 else 0
-        gathered, sent = c.members * c.operand.nbytes, c.packed_bytes
-        return Exchange(c.result.nbytes, 0, sent, gathered, adding, not sent)
+        gathered = c.members * c.operand.nbytes
+        temporary, sent = _gathering(c, gathered, c.packed_bytes)
+        return Exchange(c.result.nbytes, temporary, sent, gathered, adding, not sent)
     if c.overwrites:
         return Exchange(c.packed_bytes)
     return Exchange(c.result.nbytes, c.packed_bytes)
@@ -122,12 +123,20 @@ def _all_gather(c: Collective) -> Exchange:
     size = c.result.shape[dim]
     rows = block_size(size, c.members) * c.members
     gathered = c.result.nbytes // max(1, size) * rows
-    sent = c.operand.nbytes if dim or c.packed_bytes else 0
+    packed = c.operand.nbytes if dim or c.packed_bytes else 0
     if rows != size and c.operand.shape[dim] * c.members != rows:
-        sent = gathered // c.members
+        packed = gathered // c.members
+    temporary, sent = _gathering(c, gathered, packed)
     if dim == 0:
-        return Exchange(gathered, 0, sent, sends_operand=not sent)
-    return Exchange(c.result.nbytes, 0, sent, gathered, sends_operand=not sent)
+        return Exchange(gathered, temporary, sent, sends_operand=not sent)
+    return Exchange(c.result.nbytes, temporary, sent, gathered, sends_operand=not sent)
+
+
+def _gathering(c: Collective, gathered: int, packed: int) -> tuple[int, int]:
+    """Returns the bytes of what is packed only, and of what is sent: a copy for each, if short."""
+    if c.backend == "gloo" and gathered <= SHORT_GATHER_BYTES:
+        return packed, gathered
+    return 0, packed
 
 
 def _reduce_scatter(c: Collective) -> Exchange:

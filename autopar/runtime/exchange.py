@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from autopar.ir.kernel_memory import SHORT_GATHER_BYTES
 from autopar.runtime.carriers import carried, restored
 from autopar.runtime.groups import Group
 
@@ -33,25 +34,17 @@ def sent_to_all(x: Tensor, group: Group) -> Tensor:
     # two threads of a group note the name of what each has completed in one string, without a lock
     # (`ProcessGroupGloo::runLoop`). Where two end at the same time, a name that is too long to lie
     # within the string, beyond 15 characters, is freed twice. The names of all ops that are used
-    # here are short: _ALLGATHER_BASE, ALLREDUCE, ALLTOALL_BASE, BROADCAST.
-    if torch.compiler.is_compiling():
-        return _sent_to_each(x, group)
+    # here are short: ALLGATHER, ALLREDUCE, ALLTOALL_BASE, BROADCAST.
+    # Inductor would give the memory of what an op with `out=` sends to others before anybody waits
+    # for it, and torch 2.11 and 2.12 have no functional form of such an op.
+    if group.size * x.nbytes <= SHORT_GATHER_BYTES or torch.compiler.is_compiling():
+        rows = [x.shape[0]] * group.size
+        copies = torch.cat([x] * group.size)
+        return ops.all_to_all_single(copies, rows, rows, group.tag)  # type: ignore[no-any-return]
     gathered = x.new_empty((group.size * x.shape[0], *x.shape[1:]))
     return ops.all_gather_into_tensor_out(  # type: ignore[no-any-return]
         x, group.size, group.tag, out=gathered
     )
-
-
-def _sent_to_each(x: Tensor, group: Group) -> Tensor:
-    """Starts to gather by sending every member a copy, as `torch.compile` understands it.
-
-    Inductor gives the memory of what an op with `out=` sends to others before anybody waits for it,
-    and torch 2.11 and 2.12 have no functional form of such an op.
-    """
-    copies = x.expand(group.size, *x.shape).flatten(0, 1)
-    rows = [x.shape[0]] * group.size
-    ops = torch.ops._c10d_functional
-    return ops.all_to_all_single(copies, rows, rows, group.tag)  # type: ignore[no-any-return]
 
 
 def exchanged(

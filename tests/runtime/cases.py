@@ -19,7 +19,8 @@ EVERY_SIZE = ("f32", "bool", "c64")
 """Dtypes with which all sizes of blocks are tried; with the others, few uneven ones."""
 
 LONG = (SHORT_SUM_BYTES // 2 + 1, 1)
-"""A shape that two members don't gather to reduce it, however small its elements are."""
+"""A shape that two members don't gather to reduce it, however small its elements are, and of which
+members gather blocks in the way of large ones."""
 
 
 def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
@@ -32,6 +33,8 @@ def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
         yield from _permutations(dtype, ranks)
         if dtype in EVERY_SIZE:
             yield from _redistributions(dtype, ranks)
+        if dtype in EVERY_SIZE:
+            yield _gather(dtype, LONG[0], 0, ranks)
         for size in sizes:
             for dim in (0, 1):
                 yield _gather(dtype, size, dim, ranks)

@@ -398,7 +398,7 @@ def collectives_of_torch(processes: Processes) -> list[str]:
 
 
 def stressed(processes: Processes, collective: str, steps: int) -> int:
-    """Returns how many collectives were right, of four in each step that are under way at once."""
+    """Returns how many collectives were right, of eight in each step that are under way at once."""
     from benchmarks.collective_stress import stress
 
     _join(processes)
