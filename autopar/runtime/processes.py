@@ -49,7 +49,11 @@ class Processes:
             return cls()
         try:
             rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+            served = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             job = env.get("TORCHELASTIC_RUN_ID", "none")
+            # The launcher's store outlives restarts. Otherwise a number of them would part ranks:
+            # each host counts its own, and one that has come later has fewer.
+            restart = f"/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}" if served else ""
             return cls(
                 rank,
                 size,
@@ -57,8 +61,8 @@ class Processes:
                 int(env.get("LOCAL_WORLD_SIZE", size)),
                 env["MASTER_ADDR"],
                 int(env["MASTER_PORT"]),
-                env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-                f"autopar/{job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}",
+                served,
+                f"autopar/{job}{restart}",
             )
         except (KeyError, ValueError) as error:
             raise RuntimeFailure(

@@ -245,6 +245,11 @@ def test_what_torchrun_says_is_read() -> None:
     expected = Processes(3, 8, 1, 2, "host", 29500, True, "autopar/job/1")
     assert Processes.from_environment(environment) == expected
     assert Processes.from_environment({}) == Processes()
+    # The ranks of a host that has come later.
+    later = {**environment, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    first = {**later, "TORCHELASTIC_RESTART_COUNT": "0"}
+    assert Processes.from_environment(later) == Processes.from_environment(first)
+    assert Processes.from_environment(later).prefix == "autopar/job"
     del environment["MASTER_PORT"]
     with pytest.raises(RuntimeFailure, match=r"MASTER_PORT.*start the ranks with torchrun"):
         Processes.from_environment(environment)
