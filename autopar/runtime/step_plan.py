@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
@@ -19,7 +18,6 @@ from autopar.ir.program import SEED, Port, Program, Signature
 from autopar.runtime.batches import label_batch
 from autopar.runtime.boxes import Box, box_shape
 from autopar.runtime.keeping import keeping_by_rank
-from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.ports import (
     check_inputs,
     is_weight,
@@ -34,6 +32,9 @@ from autopar.runtime.rates import is_rate
 Shapes = tuple[tuple[int, ...], ...]
 """Of the tensors of a batch."""
 
+Arguments = Mapping[int, tuple[Tensor, ...]]
+"""Of each rank of this process."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -45,7 +46,7 @@ class Given:
         peers: The ranks that must bring the same ones; with none, all.
     """
 
-    arguments: Mapping[int, tuple[Tensor, ...]]
+    arguments: Arguments
     brought: Mapping[str, Tensor]
     peers: tuple[int, ...] = ()
 
@@ -68,6 +69,7 @@ class StepPlan:
         self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
         self.shapes: Shapes = tuple(port.shape for port in self._ports)
         self._keeping = keeping_by_rank(ranks.programs)
+        self._pieces: dict[int, dict[str, Tensor]] = {}
         self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
 
     def __str__(self) -> str:
@@ -131,16 +133,33 @@ class StepPlan:
         }
         return Given(arguments, self._brought(inputs[self._first]), self._peers)
 
-    def blank(self) -> dict[int, tuple[Tensor, ...]]:
-        """Returns arguments of zeros, for a rank that others wait for until all have refused."""
-        zeros = {
-            port.name: torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype])
-            for port in self.program.signature.inputs
-            if not is_weight(port)
+    @property
+    def ran(self) -> bool:
+        """Whether it ran before."""
+        return bool(self._pieces)
+
+    def remember(self, arguments: Arguments) -> None:
+        """Keeps what the ranks ran with, but for what is stored, until the next time."""
+        self._pieces = {
+            rank: {
+                name: piece
+                for name, piece in zip(self.ranks.programs[rank].main.inputs, given, strict=True)
+                if name not in self.ranks.stored[rank]
+            }
+            for rank, given in arguments.items()
         }
+
+    def again(self) -> Arguments:
+        """Returns what the ranks ran with before, for one that others wait for until all refuse.
+
+        What a program makes of made-up values, nobody knows: a zero may be divided by.
+        """
         return {
-            rank: self._arguments(rank, program, zeros)
-            for rank, program in self.ranks.programs.items()
+            rank: tuple(
+                {**self.ranks.stored[rank], **pieces}[name]
+                for name in self.ranks.programs[rank].main.inputs
+            )
+            for rank, pieces in self._pieces.items()
         }
 
     def _brought(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from autopar.runtime.ranks import Ranks, Results, understood
 from autopar.runtime.rates import LearningRates, trains
 from autopar.runtime.saving import Saving
 from autopar.runtime.state import Piece
-from autopar.runtime.step_plan import StepPlan, local_plan_for, plan_for
+from autopar.runtime.step_plan import Arguments, StepPlan, local_plan_for, plan_for
 from autopar.runtime.training_state import EXTRA, TrainingState
 from autopar.runtime.updates import Abandoned
 from autopar.runtime.virtual import VirtualMesh
@@ -44,10 +44,6 @@ from autopar.runtime.weights import WeightFile, weight_paths
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
-
-
-Arguments = Mapping[int, tuple[Tensor, ...]]
-"""What each rank of this process is given, by rank."""
 
 
 class NonFiniteLoss(RuntimeFailure):
@@ -189,11 +185,14 @@ class Trainer(Closing):
         with self.ranks.reported():
             plan, offer, arguments = self._prepared(batch, lr, local)
             pending = self.ranks.agreement.start(offer)
-            # Ranks with batches for different programs would wait for one another.
-            now = len(self._plans) > 1 or self.ranks.agreement.alone
+            # Ranks with batches for different programs would wait for one another; and in the
+            # first step, one whose batch is refused has nothing to run with meanwhile.
+            now = len(self._plans) > 1 or self.ranks.agreement.alone or not plan.ran
             refusal = pending.settle() if now else None
         if refusal is not None:
             raise refusal
+        if not self.ranks.agreement.alone:
+            plan.remember(arguments)
         self._results = {}
         results = self._executed(plan, arguments, None if now else pending)
         plan.keep(results)
@@ -543,7 +542,8 @@ class Trainer(Closing):
     ) -> tuple[StepPlan, Offer, Arguments]:
         """Returns what is to run, what all ranks must have alike, and the ranks' arguments.
 
-        With a batch that doesn't fit, that is zeros: others wait until all ranks know of it.
+        With a batch that doesn't fit, they are those of the step before, if there was one: others
+        wait until all ranks know of it.
         """
         plan = self._plans[0]
         try:
@@ -558,7 +558,7 @@ class Trainer(Closing):
                 plan = plan_for(self._plans, batch)
                 given = plan.given(batch, plain)
         except InvalidInputError as error:
-            return plan, Offer(error), {} if self.ranks.agreement.alone else plan.blank()
+            return plan, Offer(error), plan.again()
         values = {LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
         return plan, Offer(None, values, given.brought, given.peers), given.arguments
 

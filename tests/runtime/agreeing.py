@@ -165,3 +165,17 @@ def requests(processes: Processes, build: Path, x: Tensor, c: Tensor) -> list[st
         found += [said(ask, x=x[: 3 - rank], c=c), said(call, x, c)]
         found += [said(call, x), said(call, x, c)]
         return [*found, said(ask, x=x + rank, c=c), said(call, x, c)]
+
+
+def divided(outputs: Tensor, k: Tensor) -> Tensor:
+    """A loss that a batch of zeros ends: integers are divided by the target."""
+    return outputs.square().mean() * (6 // k).sum()
+
+
+def steps_that_divide(processes: Processes, build: Path) -> list[str]:
+    """A wrong batch on rank 1 in the first step and in a later one, between right ones."""
+    right = (torch.ones(6, 4), torch.full((6,), 2))
+    wrong = (torch.ones(5, 4), torch.full((6,), 2))
+    mine = wrong if processes.rank == 1 else right
+    with open_trainer(build, processes=processes, timeout=20) as trainer:
+        return [said(trainer.step, each) for each in (mine, right, mine, right)]

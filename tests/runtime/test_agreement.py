@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import autopar
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.agreement import Agreement, Offer, coefficient, device_digest
 from autopar.runtime.sampling import PERIOD, sampled
@@ -17,9 +18,11 @@ from autopar.runtime.sketch import differ_by_rounding, sketched
 from tests.runtime.agreeing import (
     ThreadTalk,
     differing_steps,
+    divided,
     requests,
     said,
     steps_of_parts,
+    steps_that_divide,
     together,
     unchecked_steps,
 )
@@ -79,6 +82,22 @@ def test_the_comparison_can_be_turned_off_but_others_are_waited_for(tmp_path: Pa
     assert float(first) > 0
     assert wrong.startswith("InvalidInputError: rank 1 was given a wrong batch: wrong inputs")
     assert (first, right) == (other[0], other[2])
+
+
+def test_a_wrong_batch_ends_no_program_that_others_wait_in(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 1)
+    example = (torch.ones(6, 4), torch.full((6,), 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = autopar.compile(
+        model, example, mesh=2, strategy="data", loss=divided, optimizer=optimizer
+    )
+    step.save(tmp_path / "b")
+    outcomes = run_ranks(2, steps_that_divide, tmp_path / "b")
+    for first, second, third, fourth in outcomes:
+        assert "is f32[5, 4], it must be f32[6, 4]" in first
+        assert third == first
+        assert float(fourth) < float(second)
+    assert outcomes[0][0].startswith("InvalidInputError: rank 1 was given a wrong batch")
 
 
 def test_a_wrong_request_is_the_callers_mistake_and_nothing_else(tmp_path: Path) -> None:
