@@ -46,7 +46,7 @@ RANK_BYTES = 200 * 2**20
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the start and each collective wait for other ranks.",
+    help="How long each collective waits for other ranks.",
 )
 def run_command(
     build: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 from torch import Tensor
 
 from autopar.ir.errors import AutoparError
-from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session
+from autopar.runtime.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.files import check_output, read_arrays, save_arrays
 from autopar.runtime.libraries import import_modules
+from autopar.runtime.parent import end_with_parent
 from autopar.runtime.ports import complete_inputs, input_types, with_seed
 from autopar.runtime.processes import Processes
 
@@ -30,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _summarize(outputs)
         return 0
     except AutoparError as error:
-        # Every rank knows the failure. Its own rank tells it, and the first in any case.
-        if rank == 0 or (isinstance(error, RankFailure) and error.rank == rank):
+        # Every rank knows the failure. Who found it out tells it, and the first in any case.
+        if rank == 0 or (isinstance(error, RankFailure) and error.teller == rank):
             print(f"error: {error}", file=sys.stderr, flush=True)
         if options.error_folder is not None:
             (options.error_folder / f"rank{rank}").write_text(str(error))
@@ -39,11 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]:
+    if options.error_folder is not None:
+        end_with_parent(signal.SIGKILL)
     import_modules(options.modules)
     session = Session(
         options.build,
         backend=options.backend,
         timeout=options.timeout,
+        start_timeout=options.start_timeout,
         torch_compile=options.compile,
         processes=processes,
     )
@@ -86,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--updates", action="store_true", help="show new state too")
     parser.add_argument("--compile", action="store_true", help="run through torch.compile")
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS")
+    parser.add_argument(
+        "--start-timeout", type=float, default=DEFAULT_START_TIMEOUT, metavar="SECONDS"
+    )
     parser.add_argument("--error-folder", type=Path, help=argparse.SUPPRESS)
     return parser
 

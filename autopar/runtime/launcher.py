@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from autopar.ir.build import read_build
 from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.boxes import whole_box
-from autopar.runtime.distributed import DEFAULT_TIMEOUT
-from autopar.runtime.ports import Arrays, check_inputs, label_of, user_inputs
+from autopar.runtime.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
+from autopar.runtime.ports import (
+    Arrays,
+    check_inputs,
+    label_of,
+    labelled_inputs,
+    user_inputs,
+)
+from autopar.runtime.scratch import scratch_folder
 from autopar.runtime.weight_writing import write_weights
 from autopar.runtime.weights import WeightFile
 
@@ -31,11 +39,12 @@ SHUTDOWN_SECONDS = 35.0
 
 def launch(
     build: str | Path,
-    inputs: Arrays,
+    inputs: Arrays | Sequence[Any],
     *,
     backend: str = "auto",
     torch_compile: bool = False,
     timeout_seconds: float = DEFAULT_TIMEOUT,
+    start_timeout_seconds: float = DEFAULT_START_TIMEOUT,
     threads: int = 1,
     modules: Sequence[str] = (),
     updates: bool = False,
@@ -44,10 +53,11 @@ def launch(
 
     Args:
         build: The build folder.
-        inputs: Global inputs by label.
+        inputs: Global inputs by label, or a list of them in the order of the program.
         backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
         torch_compile: Whether to run the programs through `torch.compile`.
-        timeout_seconds: For how long the start and each collective wait for other ranks.
+        timeout_seconds: For how long each collective waits for other ranks.
+        start_timeout_seconds: For how long the start does.
         threads: Threads that each rank computes with.
         modules: Modules that each rank imports first: they register ops of other libraries.
         updates: Whether new content of parameters and other state is returned too.
@@ -57,14 +67,14 @@ def launch(
         RuntimeFailure: If a rank fails.
     """
     found = read_build(build)
-    tensors = check_inputs(found.serial, inputs)
+    tensors = check_inputs(found.serial, labelled_inputs(found.serial, inputs))
     labels = {port.name: label_of(port) for port in user_inputs(found.serial)}
-    with tempfile.TemporaryDirectory(prefix="autopar-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"
         write_weights(given, {labels[name]: tensor for name, tensor in tensors.items()})
         options = ["--input", given, "--output", output, "--error-folder", folder]
         options += ["--backend", backend, "--timeout", timeout_seconds]
+        options += ["--start-timeout", start_timeout_seconds]
         options += ["--compile"] if torch_compile else []
         options += ["--updates"] if updates else []
         options += [word for module in modules for word in ("--import", module)]
@@ -96,10 +106,14 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, s
 
 def _torchrun(ranks: int, folder: Path) -> list[str]:
     # The ranks' own output goes to files: with a failure every rank would print the launcher's
-    # summary's worth of it.
+    # summary's worth of it. The launcher meets itself over a file, which unlike its store listens
+    # nowhere, and the ranks meet on loopback, with keys that nobody can guess.
+    meeting = folder / "rendezvous"
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"),
-        *(f"--nproc-per-node={ranks}", "--max-restarts=0"),
+        *(sys.executable, "-m", "autopar.runtime.parent", "torch.distributed.run"),
+        *("--nnodes=1", f"--nproc-per-node={ranks}", "--max-restarts=0", "--local-addr=127.0.0.1"),
+        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={meeting}"),
+        f"--rdzv-id={secrets.token_hex(16)}",
         *("--redirects=3", f"--log-dir={folder / 'logs'}"),
     ]
 
@@ -108,7 +122,7 @@ def _environment(threads: int) -> Mapping[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
-        # Otherwise the launcher's own store sometimes hangs when a rank was killed.
+        # The launcher's store is a file; rank 0 serves that of the ranks.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import SEED, STORED_ROLES, Port, Program
+from autopar.ir.units import counted
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.rates import is_rate
@@ -78,6 +79,31 @@ def with_seed(program: Program, inputs: Arrays, seed: int | None) -> dict[str, A
     if label in inputs:
         raise InvalidInputError(f"a seed is given, and another one as input {label!r}; give one")
     return {**inputs, label: seed}
+
+
+def labelled_inputs(program: Program, inputs: Arrays | Sequence[Any]) -> Arrays:
+    """Returns inputs by label, also where they were given in the order of the program.
+
+    Those that have a default are not among these.
+
+    Raises:
+        InvalidInputError: If they are neither, or there are more or fewer than the program has.
+    """
+    if isinstance(inputs, Mapping):
+        return inputs
+    labels = [label_of(port) for port in user_inputs(program) if default_of(port) is None]
+    known = ", ".join(map(repr, labels[:SHOWN])) + (", ..." if len(labels) > SHOWN else "")
+    if not isinstance(inputs, (list, tuple)):
+        raise InvalidInputError(
+            f"inputs are a {type(inputs).__name__}; give them by label, as {{{labels[0]!r}: ...}},"
+            f" or in a list in the order {known}"
+        )
+    if len(inputs) != len(labels):
+        raise InvalidInputError(
+            f"{counted(len(inputs), 'input')} given by position, but the program has"
+            f" {len(labels)}: {known}; give them by label"
+        )
+    return dict(zip(labels, inputs, strict=True))
 
 
 def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:

@@ -1,0 +1,56 @@
+"""Folders for what processes hand one another, of which none is left for long.
+
+Who is killed can't remove its folder. The next one who needs a folder does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from autopar.ir.claim import claimed, is_abandoned, owned_name
+
+PREFIX = "autopar-run-"
+
+AGE = 60.0
+"""Seconds after which a folder that nobody holds has been left: a new one isn't held at once."""
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Makes a folder that only this user can read, and removes it afterwards.
+
+    Removes those too that processes left that were killed.
+    """
+    place = Path(tempfile.gettempdir())
+    _clean_up(place)
+    folder = _make_folder(place)
+    try:
+        with claimed(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_folder(place: Path) -> Path:
+    for number in itertools.count(os.getpid()):
+        with suppress(FileExistsError):
+            folder = place / f"{PREFIX}{owned_name(number)}"
+            folder.mkdir(mode=0o700)
+            return folder
+    raise AssertionError("numbers have no end")
+
+
+def _clean_up(place: Path) -> None:
+    for folder in place.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = folder.lstat()
+            old = time.time() - found.st_mtime > AGE and found.st_uid == os.getuid()
+            if old and is_abandoned(folder, folder.name.removeprefix(PREFIX)):
+                shutil.rmtree(folder, ignore_errors=True)
