@@ -47,7 +47,7 @@ class Watched:
         self.processes = processes
         self.deployments: list[Deployment] = []
         store = PrefixStore("autopar/parallel", _get_default_store())
-        self.supervisor = Supervisor(processes, store, TIMEOUT, self._members)
+        self.supervisor = Supervisor(processes, store, TIMEOUT, TIMEOUT, self._members)
         self.process_groups = ProcessGroups(
             self.supervisor.name, PrefixStore("groups", self.supervisor.store), TIMEOUT
         )
@@ -103,7 +103,7 @@ class Job:
         """Makes a failure of a program within known to all ranks."""
         if self.watched is None:
             return nullcontext()
-        self.watched.supervisor.whereabouts.steps += 1
+        self.watched.supervisor.whereabouts.begin()
         return self.watched.supervisor.reported()
 
     def talking(self) -> AbstractContextManager[None]:

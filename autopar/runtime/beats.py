@@ -19,7 +19,7 @@ class Place:
         kind: In what.
         text: The op, the name of the call, or the line of the user's code.
         group: Of a collective, the name of the group that it runs in.
-        step: How many steps, or runs, have begun.
+        step: How many steps, or runs, have begun: the one that is under way has the number before.
     """
 
     kind: Kind
@@ -37,11 +37,11 @@ class Place:
     @property
     def in_step(self) -> str:
         """The op, and the step that it belongs to."""
-        return f"step {self.step} at {self.text}"
+        return f"step {self.step - 1} at {self.text}"
 
     @property
     def _after(self) -> str:
-        return f" after step {self.step}" if self.step else ""
+        return f" after step {self.step - 1}" if self.step else ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Beat:
         clock: When it said so, in seconds since 1970.
         seconds: For how long it has been there.
         place: Where.
+        timed_out: Whether it waited there in vain until the time-out.
         host, parent, pid: Which process it is: of which system, whose child, with which number.
     """
 
@@ -60,6 +61,7 @@ class Beat:
     clock: float
     seconds: float
     place: Place
+    timed_out: bool = False
     host: str = ""
     parent: int = 0
     pid: int = 0

@@ -112,8 +112,11 @@ class Session(Closing):
         self.rank = self.processes.rank
         self.timeout = timedelta(seconds=timeout)
         self.start_seconds = start_timeout
-        store = self.processes.connect(timedelta(seconds=start_timeout))
-        self.supervisor = Supervisor(self.processes, store, self.timeout, self._members, on_failure)
+        start = timedelta(seconds=start_timeout)
+        store = self.processes.connect(start)
+        self.supervisor = Supervisor(
+            self.processes, store, self.timeout, start, self._members, on_failure
+        )
         self.absent: set[str] = set()
         self._drawn: dict[str, Tensor] = {}
         self._agreements = 0
@@ -350,11 +353,11 @@ class Session(Closing):
         )
 
     def execute(
-        self, arguments: Mapping[int, tuple[Tensor, ...]]
+        self, arguments: Mapping[int, tuple[Tensor, ...]], *, number: int | None = None
     ) -> Mapping[int, tuple[Tensor, ...]]:
         """See `Ranks`."""
         with self.supervisor.reported(), torch.no_grad():
-            self.supervisor.whereabouts.steps += 1
+            self.supervisor.whereabouts.begin(number)
             return {self.rank: self._forward(*arguments[self.rank])}
 
     def whole(
@@ -383,7 +386,7 @@ class Session(Closing):
 
     def _results(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
-        self.supervisor.whereabouts.steps += 1
+        self.supervisor.whereabouts.begin()
         results = self._forward(
             *rank_arguments(self.program, tensors, self.weights, str(self.device))
         )

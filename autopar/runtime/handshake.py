@@ -20,6 +20,9 @@ from autopar.ir.units import counted
 from autopar.runtime.blame import listed
 from autopar.runtime.failure import RankFailure
 
+PATIENCE = 3.0
+"""Seconds that rank 0 has to say who didn't come."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -65,7 +68,8 @@ def shake_hands(
         _await(store, keys, seconds, failed)
         known = [Identity(**json.loads(store.get(key))) for key in keys]
         store.set("verdict", verdict(dict(enumerate(known)), size))
-    _await(store, ["verdict"], seconds, failed)
+    # Rank 0 knows who is missing, and is missing only if it doesn't say so.
+    _await(store, ["verdict"], seconds + (rank > 0) * PATIENCE, failed)
     message = store.get("verdict").decode()
     if message:
         raise RuntimeFailure(message)
@@ -153,6 +157,6 @@ def _await(
             ranks = [int(key.partition("/")[2]) for key in missing if key != "verdict"] or [0]
             others = f"; nor did {listed(ranks[1:])}" if ranks[1:] else ""
             late = f"it did not come within {seconds:g} s of the start{others}"
-            raise RankFailure(ranks[0], late)
+            raise RankFailure(ranks[0], late, silent=ranks)
         time.sleep(pause)
         pause = min(2 * pause, 0.05)

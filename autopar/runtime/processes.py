@@ -11,7 +11,13 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from autopar.ir.errors import RuntimeFailure
+from autopar.runtime.failure import RankFailure
+from autopar.runtime.limited import within
 from autopar.runtime.serving import serve_store
+from autopar.runtime.siblings import end_if_stopped
+
+PATIENCE = 1.0
+"""Seconds that torch's own time-out has to be noticed in."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +95,23 @@ class Processes:
         """
         if self.size == 1 and not self.address:
             return HashStore()
+        seconds = timeout.total_seconds()
         try:
             if self.rank == 0 and not self.served:
                 serve_store(self.address, self.port, self.local)
-            store: Store = TCPStore(
-                self.address, self.port, is_master=False, timeout=timeout, wait_for_workers=False
-            )
+            # Where the server's process was stopped, the system still takes connections for it.
+            store = within(seconds + PATIENCE, lambda: self._client(timeout))
         except (RuntimeError, ValueError, OSError) as error:
-            raise RuntimeFailure(
-                f"rank {self.rank} can't reach the store at {self.address}:{self.port}; is rank 0"
-                f" running? ({str(error).splitlines()[0]})"
-            ) from error
+            what = f"the store at {self.address}:{self.port}"
+            if self.served or self.rank == 0:
+                why = str(error).splitlines()[0]
+                raise RuntimeFailure(f"rank {self.rank} can't reach {what}: {why}") from error
+            end_if_stopped(0, None)
+            reason = f"rank {self.rank} can't reach {what}, which it serves, within {seconds:g} s"
+            raise RankFailure(0, reason, self.rank) from error
         return PrefixStore(self.prefix, store)
+
+    def _client(self, timeout: timedelta) -> Store:
+        return TCPStore(
+            self.address, self.port, is_master=False, timeout=timeout, wait_for_workers=False
+        )

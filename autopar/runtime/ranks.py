@@ -73,8 +73,14 @@ class Ranks(Protocol):
                 process has died; for the main thread.
         """
 
-    def execute(self, arguments: Mapping[int, tuple[Tensor, ...]]) -> Results:
+    def execute(
+        self, arguments: Mapping[int, tuple[Tensor, ...]], *, number: int | None = None
+    ) -> Results:
         """Runs each rank's program with its pieces of all inputs.
+
+        Args:
+            arguments: By rank.
+            number: What messages call this run; by default the number after that of the last.
 
         Raises:
             RuntimeFailure: If an op fails, here or elsewhere.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from autopar.runtime.beats import Beat
 
+PROCESSES = Path("/proc")
+
 ENDED = "ZX"
 """The states of a process that has ended, but for its parent's asking how."""
 
@@ -25,33 +27,57 @@ STOPPED = "T"
 def system() -> str:
     """Returns what tells this system, with its numbers of processes, from others."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        boot = (PROCESSES / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink(PROCESSES / 'self/ns/pid')}"
     except OSError:
         return ""
 
 
-def end_if_stopped(beat: Beat | None) -> None:
-    """Ends a process that doesn't answer, if it is a stopped one that our parent started."""
-    if beat is not None and _is_sibling(beat) and _state(beat) == STOPPED:
-        with suppress(OSError):
-            os.kill(beat.pid, signal.SIGKILL)
+def end_if_stopped(rank: int, beat: Beat | None) -> None:
+    """Ends a process that doesn't answer, if it is a stopped one that our parent started.
+
+    Args:
+        rank: Its rank.
+        beat: What it said last; None if that isn't known.
+    """
+    known = beat is not None and _is_sibling(beat)
+    numbers = [beat.pid] if beat is not None and known else _siblings_of_rank(rank)
+    for number in numbers:
+        if _state(number) == STOPPED:
+            with suppress(OSError):
+                os.kill(number, signal.SIGKILL)
 
 
 def is_gone(beat: Beat) -> bool:
     """Returns whether a process that our parent started is known to have ended."""
-    return _is_sibling(beat) and _state(beat) in ("", *ENDED)
+    return _is_sibling(beat) and _state(beat.pid) in ("", *ENDED)
 
 
 def _is_sibling(beat: Beat) -> bool:
     return bool(beat.host) and (beat.host, beat.parent) == (system(), os.getppid())
 
 
-def _state(beat: Beat) -> str:
-    """Returns the state of a sibling; "" if there is none of that number any more."""
+def _state(number: int) -> str:
+    """Returns the state of a process; "" if our parent has no such child any more."""
     try:
         # The name, which is in parentheses, may have blanks.
-        words = Path(f"/proc/{beat.pid}/stat").read_text().rpartition(")")[2].split()
+        words = (PROCESSES / f"{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return words[0] if int(words[1]) == beat.parent else ""
+    return words[0] if int(words[1]) == os.getppid() else ""
+
+
+def _siblings_of_rank(rank: int) -> list[int]:
+    """Returns the processes that our parent started as a rank, as torch's launchers do."""
+    return [
+        int(each.name)
+        for each in PROCESSES.glob("[0-9]*")
+        if _state(int(each.name)) and _has_rank(each, rank)
+    ]
+
+
+def _has_rank(process: Path, rank: int) -> bool:
+    try:
+        return f"RANK={rank}".encode() in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

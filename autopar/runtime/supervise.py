@@ -17,6 +17,8 @@ from autopar.runtime.beats import Place
 from autopar.runtime.blame import ANSWER, gone, inquire, late
 from autopar.runtime.describe import describe_failure, reason_of
 from autopar.runtime.failure import FailureBoard, RankFailure
+from autopar.runtime.guard import Guard
+from autopar.runtime.limited import within
 from autopar.runtime.locate import failing_op
 from autopar.runtime.processes import Processes
 from autopar.runtime.siblings import end_if_stopped
@@ -36,7 +38,7 @@ class Supervisor:
     Args:
         processes: Who this process is.
         store: A connection to the store of all processes, with keys of the job's own.
-        timeout: For how long collectives wait.
+        timeout, start_timeout: For how long collectives, and the start, wait.
         members: Returns the ranks of the group of this name that a rank is in.
         on_failure: Called, on a thread, if another rank failed and this one is stuck; by default
             ends the process, and prints the failure on rank 0: nothing else frees a thread that
@@ -53,6 +55,7 @@ class Supervisor:
         processes: Processes,
         store: Store,
         timeout: timedelta,
+        start_timeout: timedelta,
         members: Callable[[int, str], Collection[int]],
         on_failure: Callable[[RankFailure], None] | None = None,
     ) -> None:
@@ -67,12 +70,17 @@ class Supervisor:
         self.board = FailureBoard(self.store, processes.rank)
         self._store_gone = False
         self._watch: Watch | None = None
+        self._guard: Guard | None = None
         if processes.size > 1:
             watched = FailureBoard(self.connection(), processes.rank)
             end = on_failure or self._print_and_exit
             lost, size = self._lost_store, processes.size
             self._watch = Watch(watched, self.whereabouts, end, lost, size)
             self._watch.start()
+            seconds = timeout.total_seconds(), start_timeout.total_seconds()
+            silent = self._silent_store
+            self._guard = Guard(self._watch, self.whereabouts, *seconds, end, silent)
+            self._guard.start()
 
     @contextmanager
     def reported(self) -> Iterator[None]:
@@ -123,14 +131,18 @@ class Supervisor:
             raise failure
 
     def _report(self, error: Exception) -> RankFailure:
+        if self.processes.size == 1:
+            return self._failure_of(error)
         try:
-            failure = self._failure_of(error)
-            if self.processes.size == 1:
-                return failure
-            first = self.board.report(failure)
+            if not isinstance(error, AutoparError):
+                within(ANSWER, self.board.alarms)
+            first = self.board.report(self._failure_of(error))
             for rank in first.silent:
-                end_if_stopped(self.board.beat(rank))
+                end_if_stopped(rank, self.board.beat(rank))
             return first
+        except TimeoutError:
+            self._store_gone = True
+            return self._silent_store()
         except RuntimeError:
             self._store_gone = True
             return self._lost_store()
@@ -145,6 +157,7 @@ class Supervisor:
         mine = reason_of(error) if op is None else describe_failure(op, error)
         if self.processes.size == 1 or (op is not None and not op.kind.startswith("comm.")):
             return RankFailure(rank, mine)
+        self.whereabouts.timed_out = _is_timeout(error)
         self.whereabouts.failed_at = self._place_of(op)
         found = self.board.first()
         if found is None and not self.board.may_inquire():
@@ -157,7 +170,9 @@ class Supervisor:
         everybody = range(self.processes.size)
         waited_for = everybody if op is None else self.members(rank, place.group)
         found = inquire(self.board, place, waited_for, self.members)
-        if _is_timeout(error):
+        # Who times out closes its connections: others see no more than that.
+        timed_out = any(beat.timed_out for beat in found.waiting.values())
+        if timed_out or _is_timeout(error):
             return late(found, place, self.timeout.total_seconds(), rank)
         return gone(found, place, rank)
 
@@ -172,11 +187,22 @@ class Supervisor:
         reason = "it ended without a word (killed?), and the store with it"
         return RankFailure(0, reason, self.processes.rank)
 
+    def _silent_store(self) -> RankFailure:
+        """Returns the failure of who serves the store and doesn't answer; ends it if it can."""
+        if self.processes.served:
+            mine = "the launcher's store doesn't answer (is its host there?)"
+            return RankFailure(self.processes.rank, mine)
+        end_if_stopped(0, None)
+        reason = "its process doesn't answer, nor does the store that it serves (stopped?)"
+        return RankFailure(0, reason, self.processes.rank)
+
     def _leave(self, event: str) -> None:
         if self._watch is None:
             return
         watch, self._watch = self._watch, None
-        watch.stop()
+        if self._guard is not None:
+            self._guard.stop()
+        watch.stop(1.0 if self._store_gone else 5.0)
         if self._store_gone:
             return
         with suppress(RuntimeError):

@@ -578,7 +578,7 @@ class Trainer(Closing):
         """
         self._gate.pending = pending
         try:
-            return plan.ranks.execute(arguments)
+            return plan.ranks.execute(arguments, number=self.steps)
         except Abandoned as stopped:
             reason = stopped.args[0]
         if isinstance(reason, InvalidInputError):

@@ -172,9 +172,14 @@ class VirtualMesh:
         return labelled(ports, wholes)
 
     def execute(
-        self, arguments: Mapping[int, tuple[Tensor, ...]], trace: RankTrace | None = None
+        self,
+        arguments: Mapping[int, tuple[Tensor, ...]],
+        trace: RankTrace | None = None,
+        *,
+        number: int | None = None,
     ) -> Mapping[int, tuple[Tensor, ...]]:
         """See `Ranks`."""
+        del number
         steps = [
             step(rank.module, arguments[at], _trace_of(at, trace))
             for at, rank in enumerate(self.ranks)

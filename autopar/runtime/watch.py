@@ -33,6 +33,9 @@ class Watch(threading.Thread):
             call that it was in then, `GRACE` seconds later.
         lost: Returns the failure of whoever serves the store when that is gone.
         size: Number of ranks.
+
+    Attributes:
+        answered: When the store answered last.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Watch(threading.Thread):
         self._ended = threading.Event()
         self._alarms = 0
         self._posted = 0.0
+        self.answered = time.monotonic()
         self._failure: RankFailure | None = None
         self._closed = False
         self._pulse = Pulse(board, size)
@@ -68,21 +72,26 @@ class Watch(threading.Thread):
                 while not self._ended.wait(LOOK):
                     self._act()
 
-    def stop(self) -> None:
-        """Ends the watch."""
+    def stop(self, seconds: float = 5.0) -> None:
+        """Ends the watch.
+
+        Args:
+            seconds: How long to wait for that; where the store doesn't answer, it is in vain.
+        """
         self._ended.set()
         if self.is_alive():
-            self.join(timeout=5)
+            self.join(timeout=seconds)
 
     def post(self, place: Place | None = None) -> None:
         """Says where the rank is."""
         found, seconds = self.whereabouts.look() if place is None else (place, 0.0)
         self._posted = time.monotonic()
-        own = (system(), os.getppid(), os.getpid())
+        own = (self.whereabouts.timed_out, system(), os.getppid(), os.getpid())
         self.board.post(Beat(self._alarms, time.time(), seconds, found, *own))
 
     def _look(self) -> None:
         alarms = self.board.alarms()
+        self.answered = time.monotonic()
         if alarms != self._alarms:
             self._alarms = alarms
             self.post()
@@ -102,7 +111,7 @@ class Watch(threading.Thread):
         if self._failure is None:
             return
         for rank in self._failure.silent:
-            end_if_stopped(self._last_beat(rank))
+            end_if_stopped(rank, self._last_beat(rank))
         entry = self._entry()
         if entry and not self._ended.wait(GRACE) and self._entry() == entry:
             self._ended.set()

@@ -33,15 +33,17 @@ class Whereabouts:
     """Keeps account of where a thread is.
 
     Attributes:
-        steps: How many steps, or runs, have begun.
+        steps: How many steps, or runs, have begun; those before a checkpoint count.
         entries: How often the thread has entered a call from outside.
         failed_at: Where it failed, while it finds out why.
+        timed_out: Whether it waited there in vain until the time-out.
     """
 
     def __init__(self) -> None:
         self.steps = 0
         self.entries = 0
         self.failed_at: Place | None = None
+        self.timed_out = False
         self._thread = threading.get_ident()
         self._calls: list[str] = []
         self._entered = time.monotonic()
@@ -65,6 +67,14 @@ class Whereabouts:
             if isinstance(each, fx.GraphModule):
                 self._modules[each.forward.__code__] = each
 
+    def begin(self, step: int | None = None) -> None:
+        """Notes that a step begins.
+
+        Args:
+            step: Its number, from 0; by default that after the last one.
+        """
+        self.steps = (self.steps if step is None else step) + 1
+
     @contextmanager
     def inside(self, caller: FrameType) -> Iterator[None]:
         """Notes that this thread is in the call that a frame belongs to."""
@@ -80,7 +90,7 @@ class Whereabouts:
             self._calls.pop()
             if not self._calls:
                 self._entered = time.monotonic()
-                self.failed_at = None
+                self.failed_at, self.timed_out = None, False
 
     def look(self) -> tuple[Place, float]:
         """Returns where the thread is, and for how many seconds: at most what is known."""
