@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -65,3 +68,34 @@ def open_side_by_side(
         first.close()
         found.append(float(second(x)[0]))
     return [*found, dist.is_initialized()]
+
+
+def listening(processes: Processes, build: Path) -> list[str]:
+    """Returns the addresses on which this process listens while a session is open."""
+    with load(build, processes=processes, timeout=20.0) as session:
+        session(torch.ones(2))
+        return sorted(_addresses())
+
+
+def _addresses() -> set[str]:
+    """Returns where the sockets of this process listen."""
+    own = set()
+    for each in Path("/proc/self/fd").iterdir():
+        # The one that lists them is closed by now.
+        with suppress(OSError):
+            own.add(os.readlink(each))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            _, place, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in own:
+                found.add(_address(place.partition(":")[0]))
+    return found
+
+
+def _address(digits: str) -> str:
+    """Returns an address that the system writes in words of 32 bits, the low byte first."""
+    data = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
+    address = ipaddress.ip_address(data)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)

@@ -101,7 +101,7 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
         message, seconds = outcomes[rank]
         assert re.fullmatch(
             r"rank 1 failed: it ended without a word \(killed\?\); last seen \d+ s ago .+;"
-            rf" rank [02] lost it in step 1 at {place}",
+            rf" rank [02] lost it in step 0 at {place}",
             message,
         )
         assert seconds < 10
@@ -124,7 +124,7 @@ def test_a_hung_rank_is_named_after_the_time_out(tmp_path: Path) -> None:
     place = "comm.all_reduce -> %y (model.py:4)"
     assert message.startswith(
         f"rank 1 failed: it did not arrive at {place} within 2 s;"
-        " it has been in step 1 at aten.neg.default -> %n (model.py:3) for "
+        " it has been in step 0 at aten.neg.default -> %n (model.py:3) for "
     )
     # The watch ended the hung process.
     assert outcomes[1] == 17

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,14 @@ import pytest
 import torch
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.text import parse_program
 from autopar.runtime.api import launch, run_virtual
 from autopar.runtime.launcher import _what_happened
+from autopar.runtime.ports import labelled_inputs
+from autopar.runtime.scratch import PREFIX, scratch_folder
+from tests.runtime.faults import RANKS, left_processes, sum_build
 from tests.runtime.programs import LOOP, LOOP_SERIAL, build, deploy
+from tests.runtime.sabotage import VARIABLE
 
 INPUTS = {"x": torch.arange(12.0).reshape(3, 4), "c": torch.ones(4)}
 
@@ -51,6 +58,67 @@ def test_launch_raises_what_the_failing_rank_says(
 def test_launch_checks_inputs_before_it_starts_ranks(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="input 'c' is missing"):
         launch(loop_build(tmp_path), {"x": INPUTS["x"]})
+
+
+def test_inputs_may_be_given_in_their_order(tmp_path: Path) -> None:
+    program = parse_program(LOOP_SERIAL)
+    assert labelled_inputs(program, INPUTS) is INPUTS
+    assert labelled_inputs(program, list(INPUTS.values())) == INPUTS
+    folder = loop_build(tmp_path)
+    with pytest.raises(InvalidInputError) as caught:
+        launch(folder, [INPUTS["x"]])
+    assert str(caught.value) == (
+        "1 input given by position, but the program has 2: 'x', 'c'; give them by label"
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        launch(folder, INPUTS["x"])  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "inputs are a Tensor; give them by label, as {'x': ...}, or in a list in the order 'x', 'c'"
+    )
+
+
+def test_folders_of_killed_processes_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "autopar-mine").mkdir()
+    with scratch_folder() as held:
+        left, new = tmp_path / f"{PREFIX}1-host", tmp_path / f"{PREFIX}2-host"
+        for folder in (left, new):
+            folder.mkdir()
+        for folder in (left, held):
+            os.utime(folder, (0, 0))
+        with scratch_folder() as other:
+            assert other.stat().st_mode & 0o777 == 0o700
+            found = sorted(each.name for each in tmp_path.iterdir())
+            assert found == sorted(["autopar-mine", new.name, held.name, other.name])
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["autopar-mine", new.name]
+
+
+LAUNCHING = """
+import sys, torch
+from autopar.runtime.launcher import launch
+launch(sys.argv[1], {"x": torch.ones(2)}, modules=["tests.runtime.sabotage"])
+"""
+
+
+@pytest.mark.faults
+def test_ranks_end_with_who_launched_them(tmp_path: Path) -> None:
+    """Also when it is killed, in which case nothing is left of its folder by the next start."""
+    folder, fault = sum_build(tmp_path), tmp_path / "fault"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), VARIABLE: f"2 step sleep {fault}"}
+    words = [sys.executable, "-c", LAUNCHING, str(folder)]
+    parent = subprocess.Popen(words, env=environment)
+    deadline = time.monotonic() + 60
+    while not fault.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert fault.exists()
+    assert left_processes(folder) > RANKS
+    parent.kill()
+    parent.wait()
+    while left_processes(folder) and time.monotonic() < deadline + 20:
+        time.sleep(0.1)
+    assert left_processes(folder) == 0
 
 
 def test_a_killed_rank_is_found_in_the_launchers_log(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_rank_that_puts_parts_together_alone_is_told_so(tmp_path: Path) -> Non
     message, _ = run_ranks(2, look_alone, build, *batches(1))
     assert re.search(
         r"rank 0 failed: it did not arrive at comm.+ within 3 s; it has been in Trainer.fetched"
-        r"|rank 0 failed: no answer within 3 s in Trainer.fetched.*: rank 1 waits in step 2",
+        r"|rank 0 failed: no answer within 3 s in Trainer.fetched.*: rank 1 waits in step 1",
         message,
     )
     assert message.endswith("same calls (step, fetched, state_dict, ...) in the same order")

@@ -1,0 +1,74 @@
+"""Lets one rank come to grief; imported by the ranks that tests start.
+
+What happens where is said in the environment, as `AUTOPAR_TEST_FAULT=VICTIM PLACE HOW FILE`: in
+FILE the victim notes when.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autopar.runtime import distributed
+from autopar.runtime import emit as emitter
+
+VARIABLE = "AUTOPAR_TEST_FAULT"
+PLACES = ("start", "handshake", "step", "between", "gather")
+NEG = "aten.neg.default"
+
+
+class Fault:
+    """What happens to a rank.
+
+    Args:
+        victim: The rank.
+        place: One of `PLACES`.
+        how: `kill`, `stop`, `spin` or `sleep`.
+        file: Where it notes when.
+    """
+
+    def __init__(self, victim: str, place: str, how: str, file: str) -> None:
+        self.is_victim = os.environ.get("RANK") == victim
+        self.place = place
+        self.how = how
+        self.file = Path(file)
+
+    def at(self, place: str) -> None:
+        """Happens, if this is the rank and the place."""
+        if self.is_victim and place == self.place:
+            self.file.write_text(str(time.time()))
+            if self.how in ("kill", "stop"):
+                os.kill(os.getpid(), signal.SIGKILL if self.how == "kill" else signal.SIGSTOP)
+            while self.how != "stop":
+                if self.how == "sleep":
+                    time.sleep(60)
+
+    def before(self, place: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function with the fault before it."""
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.at(place)
+            return function(*args, **kwargs)
+
+        return wrapped
+
+
+def _arm(fault: Fault) -> None:
+    """Puts the fault where it may happen."""
+    fault.at("start")
+    distributed.shake_hands = fault.before("handshake", distributed.shake_hands)
+    gather = fault.before("gather", distributed.Gathering.outputs)
+    distributed.Gathering.outputs = gather  # type: ignore[method-assign]
+    kernel = emitter.kernel
+    emitter.kernel = lambda kind: (
+        fault.before("step", kernel(kind)) if kind == NEG else kernel(kind)
+    )
+
+
+FAULT = Fault(*os.environ.get(VARIABLE, "- - - -").split())
+if VARIABLE in os.environ:
+    _arm(FAULT)
