@@ -46,6 +46,7 @@ def prepare_on_first(
         processes,
         store,
         timeout=timedelta(seconds=seconds),
+        start_timeout=timedelta(seconds=start_timeout),
         members=lambda rank, group: everybody,
         on_failure=on_failure,
     )
