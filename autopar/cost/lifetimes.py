@@ -26,7 +26,7 @@ from autopar.cost.buffers import (
 )
 from autopar.cost.collective_memory import Collective, Exchange, exchange, is_started
 from autopar.cost.kernel_results import Args, Effect, effect
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr import Expr, FromFirst, evaluate
 from autopar.ir.joining import runs
 from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
 from autopar.ir.program import Arg, Function, Op, Program
@@ -78,9 +78,9 @@ class _Known:
         coords: Mapping[str, int],
         execution: Execution,
     ) -> None:
-        axes = program.mesh.dim_names if program.mesh is not None else ()
         self.program = program
-        self.coords = {**dict.fromkeys(axes, 0), **coords}
+        # An executable program has no mesh, and its expressions have axes all the same.
+        self.coords = FromFirst(coords)
         self.execution = execution
         self.evaluated: dict[Expr, int] = {}
         self.inside: dict[str, int] = {}

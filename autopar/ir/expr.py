@@ -140,6 +140,14 @@ def maximum(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
     return lhs if lhs == rhs else Binary("max", lhs, rhs)
 
 
+class FromFirst(dict[str, int]):
+    """Coordinates, 0 along every axis that they don't name: by default those of the first rank."""
+
+    def __missing__(self, axis: str) -> int:
+        """Returns 0."""
+        return 0
+
+
 def evaluate(expr: IntExpr, coords: Mapping[str, int]) -> int:
     """Returns the value of `expr` on the rank with these mesh coordinates.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from autopar.cost import Cluster, memory_timeline
 from autopar.cost.buffers import HOST, Execution
 from autopar.ir.errors import UNKNOWN, InvalidInputError
-from autopar.ir.expr import evaluate
+from autopar.ir.expr import FromFirst, evaluate
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import DTYPE_BYTES, Program, Value
 from autopar.ir.units import human_bytes
@@ -117,14 +117,7 @@ def _bytes(value: Value) -> int:
     return math.prod(evaluate(size, _FIRST) for size in value.shape) * DTYPE_BYTES[value.dtype]
 
 
-class _First(dict[str, int]):
-    """The coordinates of the first rank on any mesh."""
-
-    def __missing__(self, axis: str) -> int:
-        return 0
-
-
-_FIRST = _First()
+_FIRST = FromFirst()
 
 
 def _described(program: Program, held: RankMemory) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from autopar.frontend.onnx import import_onnx
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.text import parse_program
 from autopar.pipeline import Compiled, CompileOptions, compile_program, device_memory
 from autopar.pipeline.device_memory import check_machine_memory
 from tests.cli.command import autopar, compiled, refusal
@@ -48,6 +49,20 @@ def test_this_machine(tmp_path: Path) -> None:
     check_machine_memory(program, 8000)
     with pytest.raises(InvalidInputError, match=r"has 7\.8 KiB of memory, and a rank takes 7\.8"):
         check_machine_memory(program, 7999)
+
+
+def test_what_ranks_pass_may_differ(tmp_path: Path) -> None:
+    """As the sizes of uneven blocks, of which the first rank's are looked at."""
+    program = parse_program(
+        """
+        program executable
+        input %x: f32[4]
+        %y: f32[5 - tp * 2, 4] = aten.repeat.default(self=%x, repeats=[5 - tp * 2, 1])
+        return %x
+        """
+    )
+    with pytest.raises(InvalidInputError, match=r": y, the result of aten.repeat.*shape \[5, 4\]"):
+        check_machine_memory(program, 32)
 
 
 @pytest.mark.parametrize("words", [["run", "--random-inputs", "0"], ["verify"]])
