@@ -63,7 +63,7 @@ def sources_of(given: str | os.PathLike[str]) -> list[Source]:
         path = _in_folder(path)
     if path.suffix == ".json":
         return _shards(path)
-    check_regular(path, "weights")
+    check_regular(path, "weights from")
     _check_kind(path)
     return [Source(path)]
 
@@ -73,7 +73,7 @@ def check_regular(path: Path, what: str) -> None:
 
     Args:
         path: The file.
-        what: What is read from it, as `weights`, for errors.
+        what: What errors call it, as `input`, or `weights from`.
 
     Raises:
         InvalidInputError: If it isn't there, is a folder, a pipe or a device, or unreadable.
@@ -82,12 +82,12 @@ def check_regular(path: Path, what: str) -> None:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         reason = os_reason(error) if isinstance(error, OSError) else error
-        raise InvalidInputError(f"can't read {what} from {path}: {reason}") from error
+        raise InvalidInputError(f"can't read {what} {path}: {reason}") from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise InvalidInputError(f"can't read {what} from {path}: it is {kind}; give a file")
+        raise InvalidInputError(f"can't read {what} {path}: it is {kind}; give a file")
     if not os.access(path, os.R_OK):
-        raise InvalidInputError(f"can't read {what} from {path}: it isn't readable for this user")
+        raise InvalidInputError(f"can't read {what} {path}: it isn't readable for this user")
 
 
 def _in_folder(folder: Path) -> Path:
@@ -148,12 +148,12 @@ def _shards(index: Path) -> list[Source]:
             " again"
         )
     for path in found.values():
-        check_regular(path, "weights")
+        check_regular(path, "weights from")
     return [Source(path, tuple(names[shard])) for shard, path in found.items()]
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
-    check_regular(index, "weights")
+    check_regular(index, "weights from")
     if index.stat().st_size > MAX_INDEX_BYTES:
         raise InvalidInputError(f"{index} is too long for an index of weights")
     try:
