@@ -22,8 +22,9 @@ from autopar.ir.folder import replace_folder
 from autopar.runtime.checkpoint_files import MARK, Rectangle, finish, write_rectangles
 from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
 from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, Index, read_index
-from autopar.runtime.checkpoint_reading import Target, read_tensors, read_values
+from autopar.runtime.checkpoint_reading import read_tensors, read_values
 from autopar.runtime.checkpoint_series import Place, is_series
+from autopar.runtime.checkpoint_tasks import Target
 from autopar.runtime.messages import Messages
 from autopar.runtime.state import Content, Held, Key, flat_key
 

@@ -13,23 +13,16 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from torch import Tensor
 
 from autopar.ir.errors import os_reason
-from autopar.runtime.checkpoint_index import (
-    DamagedCheckpoint,
-    Index,
-    Slice,
-    StoredPiece,
-)
+from autopar.runtime.checkpoint_index import DamagedCheckpoint, Index, Slice
+from autopar.runtime.checkpoint_tasks import Target, Task, tasks_of, within
 from autopar.runtime.digest import growing_digest, tensor_bytes
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.regions import Region
 from autopar.runtime.torch_file import Unreadable, elements_at, read_tensor, read_value
 
 _BLOCK = 1 << 23
@@ -40,44 +33,6 @@ _AHEAD = 4
 
 _OVERHEAD = 1 << 20
 """Bytes that a file of torch.save may have besides the elements."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A rectangle of a tensor that is wanted, and the memory of this process that it goes to."""
-
-    region: Region
-    tensors: list[Tensor] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """Copies a part of a piece into a part of memory.
-
-    Attributes:
-        source: Where it begins in the piece, per dimension.
-        target: The memory.
-    """
-
-    source: tuple[int, ...]
-    target: Tensor
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A piece of a file that is to be read.
-
-    Attributes:
-        name: The tensor's.
-        dtype: What the file has.
-        piece: Where it is.
-        copies: What becomes of it.
-    """
-
-    name: str
-    dtype: torch.dtype
-    piece: StoredPiece
-    copies: Sequence[_Copy]
 
 
 def read_tensors(
@@ -94,8 +49,8 @@ def read_tensors(
     Raises:
         DamagedCheckpoint: If a file isn't what was saved. Names it, and a tensor that is lost.
     """
-    tasks = [task for name, targets in wanted.items() for task in _tasks(name, index, targets)]
-    by_file: dict[str, list[_Task]] = {}
+    tasks = [task for name, targets in wanted.items() for task in tasks_of(name, index, targets)]
+    by_file: dict[str, list[Task]] = {}
     for task in tasks:
         by_file.setdefault(task.piece.slice.file, []).append(task)
     with _Verifier(verify) as verifier:
@@ -127,41 +82,6 @@ def _value(folder: Path, name: str, held: Any) -> Any:
         return read_value(memoryview(content))
     except Unreadable as error:
         raise DamagedCheckpoint(f"{path}: {name!r} can't be read: {error}") from error
-
-
-def _tasks(name: str, index: Index, targets: Sequence[Target]) -> Iterator[_Task]:
-    tensor = index.tensors[name]
-    for piece in tensor.pieces:
-        copies = [
-            _Copy(source, _within(memory, at, sizes))
-            for target in targets
-            for source, at, sizes in _overlap(piece, target.region)
-            for memory in target.tensors
-        ]
-        if copies:
-            yield _Task(name, TORCH_DTYPES[tensor.dtype], piece, copies)
-
-
-def _overlap(
-    piece: StoredPiece, region: Region
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
-    """Yields where what both have begins in the piece and in the region, and its shape, if any."""
-    spans = list(zip(piece.at, piece.sizes, region.offsets, region.sizes, strict=True))
-    starts = [max(one, other) for one, _, other, _ in spans]
-    ends = [min(one + n, other + m) for one, n, other, m in spans]
-    sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
-    if all(size > 0 for size in sizes):
-        yield (
-            tuple(start - one for start, (one, *_) in zip(starts, spans, strict=True)),
-            tuple(start - other for start, (_, _, other, _) in zip(starts, spans, strict=True)),
-            sizes,
-        )
-
-
-def _within(tensor: Tensor, at: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    for dim, (start, size) in enumerate(zip(at, sizes, strict=True)):
-        tensor = tensor.narrow(dim, start, size)
-    return tensor
 
 
 @contextmanager
@@ -217,7 +137,7 @@ class _Source:
             at += read
 
 
-def _read(source: _Source, task: _Task) -> None:
+def _read(source: _Source, task: Task) -> None:
     place = task.piece.slice
     _check_size(source, task)
     digest = growing_digest() if place.digest else None
@@ -235,11 +155,11 @@ def _read(source: _Source, task: _Task) -> None:
         held = _held(source, task, digest)
         copies = task.copies
     for copy in copies:
-        copy.target.copy_(_within(held, copy.source, copy.target.shape))
+        copy.target.copy_(within(held, copy.source, copy.target.shape))
     source.verifier.end(digest, place.digest, f"{task.name!r} in {source.path}")
 
 
-def _check_size(source: _Source, task: _Task) -> None:
+def _check_size(source: _Source, task: Task) -> None:
     """Refuses a piece that can't be so long, before room is made for it.
 
     Raises:
@@ -256,7 +176,7 @@ def _check_size(source: _Source, task: _Task) -> None:
         raise DamagedCheckpoint(f"{source.path} is cut off; {task.name!r} can't be read")
 
 
-def _direct(task: _Task) -> Tensor | None:
+def _direct(task: Task) -> Tensor | None:
     """Returns memory that a piece can be read into as it is, if there is any."""
     target = task.copies[0].target
     fits = (
@@ -269,7 +189,7 @@ def _direct(task: _Task) -> Tensor | None:
     return target if fits else None
 
 
-def _held(source: _Source, task: _Task, digest: Any) -> Tensor:
+def _held(source: _Source, task: Task, digest: Any) -> Tensor:
     """Returns a piece, read into memory of its own."""
     place, sizes = task.piece.slice, task.piece.sizes
     content = memoryview(bytearray(place.length))
