@@ -19,9 +19,9 @@ from typing import Any
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure, os_reason
 from autopar.ir.folder import replace_folder
-from autopar.runtime.checkpoint_files import MARK, Rectangle, finish, write_rectangles
+from autopar.runtime.checkpoint_files import Rectangle, finish, write_rectangles
 from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
-from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, Index, read_index
+from autopar.runtime.checkpoint_index import INDEX, Index, read_index
 from autopar.runtime.checkpoint_reading import read_tensors, read_values
 from autopar.runtime.checkpoint_series import Place, is_series
 from autopar.runtime.checkpoint_tasks import Target
@@ -122,12 +122,7 @@ def open_checkpoint(path: Path) -> Index:
         raise InvalidInputError(
             f"{path} is no checkpoint: it has no {METADATA}{hint if is_series(path) else ''}"
         )
-    index = read_metadata(path)
-    if flat_key(MARK) in index.values:
-        raise DamagedCheckpoint(
-            f"{path / INDEX} is missing, which says what the checkpoint holds; go on from another"
-        )
-    return index
+    return read_metadata(path)
 
 
 def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any]:

@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.checkpoint_index import (
     INDEX,
+    MARK,
     Index,
     Slice,
     StoredPiece,
@@ -49,8 +50,7 @@ from autopar.runtime.regions import Region
 from autopar.runtime.state import Content, Key, flat_key
 from autopar.runtime.torch_file import elements_of
 
-MARK: Key = ("trainer", "index")
-"""An entry that says in `.metadata` that there is an index, so that a lost one is noticed."""
+_MARK: Key = tuple(MARK.split("."))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def finish(folder: Path, content: Content, size: int, number: int) -> None:
         stored = StoredTensor(IR_DTYPES[held.dtype], held.shape, found)
         _check_complete(flat_key(held.keys[0]), stored)
         tensors.update({flat_key(key): stored for key in held.keys})
-    places = _write_values(folder, {**content.values, MARK: INDEX})
+    places = _write_values(folder, {**content.values, _MARK: INDEX})
     values = {flat_key(key): value for key, value in content.values.items()}
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     names = [[flat_key(key) for key in held.keys] for held in content.tensors]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autopar.runtime.checkpoint_index import (
+    INDEX,
+    MARK,
     DamagedCheckpoint,
     Index,
     Slice,
@@ -54,18 +56,23 @@ def read_metadata(folder: Path) -> Index:
     """Returns what the `.metadata` of a checkpoint says.
 
     Raises:
-        DamagedCheckpoint: If it isn't what DCP writes.
+        DamagedCheckpoint: If it isn't what DCP writes, or was beside an index.
     """
     path = folder / METADATA
     content = read_whole(path)
     try:
-        return _index(read_inert(content, _ALLOWED), len(content))
+        index = _index(read_inert(content, _ALLOWED), len(content))
     except NotInert as error:
         raise DamagedCheckpoint(f"{path} can't be read as a checkpoint's: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise DamagedCheckpoint(
             f"{path} is damaged, or not what torch.distributed.checkpoint writes: {error}"
         ) from error
+    if MARK in index.values:
+        raise DamagedCheckpoint(
+            f"{folder / INDEX} is missing, which says what the checkpoint holds; go on from another"
+        )
+    return index
 
 
 def _index(metadata: Inert, length: int) -> Index:

@@ -25,6 +25,9 @@ from autopar.runtime.digest import growing_digest
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 
 INDEX = "index.jsonl"
+MARK = "trainer.index"
+"""An entry that says in `.metadata` that there is an index, so that a lost one is noticed."""
+
 FORMAT = "autopar checkpoint"
 VERSION = 1
 

@@ -4,20 +4,23 @@
     FOLDER/step-00000200
 
 The newest is the one that was written last, as its number says, whatever its step: a training that
-went back has newer ones with fewer steps.
+went back has newer ones with fewer steps. One without a number is never removed.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from autopar.ir.errors import InvalidInputError, os_reason
 from autopar.ir.folder import recover_folder, remove_folder
-from autopar.runtime.checkpoint_foreign import METADATA
+from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
 from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, number_of
+from autopar.runtime.messages import Messages
 
 _MEMBER = re.compile(r"step-\d{8,}")
 _OURS = re.compile(r"\.(step-\d{8,})\.(new-.*|old)")
@@ -99,31 +102,108 @@ def recover_series(folder: Path) -> None:
             recover_folder(folder / name)
 
 
+def agreed_candidates(folder: Path, messages: Messages) -> tuple[list[Path], list[str]]:
+    """Returns on all processes the `candidates` that the first one finds.
+
+    Raises:
+        InvalidInputError: On all of them, if there can't be any or they can't be looked for.
+    """
+    told = _told(folder) if messages.first else ""
+    paths, problems, refused = json.loads(messages.from_first(told))
+    if refused:
+        raise InvalidInputError(refused)
+    return [Path(path) for path in paths], problems
+
+
+def _told(folder: Path) -> str:
+    try:
+        paths, problems = candidates(folder)
+    except InvalidInputError as error:
+        return json.dumps([[], [], str(error)])
+    return json.dumps([[str(path) for path in paths], problems, ""])
+
+
 def candidates(folder: Path) -> tuple[list[Path], list[str]]:
     """Returns the checkpoints of a folder, the newest first, and what is wrong with others.
 
-    A checkpoint by itself is the only one.
+    A checkpoint by itself is the only one. Plain PyTorch numbers none: such a one counts as the
+    newest if its step is the largest, with a warning, else as older than all others.
+
+    Raises:
+        InvalidInputError: If it is no folder, or can't be read.
     """
     recover_folder(folder)
-    recover_series(folder)
-    if _holds_checkpoint(folder):
-        return [folder], []
-    known, problems = numbered(folder)
-    return [path for _, path in known], problems
+    try:
+        _check_folder(folder)
+        recover_series(folder)
+        if _holds_checkpoint(folder):
+            return [folder], []
+        known, problems = numbered(folder)
+        others, damages = _unnumbered(folder)
+    except OSError as error:
+        raise InvalidInputError(
+            f"can't look for checkpoints in {folder}: {os_reason(error)}"
+        ) from error
+    ordered = [path for _, path in known]
+    if ordered and others and _step(others[0]) > max(map(_step, ordered)):
+        newest = others.pop(0)
+        warnings.warn(
+            f"{newest} has no {INDEX}, which says when it was written; its step is the largest, so"
+            " it counts as the newest checkpoint",
+            stacklevel=2,
+        )
+        ordered.insert(0, newest)
+    return ordered + others, damages + problems
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses what no folder can be, so that no training starts anew for that."""
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(mode):
+        raise InvalidInputError(
+            f"{folder} is no folder, so that there can't be checkpoints in it; name the folder of"
+            " one, or of several"
+        )
 
 
 def numbered(folder: Path) -> tuple[list[tuple[int, Path]], list[str]]:
-    """Returns the checkpoints of a series by number, the newest first, and what others lack."""
+    """Returns the checkpoints of a series by number, the newest first, and what others lack.
+
+    Those of plain PyTorch aren't among them.
+    """
     found, problems = [], []
     for path in _members(folder):
         if not _holds_checkpoint(path):
             problems.append(f"{path} is incomplete: it has no {INDEX}")
-            continue
-        try:
-            found.append((number_of(path), path))
-        except DamagedCheckpoint as error:
-            problems.append(str(error))
+        elif (path / INDEX).is_file():
+            try:
+                found.append((number_of(path), path))
+            except DamagedCheckpoint as error:
+                problems.append(str(error))
     return sorted(found, reverse=True), problems
+
+
+def _unnumbered(folder: Path) -> tuple[list[Path], list[str]]:
+    """Returns the checkpoints of plain PyTorch in a series, and which lost their number.
+
+    The one with the most steps comes first.
+    """
+    found, problems = [], []
+    for path in _members(folder):
+        if (path / METADATA).is_file() and not (path / INDEX).is_file():
+            try:
+                read_metadata(path)
+                found.append(path)
+            except DamagedCheckpoint as error:
+                problems.append(str(error))
+    return sorted(found, key=_step, reverse=True), problems
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _members(folder: Path) -> list[Path]:

@@ -6,7 +6,6 @@ same class trains on the virtual mesh: only who runs the ranks differs (see `ran
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -381,13 +380,15 @@ class Trainer(Closing):
             are skipped, with a warning that names them.
 
         Raises:
-            InvalidInputError: On all ranks, if there are only damaged ones, or the newest doesn't
-                fit the program.
+            InvalidInputError: On all ranks, if there are only damaged ones, the newest doesn't fit
+                the program, or `folder` is a file or can't be read.
         """
         self._settle()
+        from autopar.runtime.checkpoint_series import agreed_candidates
+
         with self.ranks.reported():
             messages = self._messages(meeting=True)
-            found, problems = self._candidates(Path(folder), messages)
+        found, problems = understood(self.ranks, lambda: agreed_candidates(Path(folder), messages))
         for problem in problems:
             self._warn(problem)
         for path in found:
@@ -404,17 +405,6 @@ class Trainer(Closing):
                 f" delete them:\n{lines}"
             )
         return None
-
-    def _candidates(self, folder: Path, messages: Messages) -> tuple[list[str], list[str]]:
-        """Returns the checkpoints that rank 0 finds, the newest first, and what is wrong."""
-        told = ""
-        if messages.first:
-            from autopar.runtime.checkpoint_series import candidates
-
-            paths, problems = candidates(folder)
-            told = json.dumps([[str(path) for path in paths], problems])
-        found, problems = json.loads(messages.from_first(told))
-        return found, problems
 
     def _warn(self, problem: str) -> None:
         if 0 in self.ranks.programs:

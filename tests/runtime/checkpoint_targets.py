@@ -94,6 +94,17 @@ def load_what_one_rank_finds_damaged(
         return trainer.resume(folder), run_steps(trainer, 2)
 
 
+def resume_from_a_file(processes: Processes, build: Path, file: Path) -> str:
+    """Resumes from what is no folder, and trains on; returns the error."""
+    with open_trainer(build, timeout=60.0, processes=processes) as trainer:
+        try:
+            trainer.resume(file)
+        except InvalidInputError as error:
+            run_steps(trainer, 1)
+            return str(error)
+    raise AssertionError("it was no error")
+
+
 def train_on(
     processes: Processes, build: Path, folder: Path, log: Path, steps: int, wait: bool
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from autopar.runtime.trainer import open_trainer
 from tests.runtime.checkpoint_targets import (
     load_what_one_rank_finds_damaged,
+    resume_from_a_file,
     save_beside,
     save_with_a_full_disk,
 )
@@ -62,3 +63,12 @@ def test_all_ranks_skip_what_one_finds_damaged(tmp_path: Path, build: Path) -> N
     first, second = run_ranks(2, load_what_one_rank_finds_damaged, build, tmp_path, seconds=90.0)
     assert first == second
     assert first[0] == 1
+
+
+def test_what_one_cannot_look_for_is_an_error_of_all_and_training_goes_on(
+    tmp_path: Path, build: Path
+) -> None:
+    (tmp_path / "f").touch()
+    first, second = run_ranks(2, resume_from_a_file, build, tmp_path / "f", seconds=90.0)
+    assert first == second
+    assert first.startswith(f"{tmp_path}/f is no folder")

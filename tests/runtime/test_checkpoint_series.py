@@ -141,6 +141,68 @@ def test_a_checkpoint_of_another_model_is_not_skipped(tmp_path: Path, trainer: T
         trainer.resume(tmp_path)
 
 
+def saved_by_torch(trainer: Trainer, folder: Path, step_of_it: int) -> Path:
+    """Saves as plain PyTorch does, which writes no index."""
+    trainer.save_checkpoint(folder / "c")
+    held = {f"model.{name}": tensor for name, tensor in trainer.state_dict().items()}
+    state = trainer.optimizer_state_dict()["state"]
+    for name, tensors in state.items():
+        held.update({f"optimizer.state.{name}.{kind}": each for kind, each in tensors.items()})
+    shutil.rmtree(folder / "c")
+    dcp.save(held, checkpoint_id=folder / step(step_of_it), no_dist=True)
+    return folder / step(step_of_it)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_one_of_plain_pytorch_is_the_newest_if_its_step_is(tmp_path: Path, build: Path) -> None:
+    with open_trainer(build, virtual=True) as trainer:
+        train(trainer, tmp_path, 3)
+        after = trainer.state_dict()
+        saved_by_torch(trainer, tmp_path, 7)
+    with open_trainer(build, virtual=True) as trainer:
+        train(trainer, tmp_path / "elsewhere", 1)
+        with pytest.warns(UserWarning, match=f"{step(7)} has no {INDEX}.* counts as the newest"):
+            trainer.resume(tmp_path)
+        assert_same(trainer.state_dict(), after)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_one_of_plain_pytorch_with_fewer_steps_is_older_and_stays(
+    tmp_path: Path, trainer: Trainer
+) -> None:
+    train(trainer, tmp_path, 2)
+    saved_by_torch(trainer, tmp_path, 0)
+    train(trainer, tmp_path, 4, keep=1)
+    assert names(tmp_path) == [step(0), step(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert trainer.resume(tmp_path) == 4
+
+
+def test_one_that_lost_its_index_is_said_to_be_skipped(tmp_path: Path, trainer: Trainer) -> None:
+    train(trainer, tmp_path, 3)
+    (tmp_path / step(3) / INDEX).unlink()
+    with pytest.warns(UserWarning, match=f"skipped .*{step(3)}/{INDEX} is missing"):
+        assert trainer.resume(tmp_path) == 2
+
+
+def test_what_cannot_hold_checkpoints_is_not_nothing(
+    tmp_path: Path, build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").touch()
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/f is no folder"):
+        load(build, virtual=True, resume=tmp_path / "f")
+    with pytest.raises(InvalidInputError, match=f"can't look for .* {tmp_path}/f/s: Not a dir"):
+        load(build, virtual=True, resume=tmp_path / "f" / "s")
+
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(InvalidInputError, match=r"can't look for checkpoints .*Permission denied"):
+        load(build, virtual=True, resume=tmp_path)
+
+
 def test_load_resumes_or_starts_as_told(tmp_path: Path, build: Path) -> None:
     options = {"virtual": True, "resume": tmp_path / "s"}
     with load(build, **options) as trainer:
