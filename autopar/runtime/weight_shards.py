@@ -108,14 +108,7 @@ def _index(shards: Mapping[str, Mapping[str, Entry]]) -> str:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Keeps other processes from writing there, and removes what is not complete."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise InvalidInputError(
-            f"can't write {folder}: another process is writing weights there"
-        ) from error
+    descriptor = _locked(folder)
     try:
         _remove_new(folder)
         try:
@@ -124,6 +117,32 @@ def _alone(folder: Path) -> Iterator[None]:
             _remove_new(folder)
     finally:
         os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """Locks what a path leads to, which may be replaced until it is locked; returns what it is."""
+    while True:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            _lock(descriptor, folder)
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InvalidInputError(
+            f"can't write {folder}: another process is writing weights there"
+        ) from error
+    except OSError:
+        # Some file systems, as NFS, lock no folders. There it is up to the user.
+        return
 
 
 def _remove_new(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -146,6 +147,59 @@ def test_two_who_write_at_once(tmp_path: Path) -> None:
         pytest.raises(InvalidInputError, match="another process is writing weights there"),
     ):
         write(tmp_path)
+
+
+def test_a_folder_that_is_replaced_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock has to be on what is there now, or two would write at once."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    lock, replaced = fcntl.flock, []
+
+    def replacing(descriptor: int, how: int) -> None:
+        if not replaced:
+            replaced.append(folder.rename(tmp_path / "away"))
+            folder.mkdir()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(weight_shards.fcntl, "flock", replacing)
+    with (
+        weight_shards._alone(folder),
+        pytest.raises(InvalidInputError, match="another process is writing weights there"),
+    ):
+        write(folder)
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK])
+def test_file_systems_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_locks(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(weight_shards.fcntl, "flock", no_locks)
+    write(tmp_path)
+    assert_same(read(tmp_path), tensors())
+
+
+def test_descriptors_are_closed_whatever_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with weight_shards._alone(tmp_path):
+        for _ in range(3):
+            with pytest.raises(InvalidInputError):
+                write(tmp_path)
+    monkeypatch.setattr(weight_shards.fcntl, "flock", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def opened(tmp_path: Path) -> Trainer:
