@@ -11,6 +11,7 @@ from autopar.completion.apart import splits_parts, ways_apart
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
+from autopar.completion.presets.batch import batch_end, batch_inputs
 from autopar.completion.presets.named import Unfit, pin_strategy, without_batch
 from autopar.completion.presets.place import place_pins
 from autopar.completion.presets.strategy import AUTO
@@ -153,7 +154,15 @@ class Complete:
         presets = without_batch(graph, self.strategy)
         if not presets:
             return ()
-        return (ReportEntry("ignored", f"batch of {', '.join(map(str, presets))}", NO_BATCH),)
+        subject = f"batch of {', '.join(map(str, presets))}"
+        if found := batch_inputs(graph):
+            names = ", ".join(graph.values[value].name for value in found)
+            return (ReportEntry("ignored", subject, f"{names}: pinned otherwise"),)
+        end = batch_end(graph)
+        if end is None:
+            return (ReportEntry("ignored", subject, NO_BATCH),)
+        detail = f"{NO_BATCH} ({end.op.kind} is where the last one ends)"
+        return (ReportEntry("ignored", subject, detail, end.op.loc),)
 
     def searches_of(self, program: Program) -> tuple[Search, ...]:
         """Returns the searches of a program that has its mesh, also with its weights taken apart.

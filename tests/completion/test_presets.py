@@ -127,7 +127,21 @@ def test_a_batch_that_no_input_has_is_reported() -> None:
     strategy = "fsdp:dp,tensor:tp"
     (remark,) = Complete(CPU, strategy).decide(apply_mesh(program, parse_mesh("dp=2,tp=2"))).remarks
     assert (remark.category, remark.subject) == ("ignored", "batch of fsdp:dp")
+    assert "aten.mm.default is where the last one ends" in remark.detail
     assert not Complete(CPU, strategy).decide(apply_mesh(mlp(), parse_mesh("dp=2,tp=2"))).remarks
+
+
+def test_a_batch_that_is_pinned_otherwise_is_reported() -> None:
+    pinned = apply_pins(mlp(), "dp=2", [parse_pin("x=[-1,dp]")])
+    (remark,) = Complete(CPU, "data:dp").decide(pinned).remarks
+    assert (remark.subject, remark.detail) == ("batch of data:dp", "x: pinned otherwise")
+
+
+def test_statistics_of_a_batch_dont_end_it() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    call, tensors = flatten(((torch.randn(8, 6),), {}), lambda path: input_label(model)(path[1:]))
+    program = capture_differentiable(model, call, tensors).program
+    assert preset(program, "dp=2", "data:0") == {"input": "[8@dp, 6]"}
 
 
 def test_fsdp_gathers_parameters_at_use() -> None:

@@ -23,9 +23,10 @@ class Stretch:
 def batch_inputs(graph: Graph) -> dict[int, Stretch]:
     """Returns the inputs whose first dimension reaches the first dimension of an output, or a loss.
 
-    It is followed forward, through factors that may be split and through views that merge it with
-    others. So a batch is what the program keeps apart from beginning to end, or until it adds it up
-    to one number that it returns, whatever its inputs are called. A first dimension of size 1 is
+    It is followed forward, through factors that an op, or a body of it, can be split along, and
+    through views that merge it with others. So a batch is what the program keeps apart from
+    beginning to end, but for statistics, or until it adds it up to one number that it returns,
+    whatever its inputs are called. A first dimension of size 1 is
     none. Where the program first cuts the dimension into equal microbatches, each of them is a
     batch, and the stretch is what lies within one.
     """
@@ -38,6 +39,28 @@ def batch_inputs(graph: Graph) -> dict[int, Stretch]:
                     found[at] = stretch
                     break
     return found
+
+
+def batch_end(graph: Graph) -> Node | None:
+    """Returns the last op that takes a first dimension of an input and hands it on to no result.
+
+    Where no input has a batch, that is why; None if no input has a first dimension above 1.
+    """
+    found: Node | None = None
+    for at, value in enumerate(graph.values):
+        if value.role == "input" and graph.producer[at] is None and value.shape:
+            end = _end_of(graph, at, Stretch(0, 1, value.global_shape[0]))
+            found = max(filter(None, (found, end)), key=lambda node: node.index, default=None)
+    return found
+
+
+def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
+    marks, end = {start: stretch} if stretch.size > 1 else {}, None
+    for node in graph.nodes:
+        if node.op.phase == "forward" and not marks.keys().isdisjoint(node.operands):
+            _follow(node, node.call.rule, marks)
+            end = node if marks.keys().isdisjoint(node.results) else end
+    return end
 
 
 def sequences(graph: Graph) -> dict[int, Stretch]:
@@ -144,13 +167,13 @@ def _is_major(graph: Graph, value: int, mark: Stretch) -> bool:
 
 def _follow(node: Node, rule: Rule, marks: dict[int, Stretch]) -> None:
     """Marks the results to which an op hands a mark of its operands on."""
-    own = frozenset(rule.splittable)
+    splittable = frozenset(rule.splittable).union(*(body.rule.splittable for body in rule.bodies))
     for at, value in enumerate(node.operands):
         mark = marks.get(value)
         if mark is None:
             continue
         hit = _factor_of(rule, rule.operands[at], mark)
-        if hit is None or hit[0] not in own:
+        if hit is None or hit[0] not in splittable:
             continue
         for dims, result in zip(rule.results, node.results, strict=True):
             made = _stretch_of(rule, dims, *hit)

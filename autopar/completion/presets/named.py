@@ -105,14 +105,26 @@ def pin_strategy(graph: Graph, strategy: str, unfit: Unfit | None = None) -> tup
 
 
 def without_batch(graph: Graph, strategy: str) -> tuple[AxisPreset, ...]:
-    """Returns the presets of a strategy that would split a batch where no input has one."""
-    if batch_inputs(graph):
-        return ()
+    """Returns the presets of a strategy that would split a batch, and split no input.
+
+    Args:
+        graph: The graph, with what the strategy pins.
+        strategy: The presets.
+    """
     mesh = graph.space.mesh
+    split = {
+        axis
+        for value, stretch in batch_inputs(graph).items()
+        if (form := graph.pins[value]) is not None
+        for axis, (dim, _) in form.splits.places.items()
+        if dim == stretch.dim
+    }
     return tuple(
         item
         for item in parse_strategy(strategy, mesh.root)
-        if item.preset in ("data", *KEPT_SPLIT) and mesh.axis_size(item.axis) > 1
+        if item.preset in ("data", *KEPT_SPLIT)
+        and mesh.axis_size(item.axis) > 1
+        and item.axis not in split
     )
 
 
