@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.assigned import registered_buffers, write_assigned
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
+from autopar.frontend.torch.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.checkpoints import noted_checkpoints
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.leftovers import Leftovers
@@ -108,6 +109,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         InvalidInputError: If the code depends on values of tensors, or can't be traced. Names the
             user's line.
     """
+    make_batch_norms_static(fake.module)
     step = _Step(fake.module, compute)
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
         stack.enter_context(_compiling_state_context())
