@@ -25,6 +25,7 @@ from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
+from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_to_bytes
@@ -126,6 +127,7 @@ class Runner:
         self._label = input_label(skeleton)
         self._labels: tuple[str, ...] = ()
         self._calls: dict[Any, dict[str, str]] = {}
+        self._ignored: list[ReportEntry] = []
 
     @property
     def has_loss(self) -> bool:
@@ -179,6 +181,8 @@ class Runner:
                     stacklevel=4,
                 )
             self.variants[key] = self._compile(modes, call, wholes, layouts)
+            for entry in self._ignored:
+                warnings.warn(_ignored_text(entry), stacklevel=3)
             if self.variants[key].wiring.seed is not None:
                 self.job.agree(Offer(values=drawn))
         return self.variants[key], tensors
@@ -307,7 +311,8 @@ class Runner:
         layouts: Sequence[Layout] = (),
     ) -> Variant:
         captured = self._captured(modes, call, tensors)
-        plan = self.job.planned(lambda: Plan.of(self._compiled(captured, layouts)))
+        self._ignored.clear()
+        plan = self.job.planned(lambda: self._plan(captured, layouts))
         if self.first is None:
             self._note_layouts(plan.completed, captured)
         if self.first is None:
@@ -325,6 +330,12 @@ class Runner:
             placement = tuple(entry.process_id for entry in plan.deployment.ranks)
             self.options = replace(self.options, placement=placement)
         return variant
+
+    def _plan(self, captured: Differentiable, layouts: Sequence[Layout]) -> Plan:
+        """Returns the plan of a captured module, and notes what it leaves out of the strategy."""
+        compiled = self._compiled(captured, layouts)
+        self._ignored.extend(each for each in compiled.report if each.category == "ignored")
+        return Plan.of(compiled)
 
     def _captured(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Differentiable:
         """Returns the module captured; all ranks have captured the same, or all raise an error."""
@@ -441,6 +452,11 @@ def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor], local: 
     mode = "train" if modes.training[0] else "eval"
     gradients = "with" if torch.is_grad_enabled() else "without"
     return f"{', '.join(parts)}, in {mode} mode, {gradients} gradients"
+
+
+def _ignored_text(entry: ReportEntry) -> str:
+    place = f" ({entry.loc})" if entry.loc.file else ""
+    return f"the strategy's {entry.subject} isn't split: {entry.detail}{place}"
 
 
 def _whole(part: Tensor, layout: Layout) -> Tensor:

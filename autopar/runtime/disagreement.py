@@ -31,6 +31,13 @@ GLOBAL_BATCH = (
 )
 
 
+SAME_PART = (
+    "with local=True a rank brings what its program reads of the batch, and these ranks read the"
+    " same: no input is split along a mesh axis between them; give them the same, or compile with a"
+    " strategy or pins that split the batch"
+)
+
+
 @dataclass(frozen=True)
 class Report:
     """What a rank has to say of itself.
@@ -102,7 +109,7 @@ def rule_on_reports(reports: Sequence[Report]) -> Ruling:
     }
     if inexact.keys() < differing.keys():
         exact = {label: each for label, each in differing.items() if label not in inexact}
-        return Ruling(_batches(exact))
+        return Ruling(_batches(exact, _brings_parts(reports)))
     return Ruling(versions=inexact)
 
 
@@ -131,7 +138,7 @@ def rule_on_sketches(
             else:
                 apart.setdefault(label, []).append(versions)
     if apart:
-        return Ruling(_batches(apart))
+        return Ruling(_batches(apart, _brings_parts(reports)))
     return Ruling(
         warning=f"{', '.join(labels)}: what {_ranks(sorted(rounded))} brought differs from what the"
         " other ranks brought, by rounding only; each rank goes on with its own, and floats are"
@@ -161,7 +168,11 @@ def _by_version(versions: Mapping[int, _T]) -> dict[_T, list[int]]:
     return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
 
-def _batches(differing: Mapping[str, Sequence[Mapping[int, Sequence[int]]]]) -> str:
+def _brings_parts(reports: Sequence[Report]) -> bool:
+    return reports[0].values.get(LOCAL) == str(True)
+
+
+def _batches(differing: Mapping[str, Sequence[Mapping[int, Sequence[int]]]], in_parts: bool) -> str:
     label, groups = next(iter(differing.items()))
     more = f", and {', '.join([*differing][1:SHOWN])}" if len(differing) > 1 else ""
     usual, *others = groups[0].values()
@@ -171,7 +182,8 @@ def _batches(differing: Mapping[str, Sequence[Mapping[int, Sequence[int]]]]) -> 
     else:
         said = f"{label!r} is not the same on {_ranks(sorted([*usual, *odd]))}"
     return (
-        f"the ranks were given different batches: {said}{more}; {GLOBAL_BATCH};"
+        f"the ranks were given different batches: {said}{more};"
+        f" {SAME_PART if in_parts else GLOBAL_BATCH};"
         " check_inputs=False turns the comparison off"
     )
 
