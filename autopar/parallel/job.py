@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -35,34 +36,96 @@ TIMEOUT = timedelta(minutes=10)
 
 
 class Watched:
-    """The ranks of a job, watched over as long as it is used, and their process groups.
+    """The ranks of a job, watched over until the process ends, and their process groups.
 
-    The store is that of the job's process group.
+    All parallel modules of the job share it. The store is that of the job's process group.
 
     Args:
         processes: Who this process is.
+
+    Attributes:
+        deployment: Of the module that runs.
     """
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
-        self.deployments: list[Deployment] = []
+        self.deployment: Deployment | None = None
+        self._meshes: dict[tuple[object, ...], DeviceMesh] = {}
+        self._talks: dict[str, dist.ProcessGroup] = {}
         store = PrefixStore("autopar/parallel", _get_default_store())
         self.supervisor = Supervisor(processes, store, TIMEOUT, TIMEOUT, self._members)
         self.process_groups = ProcessGroups(
             self.supervisor.name, PrefixStore("groups", self.supervisor.store), TIMEOUT
         )
-        # A module isn't closed: the watch ends with the process, before the interpreter does.
+        # Modules aren't closed: the watch ends with the process, before the interpreter does.
         atexit.register(self.supervisor.close)
 
     def groups(self, deployment: Deployment, backend: str) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once."""
-        self.deployments.append(deployment)
         with interface_of(self.processes):
             return self.process_groups.of(deployment, self.processes.rank, backend)
 
+    def talk(self, device: torch.device) -> dist.ProcessGroup | None:
+        """Returns a group in which tensors on the CPU can be sent; None for that of all ranks.
+
+        Args:
+            device: Where the ranks compute.
+        """
+        if device.type == "cpu":
+            return None
+        if device.type not in self._talks:
+            self._talks[device.type] = dist.new_group(backend="gloo")
+        return self._talks[device.type]
+
+    def device_mesh(self, deployment: Deployment, mesh: ProcessMesh, device: str) -> DeviceMesh:
+        """See `device_mesh_of`; equal meshes are one."""
+        placement = tuple(entry.process_id for entry in deployment.ranks)
+        key = (mesh, placement, device)
+        if key not in self._meshes:
+            self._meshes[key] = device_mesh_of(deployment, mesh, device)
+        return self._meshes[key]
+
+    def close(self) -> None:
+        """Ends the watch."""
+        atexit.unregister(self.supervisor.close)
+        self.supervisor.close()
+
     def _members(self, rank: int, group: str) -> Collection[int]:
-        found = [each for each in self.deployments if group in each.groups]
-        return found[0].group_of(group, rank) if found else range(self.processes.size)
+        if self.deployment is None or group not in self.deployment.groups:
+            return range(self.processes.size)
+        return self.deployment.group_of(group, rank)
+
+
+def watched(processes: Processes, device: torch.device) -> Watched:
+    """Returns what watches over the ranks of the job; all ranks call alike.
+
+    One that a failure has ended on some rank is followed by a new one.
+
+    Args:
+        processes: Who this process is.
+        device: Where the ranks compute.
+    """
+    world, known = dist.group.WORLD, _watched()
+    assert world is not None
+    for group in [each for each in known if each is not world]:
+        known.pop(group).close()
+    found = known.get(world)
+    if found is None or _is_over(found, found.talk(device)):
+        known[world] = found = Watched(processes)
+    return found
+
+
+@cache
+def _watched() -> dict[dist.ProcessGroup, Watched]:
+    """Returns what watches over each process group: process-wide, as these are."""
+    return {}
+
+
+def _is_over(known: Watched, talk: dist.ProcessGroup | None) -> bool:
+    """Whether a watch has ended on any rank."""
+    ended = torch.tensor(int(not known.supervisor.watches))
+    dist.all_reduce(ended, group=talk)
+    return bool(ended)
 
 
 @dataclass
@@ -77,6 +140,7 @@ class Job:
         talk: The group in which ranks compare what they are about to do, on the CPU.
         agreement: What compares their calls.
         watched: What watches over the ranks; None in a job of one process.
+        deployment: How the ranks are grouped.
     """
 
     rank: int
@@ -86,10 +150,12 @@ class Job:
     talk: dist.ProcessGroup | None = None
     agreement: Agreement = field(default_factory=Agreement)
     watched: Watched | None = None
+    deployment: Deployment | None = None
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once."""
         backend = "nccl" if self.device.type == "cuda" else "gloo"
+        self.deployment = deployment
         if self.watched is None:
             return ProcessGroups("", HashStore(), TIMEOUT).of(deployment, self.rank, backend)
         return self.watched.groups(deployment, backend)
@@ -103,6 +169,7 @@ class Job:
         """Makes a failure of a program within known to all ranks."""
         if self.watched is None:
             return nullcontext()
+        self.watched.deployment = self.deployment
         self.watched.supervisor.whereabouts.begin()
         return self.watched.supervisor.reported()
 
@@ -122,7 +189,8 @@ class Job:
         """
         if isinstance(self.given, DeviceMesh) or self.size == 1:
             return self.given if isinstance(self.given, DeviceMesh) and self.size > 1 else None
-        return device_mesh_of(deployment, mesh, self.device.type)
+        assert self.watched is not None
+        return self.watched.device_mesh(deployment, mesh, self.device.type)
 
     def agree(self, offer: Offer) -> None:
         """Makes sure that all ranks make the same call; otherwise they would wait for one another.
@@ -220,13 +288,14 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
         with interface_of(found):
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
-    talk = dist.new_group(backend="gloo") if size > 1 and device.type != "cpu" else None
-    agreement = Agreement(GroupTalk(talk) if size > 1 else None, check_inputs)
     # How many of the ranks are on this host, only a launcher knows.
     known = found.size == size
     processes = replace(found, rank=rank) if known else Processes(rank, size, rank, 1)
-    watched = Watched(processes) if size > 1 else None
-    return Job(rank, size, device, given, talk, agreement, watched)
+    if size == 1:
+        return Job(rank, size, device, given, agreement=Agreement(None, check_inputs))
+    ranks = watched(processes, device)
+    talk = ranks.talk(device)
+    return Job(rank, size, device, given, talk, Agreement(GroupTalk(talk), check_inputs), ranks)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -124,6 +124,11 @@ class Supervisor:
         """Ends the supervision; the process that serves the store waits for the others."""
         self._leave("done")
 
+    @property
+    def watches(self) -> bool:
+        """Whether it still watches over the rank: until it is closed, or a rank has failed."""
+        return self._watch is not None
+
     def raise_failure_of_others(self) -> None:
         """Raises the failure of another rank, if there was one since this one looked last."""
         failure = self.board.first() if self.processes.size > 1 else None

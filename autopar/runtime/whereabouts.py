@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import fx
 
@@ -47,8 +48,9 @@ class Whereabouts:
         self._thread = threading.get_ident()
         self._calls: list[str] = []
         self._entered = time.monotonic()
-        self._modules: dict[CodeType, fx.GraphModule] = {}
-        self._ops: dict[tuple[CodeType, int], Op | None] = {}
+        # Those who run a module keep it, and what it was compiled to.
+        self._modules: WeakValueDictionary[CodeType, fx.GraphModule] = WeakValueDictionary()
+        self._ops: WeakKeyDictionary[fx.GraphModule, dict[int, Op | None]] = WeakKeyDictionary()
         self._last: tuple[object, float] = (None, 0.0)
 
     @property
@@ -121,17 +123,17 @@ class Whereabouts:
 
     def _op(self, frame: FrameType | None) -> Op | None:
         while frame is not None:
-            if frame.f_code in self._modules:
-                return self._op_at(frame)
+            if (module := self._modules.get(frame.f_code)) is not None:
+                return self._op_at(module, frame)
             frame = frame.f_back
         return None
 
-    def _op_at(self, frame: FrameType) -> Op | None:
-        code, line = frame.f_code, frame.f_lineno
-        if (code, line) not in self._ops:
-            text = linecache.getline(code.co_filename, line, frame.f_globals)
-            self._ops[code, line] = op_on_line(self._modules[code], text)
-        return self._ops[code, line]
+    def _op_at(self, module: fx.GraphModule, frame: FrameType) -> Op | None:
+        ops, line = self._ops.setdefault(module, {}), frame.f_lineno
+        if line not in ops:
+            text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
+            ops[line] = op_on_line(module, text)
+        return ops[line]
 
 
 def _name_of(frame: FrameType) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 import autopar
+from autopar.ir.errors import RuntimeFailure
 from autopar.parallel import runner
 from autopar.runtime.processes import Processes
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
@@ -290,6 +293,30 @@ def through_torch_compile(folder: Path) -> str:
     return "\n".join(differences(found, train(alone, adamw(alone)), parallel, alone))
 
 
+def made_often(folder: Path) -> dict[str, Any]:
+    """Makes modules one after another, one of which fails; counts what the process holds."""
+    del folder
+    held = []
+    for at in range(6):
+        parallel = quietly(tiny(), mesh="dp=2", strategy="fsdp:dp" if at % 2 else "ddp:dp")
+        parallel(tokens(0)).sum().backward()
+        del parallel
+        gc.collect()
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        held.append((threading.active_count(), descriptors))
+    failing = quietly(tiny(), mesh="dp=2", strategy="ddp:dp")
+    try:
+        failing(tokens(0) + 1000)
+        said = ""
+    except RuntimeFailure as error:
+        said = str(error)
+    again = quietly(tiny(), mesh="dp=2", strategy="ddp:dp")
+    watch = again._parallel.runner.job.watched
+    assert watch is not None
+    wrong = float((again(tokens(0)) - tiny()(tokens(0))).detach().abs().max())
+    return {"held": held[1:], "failed": said, "wrong": wrong, "watched": watch.supervisor.watches}
+
+
 CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "tensor": lambda _: trained("tp=2", "tensor:tp", ("dtensor", "local")),
     "fsdp": lambda _: trained("dp=2", "fsdp:dp", ("dtensor",)),
@@ -304,5 +331,6 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "losses_alone": losses_alone,
     "planned_once": planned_once,
     "failed": failed,
+    "made_often": made_often,
     "through_torch_compile": through_torch_compile,
 }

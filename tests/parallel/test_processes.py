@@ -53,6 +53,14 @@ def test_rank_0_plans_for_all_and_what_fails_there_fails_everywhere(tmp_path: Pa
     assert after == ("", "")
 
 
+def test_modules_that_are_gone_leave_no_threads_or_connections(tmp_path: Path) -> None:
+    for found in run_ranks(2, targets.several, tmp_path, ("made_often",), seconds=SECONDS):
+        assert len(set(found["made_often"]["held"])) == 1
+        assert "index out of range" in found["made_often"]["failed"]
+        assert found["made_often"]["wrong"] < 1e-5
+        assert found["made_often"]["watched"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "name"), [(2, "fsdp"), (4, "2x2"), (2, "through_torch_compile")])
 def test_a_loop_of_the_user_trains_it_like_the_original(
