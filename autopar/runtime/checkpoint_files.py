@@ -44,7 +44,7 @@ from autopar.runtime.checkpoint_index import (
     piece_line,
     write_index,
 )
-from autopar.runtime.digest import growing_digest
+from autopar.runtime.digest import CACHED_BYTES, growing_digest
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.regions import Region
 from autopar.runtime.state import Content, Key, flat_key
@@ -184,9 +184,12 @@ class _Digesting(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         """Writes bytes."""
-        self.digest.update(content)
         try:
-            return self._file.write(content)
+            for at in range(0, len(content), CACHED_BYTES):
+                block = content[at : at + CACHED_BYTES]
+                self.digest.update(block)
+                self._file.write(block)
+            return len(content)
         except OSError as error:
             # torch raises something else of it.
             self._failed = error

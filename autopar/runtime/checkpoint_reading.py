@@ -1,35 +1,35 @@
 """Reads what a rank needs of a checkpoint's files into its memory, and checks what it reads.
 
-What is read is digested on a second thread while the next block is read, so that it takes hardly
-longer than without.
+Some threads read, each some pieces at a time. A block is digested by the thread that has read it
+and while its processor's caches still have it.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import queue
-import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from autopar.ir.errors import os_reason
 from autopar.runtime.checkpoint_index import DamagedCheckpoint, Index, Slice
+from autopar.runtime.checkpoint_pieces import PieceFile, opened_file
 from autopar.runtime.checkpoint_tasks import Target, Task, tasks_of, within
 from autopar.runtime.digest import growing_digest, tensor_bytes
 from autopar.runtime.torch_file import Unreadable, elements_at, read_tensor, read_value
 
-_BLOCK = 1 << 23
-"""Bytes that are read at a time, and digested while the next are read."""
+_THREADS = 4
+"""That read, where there are as many processors: more wait for the memory or the disk."""
 
-_AHEAD = 4
-"""How often what waits to be digested may be handed over before it is."""
+_BATCH = 1 << 24
+"""Bytes that a thread reads of a file before it looks for more: waking it costs little then."""
+
+_LARGE = 1 << 28
+"""Bytes of a piece that only one thread at a time makes room for, besides the tensors' own."""
 
 _OVERHEAD = 1 << 20
 """Bytes that a file of torch.save may have besides the elements."""
@@ -50,14 +50,18 @@ def read_tensors(
         DamagedCheckpoint: If a file isn't what was saved. Names it, and a tensor that is lost.
     """
     tasks = [task for name, targets in wanted.items() for task in tasks_of(name, index, targets)]
-    by_file: dict[str, list[Task]] = {}
-    for task in tasks:
-        by_file.setdefault(task.piece.slice.file, []).append(task)
-    with _Verifier(verify) as verifier:
-        for file, of_file in sorted(by_file.items()):
-            with _opened(folder / file, index.files.get(file), of_file[0].name) as opened:
-                for task in sorted(of_file, key=lambda each: each.piece.slice.offset):
-                    _read(_Source(folder / file, opened, verifier), task)
+    batches = list(_batches(tasks))
+    reading = _Reading(folder, index, verify)
+    count = min(_THREADS, len(os.sched_getaffinity(0)), len(batches))
+    if count < 2:
+        for batch in batches:
+            reading.read(batch)
+        return
+    streams = _streams(tasks)
+    with ThreadPoolExecutor(count, "autopar-reading", _follow, (streams,)) as pool:
+        # The first error, in the order of the files, ends it.
+        for _ in pool.map(reading.read, batches):
+            pass
 
 
 def read_values(folder: Path, index: Index, names: Sequence[str]) -> dict[str, Any]:
@@ -75,105 +79,80 @@ def _value(folder: Path, name: str, held: Any) -> Any:
     path = folder / held.file
     if held.length > _OVERHEAD:
         raise DamagedCheckpoint(f"{path} can't have {name!r}: a plain value isn't that long")
-    with _opened(path, None, name) as file, _Verifier(False) as verifier:
-        content = bytearray(held.length)
-        _Source(path, file, verifier).fill(held.offset, memoryview(content), name)
+    content = bytearray(held.length)
+    with opened_file(path, None, name) as file:
+        file.fill(held.offset, memoryview(content), name)
     try:
         return read_value(memoryview(content))
     except Unreadable as error:
         raise DamagedCheckpoint(f"{path}: {name!r} can't be read: {error}") from error
 
 
-@contextmanager
-def _opened(path: Path, length: int | None, name: str) -> Iterator[IO[bytes]]:
-    """Opens a file.
+def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Yields tasks that one thread does: those of a file, in its order, some bytes together."""
+    batch: list[Task] = []
+    size = 0
+    for task in sorted(tasks, key=lambda each: (each.piece.slice.file, each.piece.slice.offset)):
+        if batch and (size >= _BATCH or task.piece.slice.file != batch[0].piece.slice.file):
+            yield batch
+            batch, size = [], 0
+        batch.append(task)
+        size += task.piece.slice.length
+    if batch:
+        yield batch
+
+
+def _streams(tasks: Sequence[Task]) -> list[torch.Stream]:
+    """Returns the streams on which this thread works on the accelerators that are read to."""
+    devices = {copy.target.device for task in tasks for copy in task.copies}
+    return [
+        torch.accelerator.current_stream(device)
+        for device in sorted(devices, key=str)
+        if device.type != "cpu"
+    ]
+
+
+def _follow(streams: Sequence[torch.Stream]) -> None:
+    """Has this thread work on streams: what is copied there waits for what went before."""
+    for stream in streams:
+        torch.accelerator.set_stream(stream)
+
+
+class _Reading:
+    """Reads pieces, on whichever thread.
 
     Args:
-        path: The file.
-        length: Its length in bytes, if that is known.
-        name: A tensor in it, for the error.
-
-    Raises:
-        DamagedCheckpoint: If it isn't there, or of another length.
+        folder: The checkpoint.
+        index: What it holds.
+        verify: Whether digests are compared.
     """
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise DamagedCheckpoint(f"{path} is no file; {name!r} can't be read")
-        if length is not None and found.st_size != length:
-            raise DamagedCheckpoint(
-                f"{path} has {found.st_size:,} bytes, {length:,} were saved; {name!r} can't be"
-                " read: the file is damaged, or another one"
-            )
-        with path.open("rb", buffering=0) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"{path} is missing; {name!r} can't be read") from error
-    except OSError as error:
-        raise DamagedCheckpoint(f"can't read {name!r} in {path}: {os_reason(error)}") from error
 
+    def __init__(self, folder: Path, index: Index, verify: bool) -> None:
+        self._folder = folder
+        self._index = index
+        self._verify = verify
+        self._room = threading.Lock()
 
-@dataclass(frozen=True)
-class _Source:
-    """A file that is read, block after block, by whoever checks the digests."""
-
-    path: Path
-    file: IO[bytes]
-    verifier: _Verifier
-
-    def fill(self, offset: int, memory: memoryview, name: str, digest: Any = None) -> None:
-        """Reads a part of the file into memory.
+    def read(self, batch: Sequence[Task]) -> None:
+        """Reads pieces of one file.
 
         Raises:
-            DamagedCheckpoint: If the file ends before.
+            DamagedCheckpoint: If one isn't what was saved.
         """
-        self.file.seek(offset)
-        at = 0
-        while at < len(memory):
-            read = self.file.readinto(memory[at : at + _BLOCK])  # type: ignore[attr-defined]
-            if not read:
-                raise DamagedCheckpoint(f"{self.path} is cut off; {name!r} can't be read")
-            self.verifier.add(digest, memory[at : at + read])
-            at += read
-
-
-def _read(source: _Source, task: Task) -> None:
-    place = task.piece.slice
-    _check_size(source, task)
-    digest = growing_digest() if place.digest else None
-    if (direct := _direct(task)) is not None:
-        assert task.piece.start is not None
-        head, body = bytearray(task.piece.start), tensor_bytes(direct)
-        tail = bytearray(place.length - len(head) - len(body))
-        at = place.offset
-        for part in (memoryview(head), body, memoryview(tail)):
-            source.fill(at, part, task.name, digest)
-            at += len(part)
-        copies = task.copies[1:]
-        held = direct
-    else:
-        held = _held(source, task, digest)
-        copies = task.copies
-    for copy in copies:
-        copy.target.copy_(within(held, copy.source, copy.target.shape))
-    source.verifier.end(digest, place.digest, f"{task.name!r} in {source.path}")
-
-
-def _check_size(source: _Source, task: Task) -> None:
-    """Refuses a piece that can't be so long, before room is made for it.
-
-    Raises:
-        DamagedCheckpoint: If it can't.
-    """
-    place = task.piece.slice
-    elements = math.prod(task.piece.sizes) * task.dtype.itemsize
-    if not elements <= place.length <= elements + _OVERHEAD:
-        raise DamagedCheckpoint(
-            f"{source.path}: {task.name!r} can't take {place.length:,} bytes; the file that says so"
-            " is damaged"
-        )
-    if place.offset + place.length > os.fstat(source.file.fileno()).st_size:
-        raise DamagedCheckpoint(f"{source.path} is cut off; {task.name!r} can't be read")
+        name = batch[0].piece.slice.file
+        size = self._index.files.get(name)
+        with opened_file(self._folder / name, size, batch[0].name) as file:
+            for task in batch:
+                file.check_size(task, _OVERHEAD)
+                digest = growing_digest() if self._verify and task.piece.slice.digest else None
+                if (direct := _direct(task)) is not None:
+                    _fill(file, task, direct, digest)
+                    _copy(task, direct, digest, file.path, 1)
+                elif task.piece.slice.length < _LARGE:
+                    _copy(task, _held(file, task, digest), digest, file.path)
+                else:
+                    with self._room:
+                        _copy(task, _held(file, task, digest), digest, file.path)
 
 
 def _direct(task: Task) -> Tensor | None:
@@ -189,79 +168,41 @@ def _direct(task: Task) -> Tensor | None:
     return target if fits else None
 
 
-def _held(source: _Source, task: Task, digest: Any) -> Tensor:
+def _fill(file: PieceFile, task: Task, memory: Tensor, digest: Any) -> None:
+    """Reads a piece's elements into memory, and what is around them only for the digest."""
+    place = task.piece.slice
+    assert task.piece.start is not None
+    head, body = bytearray(task.piece.start), tensor_bytes(memory)
+    tail = bytearray(place.length - len(head) - len(body))
+    at = place.offset
+    for part in (memoryview(head), body, memoryview(tail)):
+        file.fill(at, part, task.name, digest)
+        at += len(part)
+
+
+def _held(file: PieceFile, task: Task, digest: Any) -> Tensor:
     """Returns a piece, read into memory of its own."""
     place, sizes = task.piece.slice, task.piece.sizes
-    content = memoryview(bytearray(place.length))
-    source.fill(place.offset, content, task.name, digest)
+    content = tensor_bytes(torch.empty(place.length, dtype=torch.uint8))
+    file.fill(place.offset, content, task.name, digest)
     if task.piece.start is not None:
         return elements_at(content, task.piece.start, task.dtype, sizes)
     try:
         return read_tensor(content, sizes)
     except Unreadable as error:
-        raise DamagedCheckpoint(f"{task.name!r} in {source.path} can't be read: {error}") from error
+        raise DamagedCheckpoint(f"{task.name!r} in {file.path} can't be read: {error}") from error
 
 
-_Work = tuple[Any, Any, str]
-"""A digest and a block for it; or, with words for the error, what it must be by now."""
+def _copy(task: Task, held: Tensor, digest: Any, path: Path, done: int = 0) -> None:
+    """Copies what was read to where it is wanted, if it is what was saved.
 
-
-class _Verifier:
-    """Digests what is read, on a thread of its own, in the order in which it is read.
-
-    Args:
-        active: Whether it does.
+    Raises:
+        DamagedCheckpoint: If it isn't.
     """
-
-    def __init__(self, active: bool) -> None:
-        self._active = active
-        self._work: queue.Queue[list[_Work] | None] = queue.Queue(_AHEAD)
-        # Handed over some blocks at a time: waking a thread costs as much as digesting a small one.
-        self._next: list[_Work] = []
-        self._bytes = 0
-        self._damaged: list[str] = []
-        self._thread = threading.Thread(target=self._run, name="autopar-digests", daemon=True)
-
-    def __enter__(self) -> _Verifier:
-        if self._active:
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if self._active:
-            self._work.put(self._next)
-            self._work.put(None)
-            self._thread.join()
-        if kind is None and self._damaged:
-            raise DamagedCheckpoint(self._damaged[0])
-
-    def add(self, digest: Any, block: memoryview) -> None:
-        """Digests a block, soon."""
-        if self._active and digest is not None:
-            self._next.append((digest, block, ""))
-            self._bytes += len(block)
-            if self._bytes >= _BLOCK:
-                self._work.put(self._next)
-                self._next, self._bytes = [], 0
-
-    def end(self, digest: Any, expected: str, what: str) -> None:
-        """Compares a digest with what it must be when all before is digested.
-
-        Raises:
-            DamagedCheckpoint: If something before was damaged.
-        """
-        if self._active and digest is not None:
-            self._next.append((digest, expected, what))
-        if self._damaged:
-            raise DamagedCheckpoint(self._damaged[0])
-
-    def _run(self) -> None:
-        while (works := self._work.get()) is not None:
-            for digest, content, what in works:
-                if not what:
-                    digest.update(content)
-                elif digest.hexdigest() != content:
-                    self._damaged.append(
-                        f"{what} isn't what was saved (its digest differs): the file is damaged, or"
-                        " of another save; go on from another checkpoint"
-                    )
+    if digest is not None and digest.hexdigest() != task.piece.slice.digest:
+        raise DamagedCheckpoint(
+            f"{task.name!r} in {path} isn't what was saved (its digest differs): the file is"
+            " damaged, or of another save; go on from another checkpoint"
+        )
+    for copy in task.copies[done:]:
+        copy.target.copy_(within(held, copy.source, copy.target.shape))

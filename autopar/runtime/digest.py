@@ -12,6 +12,9 @@ import torch
 import xxhash
 from torch import Tensor
 
+CACHED_BYTES = 1 << 18
+"""How much to read or write at a time and digest: a processor's cache has it then for both."""
+
 
 def digest_bytes(*parts: bytes | memoryview) -> int:
     """Returns the digest of bytes, 64 bits; of several parts, that of all of them in a row."""
