@@ -68,12 +68,14 @@ class Offer:
         values: What must be the same on all ranks, by name.
         tensors: What must be the same on all peers, by label.
         peers: Ranks in increasing order, this one among them; with none, all.
+        call: What it is brought to; by default a call with a batch.
     """
 
     refusal: InvalidInputError | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     peers: tuple[int, ...] = ()
+    call: str = ""
 
 
 class Agreement:
@@ -208,6 +210,7 @@ class Pending:
                 for label, tensor in offer.tensors.items()
                 if label in self._parts
             },
+            offer.call,
         )
 
     def _sketch(self, ruling: Ruling, rank: int) -> str:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from autopar.runtime.beats import Beat, Place
+from autopar.runtime.disagreement import SAME_CALLS
 from autopar.runtime.failure import FailureBoard, RankFailure
 
 ANSWER = 1.5
 """Seconds that ranks have to say where they are."""
-
-SAME_CALLS = "every rank makes the same calls (step, fetched, state_dict, ...) in the same order"
 
 Members = Callable[[int, str], Collection[int]]
 """(rank, name of a group) -> the members of the group that the rank is in."""

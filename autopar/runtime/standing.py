@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
-from autopar.runtime.beats import Place
 
 
 class Standing:
@@ -21,15 +20,15 @@ class Standing:
         self._failed = ""
         self._cause: Exception | None = None
 
-    def fail(self, failure: Exception, where: Place | None = None) -> None:
+    def fail(self, failure: Exception, call: str = "") -> None:
         """Notes that a rank has failed; the first failure counts.
 
         Args:
             failure: What went wrong.
-            where: Where this rank was then.
+            call: The call that this rank was in then.
         """
         if self._cause is None:
-            self._failed, self._cause = f" {where}" if where else "", failure
+            self._failed, self._cause = call and f" in {call}", failure
 
     def close(self) -> None:
         """Notes that it is closed."""

@@ -88,9 +88,7 @@ class Supervisor:
             self._watch = Watch(watched, self.whereabouts, end, lost, size, start_seconds)
             self._watch.start()
             silent = self._silent_store
-            self._guard = Guard(
-                self._watch, self.whereabouts, seconds, start_seconds, end, silent
-            )
+            self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
             self._guard.start()
 
     @contextmanager
@@ -161,7 +159,7 @@ class Supervisor:
     def _failed(self, error: Exception) -> RankFailure:
         """Tells all ranks of an error; returns the first failure of any."""
         failure = self._report(error)
-        self.standing.fail(failure, self.whereabouts.failed_at or self.whereabouts.place())
+        self.standing.fail(failure, self.whereabouts.call)
         self._stop_watching()
         self._count()
         return failure
