@@ -26,7 +26,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.agreement import Agreement, Offer
-from autopar.runtime.batches import label_batch
+from autopar.runtime.batches import label_batch, looks_like_a_part
 from autopar.runtime.closing import Closing, close_at_exit
 from autopar.runtime.disagreement import METHOD
 from autopar.runtime.emit import emit
@@ -237,7 +237,7 @@ class Session(Closing):
             self.supervisor.raise_failure_of_others()
             try:
                 check_present(self.absent)
-                tensors = check_inputs(self.program, given())
+                tensors = self._checked(given())
             except InvalidInputError as error:
                 refusal = error
             labels = {port.name: label_of(port) for port in user_inputs(self.program)}
@@ -246,6 +246,19 @@ class Session(Closing):
         if refusal is not None:
             raise refusal
         return tensors
+
+    def _checked(self, given: Arrays) -> dict[str, Tensor]:
+        """Returns global inputs by value name; says so if they look like a part of them."""
+        try:
+            return check_inputs(self.program, given)
+        except InvalidInputError as error:
+            known = {label_of(port): port for port in user_inputs(self.program)}
+            names = known.keys() & given.keys()
+            shapes = [getattr(given[name], "shape", ()) for name in names]
+            wanted = [known[name].shape for name in names]
+            if not looks_like_a_part(shapes, wanted, self.processes.size):
+                raise
+            raise InvalidInputError(f"{error}\nevery rank needs the global batch") from None
 
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Initializes the rank's weights as the model's constructor does. See `Trainer`.

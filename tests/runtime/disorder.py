@@ -218,3 +218,12 @@ def absent_after_damage(trainer: Trainer, checkpoint: Path) -> list[str]:
     found.append(said(trainer.step, batches(1)[0]))
     trainer.load_optimizer_state_dict(optimizer)
     return [*found, said(trainer.step, batches(1)[0])]
+
+
+def parts(processes: Processes, training: Path, inference: Path) -> list[str]:
+    """Returns what is said to ranks that hand over their parts of a global batch."""
+    x, target = (each.chunk(2)[processes.rank] for each in batches(1)[0])
+    with open_trainer(training, processes=processes, **OPTIONS) as trainer:
+        found = [said(trainer.step, (x, target)), said(trainer.step, batches(1)[0])]
+    with Session(inference, processes=processes, **OPTIONS) as session:
+        return [*found, said(session, x)]

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from autopar.modules import compile
+from autopar.runtime.disagreement import GLOBAL_BATCH
 from autopar.runtime.trainer import open_trainer
 from tests.runtime import disorder
 from tests.runtime.real import run_ranks
 from tests.runtime.stateful import stateful_build
-from tests.runtime.training import LAYOUTS, Reference, batches, training_build
+from tests.runtime.training import LAYOUTS, Model, Reference, batches, training_build
 
 REMEDY = "load it again, with resume= from its checkpoints"
 CLOSED = f"InvalidInputError: this trainer is closed; {REMEDY}"
@@ -121,3 +123,14 @@ def test_half_read_state_of_an_optimizer_is_given_anew(tmp_path: Path) -> None:
     assert refused.startswith("InvalidInputError: the build has no values of ")
     assert half.startswith("InvalidInputError: the build has no values of 'exp_avg")
     assert float(right) > 0
+
+
+def test_parts_of_a_batch_are_recognized(tmp_path: Path) -> None:
+    training = training_build(tmp_path / "t", LAYOUTS[1])
+    compile(Model(), batches(1)[0][0], mesh="2", strategy="none").save(tmp_path / "i")
+    for part, right, asked in run_ranks(2, disorder.parts, training, tmp_path / "i"):
+        assert "input 'x' is f32[3, 4], it must be f32[6, 4]" in part
+        assert part.endswith(f"\n{GLOBAL_BATCH}")
+        assert "pass local=True" in part
+        assert float(right) > 0
+        assert asked.endswith(" it must be f32[6, 4]\nevery rank needs the global batch")
