@@ -285,9 +285,10 @@ class Session(Closing):
             rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
 
         Raises:
-            InvalidInputError: On all ranks, if there are tensors without values.
+            InvalidInputError: If there are tensors without values.
         """
-        jointly(self, "state_dict", lambda: check_present(self.absent), rank0_only=rank0_only)
+        self.standing.check()
+        check_present(self.absent)
         with self.reported():
             return self._state.model_state(not rank0_only)
 

@@ -249,9 +249,9 @@ class Trainer(Closing):
             rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
 
         Raises:
-            InvalidInputError: On all ranks, if there are tensors without values.
+            InvalidInputError: If there are tensors without values.
         """
-        self._agree("state_dict", rank0_only=rank0_only)
+        self._check_present()
         with self.ranks.reported():
             return self._state.model_state(not rank0_only)
 
@@ -274,9 +274,9 @@ class Trainer(Closing):
             rank0_only: Whether only rank 0 gets the tensors.
 
         Raises:
-            InvalidInputError: On all ranks, if there are tensors without values.
+            InvalidInputError: If there are tensors without values.
         """
-        self._agree("optimizer_state_dict", rank0_only=rank0_only)
+        self._check_present()
         with self.ranks.reported():
             return self._state.optimizer_state(not rank0_only)
 
@@ -297,10 +297,10 @@ class Trainer(Closing):
             optimizer: An optimizer over its parameters, of the kind that was compiled.
 
         Raises:
-            InvalidInputError: On all ranks, if the model of one hasn't got these parameters and
-                buffers, or there are tensors without values.
+            InvalidInputError: If the model hasn't got these parameters and buffers, or there are
+                tensors without values.
         """
-        self._agree("copy_to", optimizer=optimizer is not None)
+        self._check_present()
         self._state.copy_to(model, optimizer)
 
     def save_checkpoint(
@@ -382,7 +382,7 @@ class Trainer(Closing):
                 all.
         """
         self._settle()
-        self._agree("load_checkpoint", whole=False)
+        jointly(self.ranks, "load_checkpoint", lambda: None)
         with self.ranks.reported():
             messages = self._messages(meeting=True)
         found = understood(self.ranks, lambda: self._state.read(Path(path), messages))
@@ -405,7 +405,7 @@ class Trainer(Closing):
                 the program, or `folder` is a file or can't be read.
         """
         self._settle()
-        self._agree("resume", whole=False)
+        jointly(self.ranks, "resume", lambda: None)
         from autopar.runtime.checkpoint_series import agreed_candidates
 
         with self.ranks.reported():
@@ -552,25 +552,17 @@ class Trainer(Closing):
         Values that ranks hold parts of are put together: all ranks make this call then.
 
         Raises:
-            InvalidInputError: On all ranks, if there was no step yet, or the last one was refused.
+            InvalidInputError: If there was no step yet, or the last one was refused.
         """
-        jointly(self.ranks, "fetched", self._check_results)
-        return self._plan.fetched(self._results)
-
-    def _check_results(self) -> None:
+        self.ranks.standing.check()
         if not self._results:
             raise InvalidInputError("nothing is fetched before the first step")
+        return self._plan.fetched(self._results)
 
-    def _agree(self, call: str, whole: bool = True, **alike: object) -> None:
-        """Makes sure that all ranks make a call.
-
-        Args:
-            call: The call.
-            whole: Whether it takes that all tensors have values.
-            alike: With what arguments.
-        """
-        absent = self.ranks.absent if whole else ()
-        jointly(self.ranks, call, lambda: check_present(absent), **alike)
+    def _check_present(self) -> None:
+        """Refuses a call that takes that all tensors have values, which all ranks know alike."""
+        self.ranks.standing.check()
+        check_present(self.ranks.absent)
 
     def _prepared(
         self, batch: Any, lr: float | Sequence[float] | None, local: bool

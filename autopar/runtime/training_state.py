@@ -146,15 +146,19 @@ class TrainingState:
         """Puts the state into a model and its optimizer on one device.
 
         Raises:
-            InvalidInputError: On all ranks, if the model of one hasn't got these parameters and
-                buffers.
+            InvalidInputError: If the model hasn't got these parameters and buffers. Nobody waits
+                for this rank then.
         """
-        content = self.model_state(everywhere=True)
-        jointly(self.ranks, "copy_to", lambda: _put(content, model))
-        if optimizer is None:
-            return
         with self.ranks.reported():
-            state, groups = self.optimizer_state(everywhere=True).values()
+            content = self.model_state(everywhere=True)
+            found = None if optimizer is None else self.optimizer_state(everywhere=True)
+        try:
+            model.load_state_dict(content)
+        except RuntimeError as error:
+            raise InvalidInputError(f"the model isn't the one that was compiled: {error}") from None
+        if optimizer is None or found is None:
+            return
+        state, groups = found.values()
         named = dict(model.named_parameters())
         for name, tensors in state.items():
             # A tensor of one number stays on the CPU, where torch's optimizers have it.
@@ -310,13 +314,6 @@ class TrainingState:
         if problems:
             lines = "\n".join(f"  - {problem}" for problem in problems)
             raise InvalidInputError(f"the checkpoint {path} doesn't fit the program:\n{lines}")
-
-
-def _put(content: Mapping[str, Tensor], model: nn.Module) -> None:
-    try:
-        model.load_state_dict(content)
-    except RuntimeError as error:
-        raise InvalidInputError(f"the model isn't the one that was compiled: {error}") from None
 
 
 def _split(label: str) -> tuple[str, str]:

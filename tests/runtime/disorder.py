@@ -90,7 +90,8 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         found["state"] = said(trainer.load_state_dict, {} if mine else other)
         found["optimizer"] = said(trainer.load_optimizer_state_dict, trainer_state)
         found["copy"] = said(trainer.copy_to, torch.nn.Linear(1, 1) if mine else Model())
-        found["calls"] = said(trainer.fetched if mine else trainer.state_dict)
+        path = folder / "w.safetensors"
+        found["calls"] = said(trainer.load_weights if mine else trainer.save_weights, path)
         after, groups = trainer.state_dict(), trainer.optimizer_state_dict()
         same = all(torch.equal(before[name], after[name]) for name in before)
         same &= _sum(optimizer["state"]) == _sum(groups["state"])

@@ -107,9 +107,8 @@ def test_writing_in_place_changes_no_result(case: str) -> None:
     found = emit(program, {}, in_place=KEEP)(*given.values())
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
-    assert torch.equal(given["x"], X if given["x"].ndim else X[0]), (
-        "an input that the program doesn't update"
-    )
+    untouched = X if given["x"].ndim else X[0]
+    assert torch.equal(given["x"], untouched), "an input that the program doesn't update"
 
 
 @pytest.mark.parametrize(
