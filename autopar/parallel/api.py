@@ -102,6 +102,8 @@ def parallelize(
         AutoparError: If the model, an option or a pin can't be used as given, or the job has
             another number of processes than the mesh.
     """
+    _check_types(model, seed, outputs)
+    _check_flags(torch_compile=torch_compile, check_inputs=check_inputs, local=local)
     _check_options(mesh, parameters, outputs, placement)
     options = CompileOptions.of(
         mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
@@ -129,10 +131,31 @@ def parallelize(
     return instance(model, runner, seed, local)
 
 
+def _check_types(model: nn.Module, seed: int, outputs: Outputs | Sequence[str]) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(
+            f"parallelize() was given a {type(model).__name__} as the model; it takes a"
+            " torch.nn.Module"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInputError(f"seed={seed!r}: a seed is a whole number")
+    names = isinstance(outputs, (list, tuple)) and all(isinstance(each, str) for each in outputs)
+    if not (names or isinstance(outputs, str)):
+        raise InvalidInputError(
+            f"outputs={outputs!r}; give 'global', 'dtensor', or a list of names of outputs"
+        )
+
+
+def _check_flags(**flags: bool) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InvalidInputError(f"{name}={flag!r}; give True or False")
+
+
 def _check_options(
     mesh: MeshLike, parameters: Parameters, outputs: Outputs | Sequence[str], placement: Placement
 ) -> None:
-    if parameters not in get_args(Parameters):
+    if not isinstance(parameters, str) or parameters not in get_args(Parameters):
         raise InvalidInputError(f"parameters={parameters!r}; give 'dtensor' or 'local'")
     if isinstance(outputs, str) and outputs not in get_args(Outputs):
         raise InvalidInputError(
