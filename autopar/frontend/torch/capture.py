@@ -75,7 +75,14 @@ def capture(
         InvalidInputError: If the model, its loss or its optimizer has no static program. Names
             the user's line.
     """
-    return _Capture(model, example_inputs, recipe or Recipe(), mesh).run()
+    try:
+        return _Capture(model, example_inputs, recipe or Recipe(), mesh).run()
+    except RecursionError as error:
+        raise InvalidInputError(
+            f"{type(model).__name__}: its modules, or its inputs, are nested more deeply than"
+            " Python's stack, which torch walks them on; put them into a list that forward goes"
+            " through one by one"
+        ) from error
 
 
 class _Capture:
