@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from autopar import __version__
+from autopar.ir.arguments import CALLABLE, PATH, SECONDS, expect, shown
 from autopar.ir.build import read_build
 from autopar.ir.errors import AutoparError, InvalidInputError, os_reason
 from autopar.ir.units import counted
@@ -83,6 +84,10 @@ def load(
             what was compiled doesn't train.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
+    expect(CALLABLE, compile=compile)
+    expect(PATH, builds=builds)
+    expect(PATH.or_none, resume=resume)
+    expect(SECONDS, compile_timeout=compile_timeout)
     processes: Processes = options.setdefault("processes", Processes.from_environment())
     folder = Path(builds) / str(processes.size)
     forwarded = {name: options[name] for name in _FORWARDED if name in options}
@@ -116,6 +121,10 @@ def build(compile: Compile, size: int, folder: Path, made_of: Mapping[str, Any])
         InvalidInputError: If it compiled for another number, or a file can't be written.
     """
     compiled = compile(size)
+    if not isinstance(compiled, CompiledModule):
+        raise InvalidInputError(
+            f"compile({size}) returned {shown(compiled)}: return what autopar.compile does"
+        )
     found = compiled.compiled.deployment.world_size
     if found != size:
         raise InvalidInputError(

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from autopar.annotate import apply_pins_of
 from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.ir.arguments import NAMES, PATH, expect, one_of
 from autopar.ir.errors import InvalidInputError
 from autopar.pipeline import (
     CompileArguments,
@@ -55,6 +56,7 @@ class CompiledModule:
         Raises:
             InvalidInputError: If the folder can't be written, or is something else than a build.
         """
+        expect(PATH, build=build)
         write(self.compiled, self.captured.weights, Path(build), self.variants)
 
 
@@ -113,6 +115,8 @@ def compile(
     """
     if isinstance(fetch, str):
         raise InvalidInputError(f"fetch={fetch!r} is a text; give a list of names, [{fetch!r}]")
+    expect(NAMES, fetch=fetch)
+    expect(one_of(list, tuple, words="a list of batches"), more_batches=more_batches)
     recipe = Recipe(
         loss=loss,
         training_step=training_step,

@@ -248,9 +248,9 @@ def test_the_summary_is_what_inspect_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"accumulate": 1.5}, r"^accumulate=1\.5; give a whole number"),
-        ({"scaler": True}, "^scaler=True; give a torch.amp.GradScaler"),
-        ({"autocast": "bf16"}, "^autocast='bf16'; give a dtype"),
+        ({"accumulate": 1.5}, r"^accumulate=1\.5: give a whole number"),
+        ({"scaler": True}, "^scaler=True: give a torch.amp.GradScaler"),
+        ({"autocast": "bf16"}, "^autocast='bf16': give a dtype"),
         ({"fetch": "grad_norm"}, r"is a text; give a list of names, \['grad_norm'\]"),
         ({"memory": -5}, "^memory -5: "),
         ({"memory": "0"}, "^memory '0': "),

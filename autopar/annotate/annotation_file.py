@@ -36,6 +36,7 @@ from autopar.annotate.choices import OpPin
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import parse_mesh
 from autopar.annotate.pins import Pin
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
@@ -70,15 +71,16 @@ class Annotations:
     activations: tuple[ActivationPin, ...] = ()
 
 
-def load_annotations(path: Path) -> Annotations:
+def load_annotations(path: str | Path) -> Annotations:
     """Reads an annotation file.
 
     Raises:
         InvalidInputError: If the file can't be read, is no YAML, or YAML that isn't supported.
         AnnotationError: If it holds something else, or an unfit entry.
     """
-    root = read_yaml(path, "annotations")
-    return _File(path).read(root)
+    expect(PATH, path=path)
+    path = Path(path)
+    return _File(path).read(read_yaml(path, "annotations"))
 
 
 @dataclass(frozen=True)

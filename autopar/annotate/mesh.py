@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any, Protocol
 
+from autopar.ir.arguments import shown
 from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -61,8 +62,8 @@ def as_mesh(mesh: MeshLike) -> ProcessMesh:
     if hasattr(mesh, "mesh") and hasattr(mesh, "mesh_dim_names"):
         return ProcessMesh(mesh.mesh, mesh.mesh_dim_names)
     raise AnnotationError(
-        f"mesh {mesh!r}: give a ProcessMesh, a torch DeviceMesh, a number of processes, sizes as"
-        " (2, 4), or text as dp=2,tp=4"
+        f"mesh {shown(mesh)}: give a ProcessMesh, a torch DeviceMesh, a number of processes, sizes"
+        " as (2, 4), or text as dp=2,tp=4"
     )
 
 

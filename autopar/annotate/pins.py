@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh
 from autopar.annotate.same import counterparts
+from autopar.ir.arguments import shown
 from autopar.ir.errors import UNKNOWN, AnnotationError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
@@ -47,21 +48,18 @@ class Pin:
         """Returns the pin that an entry of `shard=` describes.
 
         Raises:
-            AnnotationError: If its mapping is a text, which would be an entry per letter, or no
-                list, or the pattern is no text.
+            AnnotationError: If its mapping is a text, which would be an entry per letter.
         """
         place = f"shard[{pattern!r}]"
-        if not isinstance(pattern, str):
-            raise AnnotationError(f"{place}: a pattern is a text, as 'encoder.*.weight'")
-        if not isinstance(mapping, Sequence):
-            raise AnnotationError(
-                f"{place}: {mapping!r} is no list; give one with an entry per dimension, as"
-                " ['dp', None]"
-            )
         if isinstance(mapping, str):
             raise AnnotationError(
                 f"{place}: {mapping!r} is a text; give a list with an entry per dimension, as"
                 f" [{mapping!r}, None]"
+            )
+        if not isinstance(pattern, str) or not isinstance(mapping, Sequence):
+            raise AnnotationError(
+                f"{place}: give a list with an entry per dimension, as [0, None], by name pattern;"
+                f" not {shown(mapping)}"
             )
         return cls(pattern, tuple(mapping), place)
 

@@ -44,10 +44,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from autopar.ir.arguments import expect, one_of
 from autopar.ir.errors import InvalidInputError, near_misses
 
 PROFILES = Path(__file__).parent / "profiles"
 
+
+_NAME = one_of(str, Path, words="the name of a cluster, or the path of a YAML file")
 
 TOPOLOGIES = ("switch", "ring")
 
@@ -220,6 +223,7 @@ class Cluster:
             InvalidInputError: If there is no such profile or file, or its content is not a valid
                 description. All problems of a file are reported at once.
         """
+        expect(_NAME, cluster=name_or_path)
         text = str(name_or_path)
         is_path = isinstance(name_or_path, Path) or "/" in text or "\\" in text
         from autopar.cost.cluster_file import read_cluster

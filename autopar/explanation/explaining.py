@@ -14,10 +14,12 @@ from autopar.explanation.communication import Expense, expenses
 from autopar.explanation.price import Price, price
 from autopar.explanation.subject import Explainable, Subject
 from autopar.explanation.why import Reason, reasons
+from autopar.ir.arguments import FLAG, TEXT, expect
 from autopar.ir.distribution import consumed
 from autopar.ir.layout import Layout
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Function, Op, Value
+from autopar.pipeline.arguments import CLUSTER
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,9 @@ def explain(
     Raises:
         InvalidInputError: If there is no such build or value.
     """
+    expect(TEXT.or_none, name=name)
+    expect(CLUSTER.or_none, cluster=cluster)
+    expect(FLAG, alternatives=alternatives)
     subject = Subject.of(what)
     if cluster is not None:
         subject = subject.on(Cluster.load(cluster) if isinstance(cluster, str) else cluster)

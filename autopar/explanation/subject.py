@@ -9,6 +9,7 @@ from pathlib import Path
 from autopar.completion.call import CallTable
 from autopar.completion.space import Space
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.ir.arguments import PATH, shown
 from autopar.ir.build import read_build
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
@@ -47,6 +48,11 @@ class Subject:
             what = what.compiled
         if isinstance(what, Compiled):
             return cls(what.serial, what.completed, what.options)
+        if not PATH.fits(what):
+            raise InvalidInputError(
+                f"{shown(what)} is no build: give a build folder, or what `compile` or"
+                " `compile_onnx` returned"
+            )
         build = read_build(what)
         build.check_distribution()
         return cls(build.serial, build.completed, recorded_options(build))

@@ -16,6 +16,7 @@ a build is whole at any time: an interrupted write leaves the old one, or nothin
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, VerificationError
 from autopar.ir.folder import check_place, replace_folder, sync_file
@@ -141,9 +143,10 @@ def read_build(path: str | Path) -> Build:
     Raises:
         InvalidInputError: If there is no build, it is incomplete, or it needs a newer autopar.
     """
+    expect(PATH, build=path)
     folder = Path(path)
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "doesn't exist"
+    if not os.path.isdir(folder):  # False too for what can't be a path.
+        what = "is a file" if os.path.exists(folder) else "doesn't exist"
         raise InvalidInputError(f"{folder} {what}; expected a folder that `autopar compile` wrote")
     if not (folder / MANIFEST).is_file():
         raise InvalidInputError(

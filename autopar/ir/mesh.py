@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from autopar.ir.arguments import NAMES, WHOLE, expect, one_of, shown
 from autopar.ir.errors import AnnotationError, near_misses
 
 RESERVED = ("min", "max", "None", "null", "Null", "NULL")
@@ -48,6 +49,8 @@ class ProcessMesh:
         dim_names: Sequence[str] | None = None,
         parent: ProcessMesh | None = None,
     ) -> None:
+        expect(NAMES.or_none, dim_names=dim_names)
+        expect(one_of(ProcessMesh, words="the mesh that it is part of").or_none, parent=parent)
         shape, ids = _flatten(mesh)
         self._set(shape, _compact(ids), dim_names, parent, ())
 
@@ -164,9 +167,11 @@ class ProcessMesh:
 
     def __getitem__(self, key: int | str | tuple[str, int]) -> ProcessMesh:
         """Returns a sub-mesh: `mesh[i]` along the first axis, `mesh["tp", i]` along a named one."""
-        axis, index = key if isinstance(key, tuple) else (0, key)
+        axis, index = key if isinstance(key, tuple) and len(key) == 2 else (0, key)
         if isinstance(index, str):
             raise AnnotationError(f"mesh[{index!r}] needs an index too: mesh[{index!r}, 0]")
+        if not WHOLE.fits(index):
+            raise AnnotationError(f"mesh[{shown(key)}]: give an index, or an axis and an index")
         at = self.axis_index(axis)
         if not -self.shape[at] <= index < self.shape[at]:
             raise AnnotationError(f"index {index} is outside axis {self.dim_names[at]!r} of {self}")

@@ -41,8 +41,7 @@ class Writes:
     """What is written when; ops by their position.
 
     Attributes:
-        guard: The op after which the guard is called, if there is a guard; -1 for before the first,
-            as where the first output is an input.
+        guard: The op after which the guard is called; -1 without one.
         after: What to write after an op, since then nothing reads the input; under the number of
             ops, when all collectives have ended.
         mutations: The ops that write into their operands.

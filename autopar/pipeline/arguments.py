@@ -6,13 +6,15 @@ The command line says the same, so messages name an argument as the user wrote i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypedDict
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
-from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
+from autopar.ir.errors import near_misses
 from autopar.mapping import Placement
 
 
@@ -70,18 +72,24 @@ def on_command_line(name: str, value: object = "", /) -> str:
     return f"{option} {value}".rstrip()
 
 
-EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "devices": ((int,), "a number of processes"),
-    "strategy": ((str,), "a text, as 'data:0,tensor:1'"),
-    "shard": ((Mapping,), "a dict, as {'*.weight': [-1, 'tp']}"),
-    "cluster": ((str, Cluster), "a name, a YAML file, or a Cluster"),
-    "memory": ((str, int, float), "bytes, or a text as '24GiB'"),
-    "seconds_limit": ((int, float), "a number of seconds"),
-    "plan": ((str, Path), "the path of a file"),
-    "activations": ((Mapping,), "a dict, as {'layers.*': 'recompute'}"),
+CLUSTER = one_of(str, Cluster, words="a name, a YAML file, or a Cluster")
+_IDS = one_of(tuple, list, words="ids")
+
+EXPECTED: Mapping[str, Kind] = {
+    "devices": replace(WHOLE, words="a number of processes").or_none,
+    "strategy": replace(TEXT, words="a text, as 'data:0,tensor:1'").or_none,
+    "shard": replace(MAPPING, words="a dict, as {'*.weight': [-1, 'tp']}").or_none,
+    "cluster": CLUSTER,
+    "placement": Kind(
+        lambda value: TEXT.fits(value) or _IDS.fits(value),
+        "'identity', 'auto', or the process id of each rank, as (0, 2, 1, 3)",
+    ),
+    "memory": one_of(str, int, float, words="bytes, or a text as '24GiB'").or_none,
+    "seconds_limit": one_of(int, float, words="a number of seconds").or_none,
+    "plan": replace(PATH, words="the path of a file").or_none,
+    "activations": replace(MAPPING, words="a dict, as {'layers.*': 'recompute'}").or_none,
 }
-"""The types of arguments that nothing else checks, and how to say them; all but `cluster` may be
-None."""
+"""The kinds of arguments that nothing else checks."""
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
@@ -96,7 +104,5 @@ def check_arguments(given: Mapping[str, object]) -> None:
         if name not in known:
             hint = near_misses(name, known)
             raise TypeError(f"got an unexpected keyword argument {name!r}{hint}")
-        types, words = EXPECTED.get(name, ((object,), ""))
-        fits = isinstance(value, types) and (object in types or not isinstance(value, bool))
-        if not fits and (value is not None or name == "cluster"):
-            raise InvalidInputError(f"{in_python(name, repr(value))}: give {words}")
+        if name in EXPECTED:
+            expect(EXPECTED[name], **{name: value})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from autopar import __version__
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.program import Program
 from autopar.pipeline.arguments import CompileArguments
 from autopar.pipeline.options import CompileOptions
@@ -83,6 +84,7 @@ def compile_onnx(
     """
     from autopar.frontend.onnx import import_onnx
 
+    expect(PATH, model=model, build=build)
     options = CompileOptions.of(**arguments)
     imported = import_onnx(model, dims=dims, input_shapes=input_shapes)
     compiled = compile_program(imported.program, options, report=imported.report)

@@ -19,6 +19,7 @@ from autopar.completion.decisions import decisive_ops
 from autopar.completion.solve import SHARES_STORAGE
 from autopar.explanation.subject import Explainable, Subject
 from autopar.ir.activations import NUMBERED, choice_of
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.errors import Loc
 from autopar.ir.file import check_file, write_file
 from autopar.ir.layout import Origin
@@ -66,6 +67,7 @@ def save_plan(what: Explainable, path: str | Path) -> None:
     Raises:
         InvalidInputError: As `plan_of`, or if the file can't be written.
     """
+    expect(PATH, path=path)
     check_file(path)
     write_file(path, [plan_of(what)])
 

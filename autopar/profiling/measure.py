@@ -22,6 +22,7 @@ from autopar.cost import (
     memory_timeline,
 )
 from autopar.cost.buffers import HOST, SAVED
+from autopar.ir.arguments import CALLABLE, FLAG, Kind, expect
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
@@ -30,11 +31,18 @@ from autopar.ir.ops import RuleDefect
 from autopar.ir.program import Program
 from autopar.modules import CompiledModule
 from autopar.pipeline import Compiled, recorded_options
+from autopar.pipeline.arguments import CLUSTER
 from autopar.profiling.figures import Node, Profile
 from autopar.profiling.layers import layer_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+_TARGET = Kind(
+    lambda value: hasattr(value, "training") and not isinstance(value, type),
+    "a made module, a program, a build folder, or what compile returned",
+)
 
 
 def profile(
@@ -70,6 +78,10 @@ def profile(
     Raises:
         AutoparError: If an argument can't be used as given.
     """
+    expect(CLUSTER.or_none, cluster=cluster)
+    expect(CALLABLE.or_none, loss=loss)
+    expect(FLAG.or_none, backward=backward)
+    expect(FLAG, keep_outputs=keep_outputs)
     named = Cluster.load(cluster) if isinstance(cluster, str) else cluster
     if isinstance(target, str | Path | Compiled | CompiledModule | Program) and not (
         inputs is None and loss is None and backward is None
@@ -88,6 +100,7 @@ def profile(
     if isinstance(target, Program):
         timeline = fullest_timeline(target, allocator=allocator)
         return _profile(target.name, hardware, timeline, evaluate(target, hardware))
+    expect(_TARGET, target=target)
     return _of_module(target, inputs, loss, backward, keep_outputs, hardware, allocator)
 
 

@@ -10,11 +10,16 @@ from autopar.cost.summary import CollectiveCount, summarize_rank
 from autopar.explanation import Price, Subject
 from autopar.explanation.price import price
 from autopar.explanation.subject import Explainable
+from autopar.ir.arguments import NAMES, Kind, expect
 from autopar.ir.units import counted, human_bytes, human_seconds
 from autopar.pipeline import predicted
+from autopar.pipeline.arguments import CLUSTER
 
 SHOWN = 20
 """How many layouts that differ are listed."""
+
+
+_TWO = Kind(lambda value: NAMES.fits(value) and len(value) == 2, "two names")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ def diff(
     Raises:
         InvalidInputError: If one of them isn't a build.
     """
+    expect(CLUSTER.or_none, cluster=cluster)
+    expect(_TWO, names=names)
     one, two = Subject.of(first), Subject.of(second)
     known = cluster if cluster is not None else one.options.cluster
     hardware = Cluster.load(known) if isinstance(known, str) else known

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import atexit
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from autopar.ir.arguments import (
+    CALLABLE,
+    FLAG,
+    MAPPING,
+    NAMES,
+    PATH,
+    POSITIVE,
+    WHOLE,
+    expect,
+    one_of,
+    shown,
+)
 from autopar.ir.build import Build, read_build
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
@@ -16,7 +31,13 @@ from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session, read_or_tell
 from autopar.runtime.files import read_arrays, save_arrays
 from autopar.runtime.initialize import MakeModel
 from autopar.runtime.launcher import launch
-from autopar.runtime.ports import Arrays, complete_inputs, input_types, read_weights
+from autopar.runtime.ports import (
+    Arrays,
+    complete_inputs,
+    input_types,
+    labelled_inputs,
+    read_weights,
+)
 from autopar.runtime.rates import trains
 from autopar.runtime.serial import run_serial
 from autopar.runtime.specialize import specialize
@@ -60,7 +81,11 @@ def load(
             or `init` makes another model, or there are only damaged checkpoints.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
+    expect(CALLABLE.or_none, init=init)
+    expect(PATH.or_none, resume=resume)
     found = _opened(build, options)
+    # A script that ends without closing it leaves the job in order.
+    atexit.register(_close, weakref.ref(found))
     try:
         if resume is not None and _resumed(found, resume):
             return found
@@ -77,6 +102,13 @@ def _resumed(found: Trainer | Session, folder: str | Path) -> bool:
     if isinstance(found, Trainer):
         return found.resume(folder) is not None
     raise InvalidInputError(f"resume={str(folder)!r}: the build doesn't train; load weights")
+
+
+def _close(opened: Callable[[], Trainer | Session | None]) -> None:
+    """Closes what a weak reference refers to, if that is still there."""
+    found = opened()
+    if found is not None:
+        found.close()
 
 
 def _opened(build: str | Path, options: dict[str, Any]) -> Trainer | Session:
@@ -102,6 +134,7 @@ def read_program(build: str | Path, rank: int | None = None) -> Program:
         InvalidInputError: If the build is damaged.
         RuntimeFailure: If there is no such rank.
     """
+    expect(WHOLE.or_none, rank=rank)
     found = read_build(build)
     if rank is None:
         return found.serial
@@ -133,25 +166,31 @@ def run(build: str | Path, inputs: Arrays, **options: Any) -> dict[str, Tensor]:
         return session.run(inputs)
 
 
-def run_virtual(build: str | Path, inputs: Arrays, *, updates: bool = False) -> dict[str, Tensor]:
+def run_virtual(
+    build: str | Path, inputs: Arrays | Sequence[Any], *, updates: bool = False
+) -> dict[str, Tensor]:
     """Runs all ranks of a build in this process and returns the global outputs by label.
 
     Args:
         build: The build folder.
-        inputs: Global inputs by label.
+        inputs: Global inputs by label, or a list of them in the order of the program.
         updates: Whether new content of parameters and other state is returned too.
 
     Raises:
         InvalidInputError: If the inputs don't fit the program.
         RuntimeFailure: If an op fails or the ranks' collectives don't match.
     """
+    expect(FLAG, updates=updates)
     found = read_build(build)
+    tensors = labelled_inputs(found.serial, inputs)
     with WeightFile(build=found) as weights:
         mesh = VirtualMesh(found.deployment, weights)
-    return mesh.run(inputs, updates=updates)
+    return mesh.run(tensors, updates=updates)
 
 
-def run_one_device(build: str | Path, inputs: Arrays, device: str = "cpu") -> dict[str, Tensor]:
+def run_one_device(
+    build: str | Path, inputs: Arrays | Sequence[Any], device: str = "cpu"
+) -> dict[str, Tensor]:
     """Runs the serial program of a build and returns its outputs by label.
 
     Raises:
@@ -159,17 +198,23 @@ def run_one_device(build: str | Path, inputs: Arrays, device: str = "cpu") -> di
         RuntimeFailure: If an op fails.
     """
     found = read_build(build)
-    return run_serial(found.serial, _all_weights(found), inputs, device=device)
+    tensors = labelled_inputs(found.serial, inputs)
+    _check_device(device)
+    return run_serial(found.serial, _all_weights(found), tensors, device=device)
 
 
 def verify(
-    build: str | Path, inputs: Arrays, *, forced: bool = False, tolerance: float | None = None
+    build: str | Path,
+    inputs: Arrays | Sequence[Any],
+    *,
+    forced: bool = False,
+    tolerance: float | None = None,
 ) -> Verification:
     """Compares every rank's values with the serial program's, op by op.
 
     Args:
         build: The build folder.
-        inputs: Global inputs by label.
+        inputs: Global inputs by label, or a list of them in the order of the program.
         forced: Whether every op is judged on the serial program's inputs.
         tolerance: Largest allowed error, relative to the largest element of a value; by default
             1e-5 if forced, else 1e-4.
@@ -178,12 +223,15 @@ def verify(
         InvalidInputError: If the inputs don't fit the program.
         RuntimeFailure: If an op fails or the ranks' collectives don't match.
     """
+    expect(FLAG, forced=forced)
+    expect(POSITIVE.or_none, tolerance=tolerance)
     found = read_build(build)
+    tensors = labelled_inputs(found.serial, inputs)
     check_weights(found)
     whole = _all_weights(found)
     with WeightFile(build=found) as weights:
         mesh = VirtualMesh(found.deployment, weights)
-    return verify_mesh(found.serial, whole, mesh, inputs, forced=forced, tolerance=tolerance)
+    return verify_mesh(found.serial, whole, mesh, tensors, forced=forced, tolerance=tolerance)
 
 
 def read_inputs(build: str | Path, specs: Sequence[str], seed: int | None = None) -> dict[str, Any]:
@@ -197,6 +245,8 @@ def read_inputs(build: str | Path, specs: Sequence[str], seed: int | None = None
     Raises:
         InvalidInputError: If a file can't be read.
     """
+    expect(NAMES, specs=specs)
+    expect(WHOLE.or_none, seed=seed)
     program = read_build(build).serial
     return complete_inputs(program, read_arrays(specs, input_types(program)), seed)
 
@@ -207,7 +257,18 @@ def save_outputs(path: str | Path, outputs: Mapping[str, Tensor]) -> None:
     Raises:
         InvalidInputError: If the file can't be written.
     """
+    expect(PATH, path=path)
+    expect(MAPPING, outputs=outputs)
     save_arrays(Path(path), outputs)
+
+
+def _check_device(device: str) -> None:
+    expect(one_of(str, torch.device, words="a device, as 'cpu'"), device=device)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidInputError(f"device={shown(device)} can't be used: {reason}") from error
 
 
 def _all_weights(build: Build) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from autopar.ir.arguments import COUNT, FLAG, NAMES, SECONDS, Kind, expect
 from autopar.ir.build import read_build
 from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.boxes import whole_box
@@ -32,6 +33,11 @@ from autopar.runtime.ports import (
 from autopar.runtime.scratch import scratch_folder
 from autopar.runtime.weight_writing import write_weights
 from autopar.runtime.weights import WeightFile
+
+_BACKEND = Kind(
+    lambda value: isinstance(value, str) and value in ("auto", "gloo", "nccl"),
+    "'auto', 'gloo' or 'nccl'",
+)
 
 SHUTDOWN_SECONDS = 35.0
 """For how long an interrupted launcher may take to end its ranks; it gives them 30 s itself."""
@@ -66,6 +72,11 @@ def launch(
         InvalidInputError: If the inputs don't fit the program.
         RuntimeFailure: If a rank fails.
     """
+    expect(_BACKEND, backend=backend)
+    expect(FLAG, torch_compile=torch_compile, updates=updates)
+    expect(SECONDS, timeout_seconds=timeout_seconds, start_timeout_seconds=start_timeout_seconds)
+    expect(COUNT, threads=threads)
+    expect(NAMES, modules=modules)
     found = read_build(build)
     tensors = check_inputs(found.serial, labelled_inputs(found.serial, inputs))
     labels = {port.name: label_of(port) for port in user_inputs(found.serial)}

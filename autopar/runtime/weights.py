@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,10 +18,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.build import Build
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.manifest import WeightDigests
-from autopar.runtime.boxes import Box, Region, box_shape, exposed, narrowed, take
+from autopar.runtime.boxes import Box, Region, exposed, narrowed, take
 from autopar.runtime.closing import Closing
 from autopar.runtime.weight_digests import Checking
 from autopar.runtime.weight_dtypes import converted, is_convertible
@@ -142,10 +144,7 @@ class WeightFile(Closing):
         whole = file.get_tensor(name)
         mapped = narrowed(whole, region)
         if checking is not None:
-            part = exposed(mapped, box)
-            if whole.dtype == dtype and torch.device(device).type == "cpu" and part.is_contiguous():
-                return checking.copied(name, whole, part).reshape(box_shape(box))
-            checking.read(name, whole, part)
+            checking.read(name, whole, exposed(mapped, box))
         piece = converted(take(mapped, box), dtype, f"weight {name!r} in {path}")
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)
@@ -198,7 +197,10 @@ class WeightFile(Closing):
 
 def weight_paths(given: str | Path | Sequence[str | Path]) -> tuple[str | Path, ...]:
     """Returns one path or several as several."""
-    return (given,) if isinstance(given, (str, Path)) else tuple(given)
+    paths = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for path in paths:
+        expect(replace(PATH, words="the path of a file or folder, or a list of them"), weights=path)
+    return paths
 
 
 def _type(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

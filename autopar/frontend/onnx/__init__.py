@@ -17,11 +17,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autopar.ir.arguments import MAPPING, PATH, WHOLE, Kind, expect
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import Program
 
 if TYPE_CHECKING:
     import torch
+
+
+_SHAPE = Kind(
+    lambda value: isinstance(value, (list, tuple)) and all(map(WHOLE.fits, value)),
+    "a shape, as [8, 128]",
+)
+_FOLDERS = Kind(
+    lambda value: isinstance(value, (list, tuple)) and all(map(PATH.fits, value)),
+    "a list of folders",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +72,16 @@ def import_onnx(
     """
     from autopar.frontend.onnx.importing import import_model
 
+    expect(PATH, path=path)
+    expect(_FOLDERS, allow_external=allow_external)
+    _expect_each(WHOLE, dims=dims)
+    _expect_each(_SHAPE, input_shapes=input_shapes)
     folders = tuple(os.fspath(folder) for folder in allow_external)
     return import_model(os.fspath(path), input_shapes or {}, dims or {}, folders)
+
+
+def _expect_each(kind: Kind, **given: Mapping[str, object] | None) -> None:
+    expect(MAPPING.or_none, **given)
+    for argument, entries in given.items():
+        for name, value in (entries or {}).items():
+            expect(kind, **{f"{argument}[{name!r}]": value})

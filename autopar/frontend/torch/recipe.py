@@ -22,10 +22,15 @@ from autopar.frontend.torch.batch import (
     input_label,
     pair_label,
 )
+from autopar.ir.arguments import CALLABLE, COUNT, POSITIVE, expect, one_of
 from autopar.ir.errors import InvalidInputError
 
 LOSS = "loss"
 """Name of the loss among what a step returns."""
+
+_OPTIMIZER = one_of(Optimizer, words="a torch.optim.Optimizer over the model's parameters")
+_DTYPE = one_of(torch.dtype, words="a dtype, as torch.bfloat16")
+_SCALER = one_of(torch.amp.GradScaler, words="a torch.amp.GradScaler")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,14 @@ class Recipe:
     scaler: torch.amp.GradScaler | None = None
     fetch: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        expect(CALLABLE.or_none, loss=self.loss, training_step=self.training_step)
+        expect(_OPTIMIZER.or_none, optimizer=self.optimizer)
+        expect(POSITIVE.or_none, clip_grad_norm=self.clip_grad_norm)
+        expect(COUNT, accumulate=self.accumulate)
+        expect(_DTYPE.or_none, autocast=self.autocast, master_dtype=self.master_dtype)
+        expect(_SCALER.or_none, scaler=self.scaler)
+
     @property
     def trains(self) -> bool:
         """Whether it is a training step, and not a forward pass."""
@@ -78,12 +91,6 @@ class Recipe:
             for name in ("loss", "training_step", "clip_grad_norm", "master_dtype", "scaler"):
                 if getattr(self, name) is not None:
                     raise InvalidInputError(f"{name}= is given without optimizer=; give both")
-        if not isinstance(self.accumulate, int) or self.accumulate < 1:
-            raise InvalidInputError(f"accumulate={self.accumulate}; give a whole number from 1 on")
-        if not isinstance(self.scaler, (torch.amp.GradScaler, type(None))):
-            raise InvalidInputError(f"scaler={self.scaler!r}; give a torch.amp.GradScaler")
-        if not isinstance(self.autocast, (torch.dtype, type(None))):
-            raise InvalidInputError(f"autocast={self.autocast!r}; give a dtype, as torch.bfloat16")
         if self.loss is not None:
             _check_pair(batch)
             _check_targets(self.loss, len(batch) - 1)
