@@ -48,9 +48,17 @@ class Pin:
         """Returns the pin that an entry of `shard=` describes.
 
         Raises:
-            AnnotationError: If its mapping is a text, which would be an entry per letter.
+            AnnotationError: If its mapping is a text, which would be an entry per letter, or no
+                list, or the pattern is no text.
         """
         place = f"shard[{pattern!r}]"
+        if not isinstance(pattern, str):
+            raise AnnotationError(f"{place}: a pattern is a text, as 'encoder.*.weight'")
+        if not isinstance(mapping, Sequence):
+            raise AnnotationError(
+                f"{place}: {mapping!r} is no list; give one with an entry per dimension, as"
+                " ['dp', None]"
+            )
         if isinstance(mapping, str):
             raise AnnotationError(
                 f"{place}: {mapping!r} is a text; give a list with an entry per dimension, as"

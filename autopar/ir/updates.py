@@ -41,7 +41,8 @@ class Writes:
     """What is written when; ops by their position.
 
     Attributes:
-        guard: The op after which the guard is called; -1 without one.
+        guard: The op after which the guard is called, if there is a guard; -1 for before the first,
+            as where the first output is an input.
         after: What to write after an op, since then nothing reads the input; under the number of
             ops, when all collectives have ended.
         mutations: The ops that write into their operands.

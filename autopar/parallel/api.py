@@ -25,7 +25,7 @@ from autopar.annotate.mapping_text import Entry
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
 from autopar.frontend.torch.batch import call_arguments
-from autopar.ir.arguments import FLAG, NAMES, WHOLE, expect, one_of, shown
+from autopar.ir.arguments import shown
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.units import counted
@@ -103,9 +103,8 @@ def parallelize(
         AutoparError: If the model, an option or a pin can't be used as given, or the job has
             another number of processes than the mesh.
     """
-    expect(one_of(nn.Module, words="a made model, a torch.nn.Module"), model=model)
-    expect(WHOLE, seed=seed)
-    expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs, local=local)
+    _check_types(model, seed, outputs)
+    _check_flags(torch_compile=torch_compile, check_inputs=check_inputs, local=local)
     _check_options(mesh, parameters, outputs, placement)
     options = CompileOptions.of(
         mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
@@ -133,6 +132,27 @@ def parallelize(
     return instance(model, runner, seed, local)
 
 
+def _check_types(model: nn.Module, seed: int, outputs: Outputs | Sequence[str]) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(
+            f"parallelize() was given a {type(model).__name__} as the model; it takes a"
+            " torch.nn.Module"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInputError(f"seed={shown(seed)}: a seed is a whole number")
+    names = isinstance(outputs, (list, tuple)) and all(isinstance(each, str) for each in outputs)
+    if not (names or isinstance(outputs, str)):
+        raise InvalidInputError(
+            f"outputs={shown(outputs)}; give 'global', 'dtensor', or a list of names of outputs"
+        )
+
+
+def _check_flags(**flags: bool) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InvalidInputError(f"{name}={shown(flag)}; give True or False")
+
+
 def _check_options(
     mesh: MeshLike, parameters: Parameters, outputs: Outputs | Sequence[str], placement: Placement
 ) -> None:
@@ -142,8 +162,6 @@ def _check_options(
         raise InvalidInputError(
             f"outputs={outputs!r}; give 'global', 'dtensor', or a list of outputs, as [{outputs!r}]"
         )
-    if not isinstance(outputs, str):
-        expect(replace(NAMES, words="'global', 'dtensor', or a list of names"), outputs=outputs)
     if isinstance(mesh, DeviceMesh) and placement != "identity":
         raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
 

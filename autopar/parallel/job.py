@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,17 +20,20 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from autopar.annotate import MeshLike, as_mesh
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
 from autopar.parallel.parts import Shape
 from autopar.parallel.sharing import Plan, from_first
 from autopar.parallel.talk import GroupTalk, numbers_of_all, texts_of_all
 from autopar.runtime.agreement import Agreement, Offer
+from autopar.runtime.disagreement import CALL, LOCAL
 from autopar.runtime.groups import Group, ProcessGroups
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.world import interface_of
+
+Result = TypeVar("Result")
 
 TIMEOUT = timedelta(minutes=10)
 """For how long a rank waits for the others when process groups are made, and in collectives."""
@@ -205,6 +209,27 @@ class Job:
             refusal = self.agreement.start(offer).settle()
         if refusal is not None:
             raise refusal
+
+    def jointly(self, call: str, prepare: Callable[[], Result], **alike: object) -> Result:
+        """Returns what a rank prepares by itself for a call, if all ranks can; none begins it else.
+
+        Args:
+            call: Its name.
+            prepare: Prepares it: it doesn't communicate, nor change anything.
+            alike: What must be the same on all ranks, by name.
+
+        Raises:
+            InvalidInputError: On all ranks, if `prepare` raises it on one of them, or they make
+                different calls. They can go on.
+        """
+        values = {LOCAL: str(False), CALL: call, **{n: str(value) for n, value in alike.items()}}
+        try:
+            prepared = prepare()
+        except InvalidInputError as error:
+            self.agree(Offer(error, values))
+            raise
+        self.agree(Offer(values=values))
+        return prepared
 
     def shapes_of_all(self, shapes: Sequence[Shape]) -> list[list[Shape]]:
         """Returns, for each tensor, the shapes that the ranks have, of equally many dimensions."""

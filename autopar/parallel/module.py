@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ class ParallelModule(nn.Module):
 
     @random_calls.setter
     def random_calls(self, count: int) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidInputError(f"random_calls={count!r}: it is a number of calls")
         self._parallel.calls = count
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,9 +71,20 @@ class ParallelModule(nn.Module):
 
         Returns:
             The norm before, the same on all ranks.
+
+        Raises:
+            InvalidInputError: On all ranks, if one of them gives no such numbers, or others.
         """
+        job = self._parallel.runner.job
+        limit, kind = job.jointly(
+            "clip_grad_norm_",
+            lambda: (_positive("max_norm", max_norm, 0.0), _positive("norm_type", norm_type)),
+            max_norm=max_norm,
+            norm_type=norm_type,
+        )
         pairs = [(p, self._parallel.shards[name]) for name, p in self.named_parameters()]
-        return clip_grad_norm(pairs, max_norm, norm_type)
+        with job.talking():
+            return clip_grad_norm(pairs, limit, kind)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ParallelModule:
         """Refuses what the compiled programs don't know of: other dtypes and devices."""
@@ -93,7 +107,12 @@ class ParallelModule(nn.Module):
 
         Args:
             everywhere: Whether every rank gets them; otherwise only rank 0, the others nothing.
+
+        Raises:
+            InvalidInputError: On all ranks, if they don't all ask for the same.
         """
+        job = self._parallel.runner.job
+        job.jointly("full_state_dict", lambda: _check_flag(everywhere), everywhere=everywhere)
         return self._parallel.gathered(self, everywhere)
 
     def load_weights(self, path: str | Path) -> None:
@@ -107,7 +126,26 @@ class ParallelModule(nn.Module):
             InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
                 Nothing is changed then.
         """
+        if not isinstance(path, (str, Path)):
+            raise InvalidInputError(f"load_weights({path!r}): give the path of a file or folder")
         take_weights(path, self._parallel.wanted(self))
+
+
+def _check_flag(everywhere: bool) -> None:
+    if not isinstance(everywhere, bool):
+        raise InvalidInputError(f"everywhere={everywhere!r}; give True or False")
+
+
+def _positive(name: str, value: float, least: float = math.ulp(0.0)) -> float:
+    """Returns a number of the user's.
+
+    Raises:
+        InvalidInputError: If it is none, or below `least`.
+    """
+    single = isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
+    if not single or not float(value) >= least:
+        raise InvalidInputError(f"{name}={value!r}: it must be a number of at least {least:g}")
+    return float(value)
 
 
 class State:
@@ -198,7 +236,7 @@ class State:
         rest = dict(kwargs)
         if self.runner.takes_local:
             return self.local, rest
-        return bool(rest.pop("local", self.local)), rest
+        return rest.pop("local", self.local), rest
 
     def gathered(self, module: nn.Module, everywhere: bool) -> dict[str, Tensor]:
         """See `ParallelModule.full_state_dict`."""

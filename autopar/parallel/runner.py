@@ -160,7 +160,11 @@ class Runner:
                 another rank makes another call.
         """
         try:
+            if not isinstance(local, bool):
+                raise InvalidInputError(f"local={local!r}; give True or False")
             call, tensors = flatten((args, dict(kwargs)), self._named)
+            _check_plain(call)
+            _check_tensors(call, tensors, absent=self.first is None)
             layouts = self._layouts_of(call, tensors) if local else []
         except InvalidInputError as error:
             self.job.agree(Offer(error))
@@ -438,6 +442,34 @@ class Runner:
         return _changed(
             completed, {name: replace(values[name], dist=dist) for name, dist in changed.items()}
         )
+
+
+def _check_plain(call: Structure) -> None:
+    """Refuses arguments by which programs can't be told apart."""
+    for leaf in call.rest():
+        try:
+            hash(leaf)
+        except TypeError as error:
+            raise InvalidInputError(
+                f"the call brings a {type(leaf).__name__}; hand over tensors, as"
+                " torch.from_numpy(array), and plain numbers, texts and flags beside them"
+            ) from error
+
+
+def _check_tensors(call: Structure, tensors: Sequence[Tensor], absent: bool) -> None:
+    """Refuses tensors that aren't dense.
+
+    Args:
+        call: Has their names.
+        tensors: The tensors.
+        absent: Whether they may be without values, as an example is.
+    """
+    for label, each in zip(call.labels, tensors, strict=True):
+        if each.is_nested or each.is_quantized or each.layout != torch.strided:
+            kind = "nested" if each.is_nested else "quantized" if each.is_quantized else each.layout
+            raise InvalidInputError(f"{label!r} is {kind}; hand over a dense tensor")
+        if each.is_meta and not absent:
+            raise InvalidInputError(f"{label!r} is on the meta device; hand over its values")
 
 
 def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool) -> str:

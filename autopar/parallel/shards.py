@@ -139,7 +139,7 @@ def whole_from(pieces: Mapping[str, Tensor], shards: Mapping[str, Shard]) -> dic
     found = dict(pieces)
     for name, each in shards.items():
         given = found.get(name)
-        if given is None or isinstance(given, DTensor):
+        if not isinstance(given, Tensor) or isinstance(given, DTensor):
             continue
         if tuple(given.shape) == each.shape:
             found[name] = each.wrapped(each.cut(given))

@@ -12,31 +12,28 @@ from torch import Tensor
 
 from autopar.ir.errors import AutoparError
 from autopar.runtime.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
-from autopar.runtime.failure import RankFailure
 from autopar.runtime.files import check_output, read_arrays, save_arrays
 from autopar.runtime.libraries import import_modules
 from autopar.runtime.parent import end_with_parent
 from autopar.runtime.ports import complete_inputs, input_types, with_seed
 from autopar.runtime.processes import Processes
+from autopar.runtime.telling import tell
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs this rank and returns its exit code; errors are printed once, without a traceback."""
     options = _parser().parse_args(arguments)
-    rank = 0
+    processes = Processes()
     try:
         processes = Processes.from_environment()
-        rank = processes.rank
         outputs = _run(options, processes)
-        if rank == 0 and options.output is None:
+        if processes.rank == 0 and options.output is None:
             _summarize(outputs)
         return 0
     except AutoparError as error:
-        # Every rank knows the failure. Who found it out tells it, and the first in any case.
-        if rank == 0 or (isinstance(error, RankFailure) and error.teller == rank):
-            print(f"error: {error}", file=sys.stderr, flush=True)
+        tell(error, processes)
         if options.error_folder is not None:
-            (options.error_folder / f"rank{rank}").write_text(str(error))
+            (options.error_folder / f"rank{processes.rank}").write_text(str(error))
         return 1
 
 

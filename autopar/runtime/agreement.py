@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -68,12 +68,14 @@ class Offer:
         values: What must be the same on all ranks, by name.
         tensors: What must be the same on all peers, by label.
         peers: Ranks in increasing order, this one among them; with none, all.
+        call: What it is brought to; by default a call with a batch.
     """
 
     refusal: InvalidInputError | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     peers: tuple[int, ...] = ()
+    call: str = ""
 
 
 class Agreement:
@@ -106,19 +108,21 @@ class Agreement:
         """Starts to compare what this rank brings, beside what is computed meanwhile."""
         turn, self._turn = self._turn, self._turn + 1
         values = {**offer.values, "check_inputs": str(self.check_inputs)}
-        return Pending(
-            self, Offer(offer.refusal, values, self._seen(offer, turn), offer.peers), turn
-        )
+        parts = sampled_batch(offer.tensors, self._turns(offer, turn))
+        return Pending(self, replace(offer, values=values), parts)
 
-    def _seen(self, offer: Offer, turn: int) -> dict[str, Tensor]:
-        """Returns the tensors that are compared in a turn."""
+    def _turns(self, offer: Offer, turn: int) -> dict[str, int]:
+        """Returns the tensors that are compared in a turn, and which sample of each."""
         if self.talk is None or not self.check_inputs or offer.refusal is not None:
             return {}
-        some = self._rounded and turn % PERIOD
+        if not self._rounded:
+            return dict.fromkeys(offer.tensors, turn)
+        # Each time floats have their turn, it is that of the next sample of them.
+        turns = {True: turn // PERIOD, False: turn}
         return {
-            label: tensor
+            label: turns[tensor.is_floating_point()]
             for label, tensor in offer.tensors.items()
-            if not (some and tensor.is_floating_point())
+            if turn % PERIOD == 0 or not tensor.is_floating_point()
         }
 
     def warn(self, text: str) -> None:
@@ -134,14 +138,14 @@ class Pending:
     Args:
         agreement: Whose it is.
         offer: What this rank brings.
-        turn: Number of the call.
+        parts: What of its tensors is compared in this call.
     """
 
-    def __init__(self, agreement: Agreement, offer: Offer, turn: int) -> None:
+    def __init__(self, agreement: Agreement, offer: Offer, parts: Parts) -> None:
         self.agreement = agreement
         self.offer = offer
         self._asks = agreement.asks_to_stop
-        self._parts: Parts = sampled_batch(offer.tensors, turn)
+        self._parts = parts
         talk = agreement.talk
         self._read = None if talk is None else talk.start_sum(self._vector(talk))
 
@@ -204,7 +208,9 @@ class Pending:
             {
                 label: str(tensor.dtype).removeprefix("torch.")
                 for label, tensor in offer.tensors.items()
+                if label in self._parts
             },
+            offer.call,
         )
 
     def _sketch(self, ruling: Ruling, rank: int) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +82,6 @@ def load(
     expect(CALLABLE.or_none, init=init)
     expect(PATH.or_none, resume=resume)
     found = _opened(build, options)
-    # A script that ends without closing it leaves the job in order.
-    atexit.register(_close, weakref.ref(found))
     try:
         if resume is not None and _resumed(found, resume):
             return found
@@ -102,13 +98,6 @@ def _resumed(found: Trainer | Session, folder: str | Path) -> bool:
     if isinstance(found, Trainer):
         return found.resume(folder) is not None
     raise InvalidInputError(f"resume={str(folder)!r}: the build doesn't train; load weights")
-
-
-def _close(opened: Callable[[], Trainer | Session | None]) -> None:
-    """Closes what a weak reference refers to, if that is still there."""
-    found = opened()
-    if found is not None:
-        found.close()
 
 
 def _opened(build: str | Path, options: dict[str, Any]) -> Trainer | Session:

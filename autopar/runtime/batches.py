@@ -47,6 +47,25 @@ def label_batch(batch: Any, labels: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def looks_like_a_part(
+    given: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], ranks: int
+) -> bool:
+    """Returns whether tensors are as small as if each rank had been given its part of a batch.
+
+    Args:
+        given: Their shapes.
+        wanted: Those of the global batch.
+        ranks: How many ranks there are.
+    """
+    ratios: set[int] = set()
+    for one, other in zip(given, wanted, strict=True):
+        if len(one) != len(other):
+            return False
+        ratios |= {w // g if g and w % g == 0 else 0 for g, w in zip(one, other, strict=True)}
+    share = max(ratios, default=1)
+    return share > 1 and ratios <= {1, share} and ranks % share == 0
+
+
 def _label_of(path: Path, labels: Sequence[str]) -> str | None:
     """Returns the label that ends most like the path; None if none does."""
     ends = {label: _common_end(_parts(path), label.split(".")) for label in labels}

@@ -17,7 +17,8 @@ class Place:
 
     Attributes:
         kind: In what.
-        text: The op, the name of the call, or the line of the user's code.
+        text: The op, the name of the call, or the line of the user's code; of a rank that closed
+            its session, which error made it do so, or nothing.
         group: Of a collective, the name of the group that it runs in.
         step: How many steps, or runs, have begun: the one that is under way has the number before.
     """
@@ -29,10 +30,10 @@ class Place:
 
     def __str__(self) -> str:
         if self.kind == "closed":
-            return f"after the session was closed{self._after}"
+            return f"closed{self.after}{self.text and f', by {self.text}'}"
         if self.kind == "outside":
-            return f"outside of autopar{self._after}{self.text and f', at {self.text}'}"
-        return f"in {self.text}{self._after}" if self.kind == "call" else f"in {self.in_step}"
+            return f"outside of autopar{self.after}{self.text and f', at {self.text}'}"
+        return f"in {self.text}{self.after}" if self.kind == "call" else f"in {self.in_step}"
 
     @property
     def in_step(self) -> str:
@@ -40,7 +41,8 @@ class Place:
         return f"step {self.step - 1} at {self.text}"
 
     @property
-    def _after(self) -> str:
+    def after(self) -> str:
+        """Behind which step it is, in words; "" before the first."""
         return f" after step {self.step - 1}" if self.step else ""
 
 

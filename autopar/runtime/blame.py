@@ -1,4 +1,4 @@
-"""Who is to blame where a rank waits in vain: who doesn't answer, or is somewhere else.
+"""Who is to blame where a rank waits in vain: who doesn't answer, has left, or is elsewhere.
 
 The rank that notices makes all others say where they are. It looks at those for whom it waits; of
 those that wait in another collective, at whom these wait for; and so on. Whoever doesn't answer,
@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from autopar.runtime.beats import Beat, Place
+from autopar.runtime.disagreement import SAME_CALLS
 from autopar.runtime.failure import FailureBoard, RankFailure
 
 ANSWER = 1.5
 """Seconds that ranks have to say where they are."""
-
-SAME_CALLS = "every rank makes the same calls (step, fetched, state_dict, ...) in the same order"
 
 Members = Callable[[int, str], Collection[int]]
 """(rank, name of a group) -> the members of the group that the rank is in."""
@@ -108,7 +107,12 @@ def late(found: Findings, place: Place, seconds: float, rank: int) -> RankFailur
 
 
 def gone(found: Findings, place: Place, rank: int) -> RankFailure | None:
-    """Returns the failure of who ended without a word while a rank waited, if there is one."""
+    """Returns the failure of who ended while a rank waited, if anybody did."""
+    left = {each: beat for each, beat in found.absent.items() if beat.place.kind == "closed"}
+    if not found.silent and left:
+        # Who has an error may have made the others leave.
+        first = min(left, key=lambda each: (not left[each].place.text, left[each].clock))
+        return RankFailure(first, f"{_left(left[first])}; rank {rank} waited for it {place}", rank)
     if not found.silent:
         return None
     first, *others = found.silent
@@ -122,6 +126,12 @@ def listed(ranks: Sequence[int]) -> str:
     """Returns ranks in words, at most eight of them."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{more}"
+
+
+def _left(beat: Beat) -> str:
+    """Returns how a rank closed its session while others waited for it."""
+    why = beat.place.text or f"its script ended, or closed the session; {SAME_CALLS}"
+    return f"it left the program{beat.place.after}: {why}"
 
 
 def _last_seen(beat: Beat | None) -> str:

@@ -25,10 +25,13 @@ from autopar.runtime.checkpoint_index import INDEX, Index, read_index
 from autopar.runtime.checkpoint_reading import read_tensors, read_values
 from autopar.runtime.checkpoint_series import Place, is_series
 from autopar.runtime.checkpoint_tasks import Target
+from autopar.runtime.digest import digest_bytes
 from autopar.runtime.messages import Messages
 from autopar.runtime.state import Content, Held, Key, flat_key
 
 _ADVICE = "choose another folder"
+SHOWN = 60
+"""Characters of plain values that a message shows."""
 
 
 def write_checkpoint(
@@ -169,6 +172,15 @@ def check_extra(extra: Any) -> None:
         raise InvalidInputError(_not_plain(str(error))) from error
     if not same:
         raise InvalidInputError(_not_plain("it comes back from JSON as something else"))
+
+
+def brief(extra: Any) -> str:
+    """Returns a short text that is the same for the same plain values."""
+    try:
+        text = json.dumps(extra, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return type(extra).__name__
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({digest_bytes(text.encode()):016x})"
 
 
 def _not_plain(why: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -24,3 +27,13 @@ class Closing(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def close_at_exit(opened: Closing) -> None:
+    """Lets something be closed when the script ends without closing it, if it is still there."""
+    atexit.register(_close, weakref.ref(opened))
+
+
+def _close(opened: Callable[[], Closing | None]) -> None:
+    if (found := opened()) is not None:
+        found.close()

@@ -24,6 +24,9 @@ SHAPES = "shapes"
 CALL = "call"
 MODULE = "module"
 LOCAL = "local"
+METHOD = "method"
+
+SAME_CALLS = "every rank makes the same calls (step, fetched, state_dict, ...) in the same order"
 
 GLOBAL_BATCH = (
     "every rank needs the global batch, so leave DistributedSampler out; to hand over only each"
@@ -48,6 +51,7 @@ class Report:
         peers: The first of the ranks that must bring the same tensors.
         digests: Of its tensors, by label.
         dtypes: Of its tensors, as torch calls them.
+        call: The call that it can't go on with; by default one with a batch.
     """
 
     refused: str = ""
@@ -55,6 +59,7 @@ class Report:
     peers: int = 0
     digests: Mapping[str, int] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    call: str = ""
 
     def to_text(self) -> str:
         """Returns the report as text."""
@@ -92,10 +97,10 @@ class Ruling:
 
 def rule_on_reports(reports: Sequence[Report]) -> Ruling:
     """Returns what follows from the reports of all ranks."""
-    refusals = {rank: each.refused for rank, each in enumerate(reports) if each.refused}
-    if refusals:
-        first, reason = next(iter(refusals.items()))
-        return Ruling(f"{_ranks([first])} was given a wrong batch: {reason}")
+    for rank, each in enumerate(reports):
+        if each.refused:
+            what = f"refused {each.call}" if each.call else "was given a wrong batch"
+            return Ruling(f"{_ranks([rank])} {what}: {each.refused}")
     for name in reports[0].values:
         found = _by_version(dict(enumerate(each.values.get(name, "") for each in reports)))
         if len(found) > 1:
@@ -222,11 +227,16 @@ def _modules(_: str, found: Mapping[str, Sequence[int]]) -> str:
     )
 
 
+def _methods(_: str, found: Mapping[str, Sequence[int]]) -> str:
+    return f"the ranks make different calls: {_listed(found)}; {SAME_CALLS}"
+
+
 _TEXTS: Mapping[str, Callable[[str, Mapping[str, Sequence[int]]], str]] = {
     SHAPES: _shapes,
     LOCAL: _local,
     CALL: _calls,
     MODULE: _modules,
+    METHOD: _methods,
 }
 
 

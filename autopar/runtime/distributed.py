@@ -26,8 +26,9 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.agreement import Agreement, Offer
-from autopar.runtime.batches import label_batch
-from autopar.runtime.closing import Closing
+from autopar.runtime.batches import label_batch, looks_like_a_part
+from autopar.runtime.closing import Closing, close_at_exit
+from autopar.runtime.disagreement import METHOD
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.groups import ProcessGroups
@@ -49,11 +50,12 @@ from autopar.runtime.ports import (
     user_inputs,
 )
 from autopar.runtime.processes import Processes
-from autopar.runtime.ranks import understood
+from autopar.runtime.ranks import jointly, understood
 from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
 from autopar.runtime.session_talk import SessionTalk
 from autopar.runtime.specialize import specialize
+from autopar.runtime.standing import Standing
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import InPlace
@@ -68,6 +70,11 @@ DEFAULT_START_TIMEOUT = 300.0
 """Seconds that the start waits for the other ranks: to import on a cold file system takes minutes.
 
 One that ended meanwhile is noticed in seconds (see `pulse`).
+"""
+
+
+PATIENCE = 3.0
+"""Seconds that a text is waited for beyond the time-out: who waits in a collective knows for whom.
 """
 
 
@@ -130,6 +137,7 @@ class Session(Closing):
             self.close()
             raise
         self.agreement = Agreement(self._talk(), check_inputs)
+        close_at_exit(self)
 
     def _open(
         self,
@@ -173,7 +181,7 @@ class Session(Closing):
                 aren't the same on all. The session can go on.
             RuntimeFailure: If this or another rank fails.
         """
-        tensors = self._agreed(lambda: inputs)
+        tensors = self._agreed(lambda: inputs, "run", gather=gather, updates=updates)
         with self.supervisor.reported(), torch.no_grad():
             results = self._results(tensors)
             ports = self.program.signature.outputs
@@ -201,7 +209,7 @@ class Session(Closing):
             RuntimeFailure: If this or another rank fails.
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
-        tensors = self._agreed(lambda: label_batch((args, kwargs), labels))
+        tensors = self._agreed(lambda: label_batch((args, kwargs), labels), "forward")
         with self.supervisor.reported(), torch.no_grad():
             results = self._results(tensors)
             gathered = {
@@ -211,27 +219,46 @@ class Session(Closing):
         whole = labelled(self.program.signature.outputs, gathered)
         return whole if len(whole) > 1 else next(iter(whole.values()), None)
 
-    def _agreed(self, given: Callable[[], Arrays]) -> dict[str, Tensor]:
+    def _agreed(self, given: Callable[[], Arrays], call: str, **alike: object) -> dict[str, Tensor]:
         """Returns the inputs by value name, which all ranks have found right.
+
+        Args:
+            given: Returns the inputs by label.
+            call: What the caller calls this.
+            alike: What else must be the same on all ranks.
 
         Raises:
             InvalidInputError: If one hasn't: the caller's mistake, and no failure of a rank.
         """
         refusal: InvalidInputError | None = None
         tensors: dict[str, Tensor] = {}
-        try:
-            check_present(self.absent)
-            tensors = check_inputs(self.program, given())
-        except InvalidInputError as error:
-            refusal = error
+        values = {METHOD: call, **{name: str(value) for name, value in alike.items()}}
         with self.supervisor.reported():
             self.supervisor.raise_failure_of_others()
+            try:
+                check_present(self.absent)
+                tensors = self._checked(given())
+            except InvalidInputError as error:
+                refusal = error
             labels = {port.name: label_of(port) for port in user_inputs(self.program)}
             brought = {labels[name]: tensor for name, tensor in tensors.items()}
-            refusal = self.agreement.start(Offer(refusal, tensors=brought)).settle()
+            refusal = self.agreement.start(Offer(refusal, values, brought)).settle()
         if refusal is not None:
             raise refusal
         return tensors
+
+    def _checked(self, given: Arrays) -> dict[str, Tensor]:
+        """Returns global inputs by value name; says so if they look like a part of them."""
+        try:
+            return check_inputs(self.program, given)
+        except InvalidInputError as error:
+            known = {label_of(port): port for port in user_inputs(self.program)}
+            names = known.keys() & given.keys()
+            shapes = [getattr(given[name], "shape", ()) for name in names]
+            wanted = [known[name].shape for name in names]
+            if not looks_like_a_part(shapes, wanted, self.processes.size):
+                raise
+            raise InvalidInputError(f"{error}\nevery rank needs the global batch") from None
 
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Initializes the rank's weights as the model's constructor does. See `Trainer`.
@@ -256,7 +283,11 @@ class Session(Closing):
 
         Args:
             rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
+
+        Raises:
+            InvalidInputError: If there are tensors without values.
         """
+        self.standing.check()
         check_present(self.absent)
         with self.reported():
             return self._state.model_state(not rank0_only)
@@ -267,7 +298,8 @@ class Session(Closing):
         What the program doesn't have, because the compiled `forward` doesn't read it, is ignored.
 
         Raises:
-            InvalidInputError: If names are missing, or shapes wrong. Names all.
+            InvalidInputError: On all ranks, if names are missing, or shapes wrong on one of them.
+                Names all.
         """
         self._state.put_model(state_dict)
 
@@ -277,14 +309,20 @@ class Session(Closing):
         These are those of the build or of `weights=`, or what `initialize` drew.
 
         Raises:
-            InvalidInputError: If there are none, because they came from a state dict or a file.
+            InvalidInputError: On all ranks, if there are none, because they came from a state dict
+                or a file, or one can't read them. Nothing is reset then.
         """
+        first = jointly(self, "reset", self._first_values)
+        with self.reported():
+            for name, piece in first.items():
+                self.weights[name].copy_(piece)
+
+    def _first_values(self) -> dict[str, Tensor]:
+        """Returns this rank's pieces of what calls write, as they were before the first one."""
         written = self._keeping.written - self._drawn.keys()
-        first = dict(self._drawn)
         with WeightFile(*self._given, build=self._build) as file:
-            first.update(read_weights(self.program, file, str(self.device), names=written))
-        for name, piece in first.items():
-            self.weights[name].copy_(piece)
+            read = read_weights(self.program, file, str(self.device), names=written)
+        return {**self._drawn, **read}
 
     def save_state(self, path: str | Path) -> None:
         """Writes what calls write, whole, to a safetensors file; all ranks call alike.
@@ -295,16 +333,17 @@ class Session(Closing):
             InvalidInputError: On all ranks, if the program writes nothing, or the file can't be
                 written. The session can go on.
         """
-        self._state.check()
+        jointly(self, "save_state", self._state.check)
         understood(self, lambda: self._state.write(Path(path), self.messages(meeting=True)))
 
     def load_state(self, path: str | Path) -> None:
         """Goes on from a file of `save_state`, which any mesh wrote; each rank reads its pieces.
 
         Raises:
-            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+            InvalidInputError: On all ranks, if one of them can't read the file, or it lacks a
+                tensor or has it otherwise. The state is what it was then.
         """
-        self._state.read(Path(path))
+        self._state.read(path)
 
     @property
     def programs(self) -> Mapping[int, Program]:
@@ -315,6 +354,11 @@ class Session(Closing):
     def stored(self) -> Mapping[int, dict[str, Tensor]]:
         """See `Ranks`."""
         return {self.rank: self.weights}
+
+    @property
+    def standing(self) -> Standing:
+        """See `Ranks`."""
+        return self.supervisor.standing
 
     def reported(self) -> AbstractContextManager[None]:
         """See `Ranks`."""
@@ -347,7 +391,7 @@ class Session(Closing):
             PrefixStore(f"messages/{name}", store),
             self.rank,
             self.processes.size,
-            self.timeout.total_seconds(),
+            self.timeout.total_seconds() + PATIENCE,
             board.first,
             (lambda: self.extremes(0)) if meeting else (lambda: None),
         )
@@ -379,6 +423,7 @@ class Session(Closing):
 
     def close(self) -> None:
         """Ends the session, and the process group if no other session uses it."""
+        self.supervisor.leave()
         self._groups.close()
         if self._world is not None:
             self._world.close()

@@ -31,6 +31,11 @@ class Wrapping:
     def __init__(
         self, ranks: Ranks, layouts: Mapping[str, Layout], mesh: DeviceMesh | None
     ) -> None:
+        if mesh is not None and not isinstance(mesh, DeviceMesh):
+            raise InvalidInputError(
+                f"dtensors({mesh!r}): give a torch DeviceMesh of the program's ranks, or nothing to"
+                " have one made"
+            )
         if not dist.is_initialized() or len(ranks.programs) != 1:
             raise InvalidInputError(
                 "DTensors need a job of processes; state_dict() has whole tensors, shards() pieces"

@@ -183,6 +183,7 @@ class _Body:
     def add_in_place(self, writes: Writes) -> None:
         """Adds all ops, and writes new content over the old one."""
         ops = self.function.ops
+        self._write(writes, -1)
         for run in runs(self.function, writes):
             if run.start in writes.mutations:
                 self._mutate([ops[at] for at in run], [writes.mutations[at] for at in run])

@@ -16,9 +16,11 @@ from torch import Tensor
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
-from autopar.runtime.agreement import Agreement
+from autopar.runtime.agreement import Agreement, Offer
+from autopar.runtime.disagreement import METHOD
 from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side
+from autopar.runtime.standing import Standing
 
 Result = TypeVar("Result")
 
@@ -56,8 +58,12 @@ class Ranks(Protocol):
     def agreement(self) -> Agreement:
         """What compares what the processes bring."""
 
+    @property
+    def standing(self) -> Standing:
+        """Whether they can be called."""
+
     def reported(self) -> AbstractContextManager[None]:
-        """Makes an error within known to all ranks."""
+        """Makes an error within known to all ranks; refuses to begin when it is too late."""
 
     def from_first(self, value: bytes) -> bytes:
         """Returns what rank 0 has given."""
@@ -102,6 +108,36 @@ class Ranks(Protocol):
 
     def close(self) -> None:
         """Ends the ranks."""
+
+
+def jointly(ranks: Ranks, call: str, prepare: Callable[[], Result], **alike: object) -> Result:
+    """Returns what a rank prepares by itself for a call, if all ranks can: none begins it else.
+
+    So what can go wrong on one rank alone, as a file that is missing there, is looked at in
+    `prepare`, and what others wait in, or what changes the state, comes behind it.
+
+    Args:
+        ranks: Who makes the call.
+        call: Its name.
+        prepare: Prepares it: it doesn't communicate, nor change anything.
+        alike: What must be the same on all ranks, by name.
+
+    Raises:
+        InvalidInputError: On all ranks, if `prepare` raises it on one of them, or they make
+            different calls. They can go on.
+        RuntimeFailure: If `prepare` raises anything else, here or elsewhere.
+    """
+    values = {METHOD: call, **{name: str(value) for name, value in alike.items()}}
+    with ranks.reported():
+        refused: InvalidInputError | None = None
+        try:
+            prepared = prepare()
+        except InvalidInputError as error:
+            refused = error
+        refused = ranks.agreement.start(Offer(refused, values, call=call)).settle()
+    if refused is not None:
+        raise refused
+    return prepared
 
 
 def understood(ranks: Ranks, act: Callable[[], Result]) -> Result:

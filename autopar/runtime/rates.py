@@ -95,6 +95,17 @@ class LearningRates(torch.optim.Optimizer):
             for group in self.param_groups
         ]
 
+    def check_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Refuses groups that aren't as many as the program has.
+
+        Raises:
+            InvalidInputError: If they aren't.
+        """
+        if len(groups) != len(self._ports):
+            raise InvalidInputError(
+                f"{len(groups)} groups of parameters are given, the program has {len(self._ports)}"
+            )
+
     def put_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what groups say about the learning rates.
 
@@ -103,10 +114,7 @@ class LearningRates(torch.optim.Optimizer):
         Raises:
             InvalidInputError: If there is another number of groups.
         """
-        if len(groups) != len(self._ports):
-            raise InvalidInputError(
-                f"{len(groups)} groups of parameters are given, the program has {len(self._ports)}"
-            )
+        self.check_groups(groups)
         for group, given in zip(self.param_groups, groups, strict=True):
             group.update({name: given[name] for name in ("lr", *SCHEDULED) if name in given})
             for name in _differing(group, given):

@@ -22,17 +22,20 @@ CHUNK = 1 << 12
 """Bytes that follow one another in a sample, where a tensor is dense."""
 
 
-def sampled_batch(tensors: Mapping[str, Tensor], turn: int) -> dict[str, tuple[Tensor, ...]]:
+def sampled_batch(
+    tensors: Mapping[str, Tensor], turns: Mapping[str, int]
+) -> dict[str, tuple[Tensor, ...]]:
     """Returns parts of each tensor of a batch: all of a small batch, samples of a large one.
 
     Args:
         tensors: By label.
-        turn: Number of the sample.
+        turns: Of those among them that are looked at, the number of the sample.
     """
-    small = sum(each.nbytes for each in tensors.values()) <= WHOLE
+    seen = {label: tensors[label] for label in turns}
+    small = sum(each.nbytes for each in seen.values()) <= WHOLE
     return {
-        label: (each,) if small or each.nbytes <= SMALL else sampled(each, turn)
-        for label, each in tensors.items()
+        label: (each,) if small or each.nbytes <= SMALL else sampled(each, turns[label])
+        for label, each in seen.items()
     }
 
 

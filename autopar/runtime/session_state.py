@@ -12,7 +12,7 @@ from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import STORED_ROLES
 from autopar.runtime.messages import Messages
 from autopar.runtime.ports import check_present
-from autopar.runtime.ranks import Ranks
+from autopar.runtime.ranks import Ranks, jointly
 from autopar.runtime.state import MODEL_ROLES, State
 from autopar.runtime.state_file import read_state, write_state
 
@@ -38,12 +38,18 @@ class SessionState:
         """Takes over parameters and buffers; a program need not have all that the model has.
 
         Raises:
-            InvalidInputError: If names are missing, or shapes wrong. Names all problems.
+            InvalidInputError: On all ranks, if names are missing, or shapes wrong on one of them.
+                Names all problems.
         """
+        known = jointly(self.ranks, "load_state_dict", lambda: self._known(given))
+        with self.ranks.reported():
+            self.model.put_all(known)
+        self.ranks.absent.difference_update(self.model.entries)
+
+    def _known(self, given: Mapping[str, Any]) -> dict[str, Any]:
         known = {name: each for name, each in given.items() if name in self.model.label_of}
         self.model.check(known, "state dict")
-        self.model.put_all(known)
-        self.ranks.absent.difference_update(self.model.entries)
+        return known
 
     def check(self) -> None:
         """Refuses to go on without state.
@@ -62,14 +68,14 @@ class SessionState:
         """
         write_state(self.written, path, messages)
 
-    def read(self, path: Path) -> None:
+    def read(self, path: str | Path) -> None:
         """Takes over what calls write from a file.
 
         Raises:
-            InvalidInputError: If calls write nothing, or the file can't be read or doesn't fit.
+            InvalidInputError: On all ranks, if calls write nothing, or a rank can't read the file
+                or it doesn't fit. The state is what it was then.
         """
-        self._check_written()
-        read_state(self.written, path)
+        read_state(self.written, path, "load_state", self._check_written)
         self.ranks.absent.difference_update(self.written.entries)
 
     def _check_written(self) -> None:

@@ -48,23 +48,38 @@ def end_if_stopped(rank: int, beat: Beat | None) -> None:
                 os.kill(number, signal.SIGKILL)
 
 
+def is_here(beat: Beat) -> bool:
+    """Returns whether a process is one of this system, which knows whether it has ended."""
+    return bool(beat.host) and beat.host == system()
+
+
 def is_gone(beat: Beat) -> bool:
-    """Returns whether a process that our parent started is known to have ended."""
-    return _is_sibling(beat) and _state(beat.pid) in ("", *ENDED)
+    """Returns whether a process is known to have ended."""
+    if not is_here(beat):
+        return False
+    state, parent = _status(beat.pid)
+    # Its number may be another process's by now.
+    return state in ("", *ENDED) or (_is_sibling(beat) and parent != os.getppid())
 
 
 def _is_sibling(beat: Beat) -> bool:
-    return bool(beat.host) and (beat.host, beat.parent) == (system(), os.getppid())
+    return is_here(beat) and beat.parent == os.getppid()
 
 
 def _state(number: int) -> str:
     """Returns the state of a process; "" if our parent has no such child any more."""
+    state, parent = _status(number)
+    return state if parent == os.getppid() else ""
+
+
+def _status(number: int) -> tuple[str, int]:
+    """Returns the state of a process of this system, and its parent; "" if there is none."""
     try:
         # The name, which is in parentheses, may have blanks.
         words = (PROCESSES / f"{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
-    return words[0] if int(words[1]) == os.getppid() else ""
+        return "", 0
+    return words[0], int(words[1])
 
 
 def _siblings_of_rank(rank: int) -> list[int]:

@@ -10,10 +10,11 @@ from torch import Tensor
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.messages import Messages
+from autopar.runtime.ranks import jointly
 from autopar.runtime.replacing import replacing
 from autopar.runtime.state import State
 from autopar.runtime.weight_shards import SHARD_BYTES, write_folder
-from autopar.runtime.weight_taking import Part, Wanted, take_weights
+from autopar.runtime.weight_taking import Part, Wanted, expect_weights, take_weights
 from autopar.runtime.weight_writing import Entry, write_order, write_tensors
 
 
@@ -69,13 +70,31 @@ def _write(
         write_tensors(beside, entries, gathered)
 
 
-def read_state(state: State, path: Path) -> None:
-    """Takes over tensors from files, each rank its own pieces, if all of them fit.
+def read_state(
+    state: State, path: str | Path, call: str, check: Callable[[], None] = lambda: None
+) -> None:
+    """Takes over tensors from files, each rank its own pieces, if all of them fit on all ranks.
+
+    Args:
+        state: The tensors.
+        path: A file, or a folder of several.
+        call: What messages call this.
+        check: What else is to be right before it: called first.
 
     Raises:
-        InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+        InvalidInputError: On all ranks, if a rank can't read the file, or it lacks a tensor or has
+            it otherwise. No tensor is changed then.
+        RuntimeFailure: If a file can't be read any more, here or elsewhere.
     """
-    take_weights(path, [_wanted(state, label) for label in state.entries])
+    wanted = [_wanted(state, label) for label in state.entries]
+
+    def prepare() -> None:
+        check()
+        expect_weights(path, wanted)
+
+    jointly(state.ranks, call, prepare)
+    with state.ranks.reported():
+        take_weights(path, wanted)
 
 
 def _wanted(state: State, label: str) -> Wanted:

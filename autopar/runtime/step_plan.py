@@ -15,10 +15,12 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import SEED, Port, Program, Signature
-from autopar.runtime.batches import label_batch
+from autopar.runtime.batches import label_batch, looks_like_a_part
 from autopar.runtime.boxes import Box, box_shape
+from autopar.runtime.disagreement import GLOBAL_BATCH
 from autopar.runtime.keeping import keeping_by_rank
 from autopar.runtime.ports import (
+    Arrays,
     check_inputs,
     is_weight,
     labelled,
@@ -106,12 +108,21 @@ class StepPlan:
         Raises:
             InvalidInputError: If the batch doesn't fit the program.
         """
-        inputs = check_inputs(self.program, {**self.label(batch), **plain})
+        inputs = self._checked({**self.label(batch), **plain})
         arguments = {
             rank: self._arguments(rank, program, inputs)
             for rank, program in self.ranks.programs.items()
         }
         return Given(arguments, self._brought(inputs))
+
+    def _checked(self, given: Arrays) -> dict[str, Tensor]:
+        try:
+            return check_inputs(self.program, given)
+        except InvalidInputError as error:
+            shapes = [tuple(given[port.label].shape) for port in self._ports]
+            if not looks_like_a_part(shapes, self.shapes, self.ranks.deployment.world_size):
+                raise
+            raise InvalidInputError(f"{error}\n{GLOBAL_BATCH}") from None
 
     def local_given(self, batches: Sequence[Any], plain: Mapping[str, Any]) -> Given:
         """Returns what each rank is given of what it reads of the global batch.

@@ -18,15 +18,21 @@ from autopar.runtime.blame import ANSWER, gone, inquire, late
 from autopar.runtime.describe import describe_failure, reason_of
 from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.guard import Guard
+from autopar.runtime.leaving import why_leaving
 from autopar.runtime.limited import within
 from autopar.runtime.locate import failing_op
 from autopar.runtime.processes import Processes
 from autopar.runtime.siblings import end_if_stopped
+from autopar.runtime.standing import Standing
+from autopar.runtime.telling import tell
 from autopar.runtime.watch import Watch
 from autopar.runtime.whereabouts import Whereabouts
 
-CLOSING = 1.0
+CLOSING = 2.0
 """Seconds that the process that serves the store gives the others to end too."""
+
+_LEFT = "left"
+"""What ranks count that have ended their supervision, whatever for."""
 
 
 class Supervisor:
@@ -41,10 +47,11 @@ class Supervisor:
         timeout, start_timeout: For how long collectives, and the start, wait.
         members: Returns the ranks of the group of this name that a rank is in.
         on_failure: Called, on a thread, if another rank failed and this one is stuck; by default
-            ends the process, and prints the failure on rank 0: nothing else frees a thread that
+            tells the failure (see `tell`) and ends the process: nothing else frees a thread that
             waits in a collective of gloo.
 
     Attributes:
+        standing: Whether calls can be carried out.
         name: What no other opening of the job is called.
         store: The store, with keys of this opening's own.
         whereabouts: Where the rank is.
@@ -62,6 +69,7 @@ class Supervisor:
         self.processes = processes
         self.timeout = timeout
         self.members = members
+        self.standing = Standing()
         self.whereabouts = Whereabouts()
         number = store.add(f"openings/{processes.rank}", 1)
         self.name = f"{processes.prefix}/{number}"
@@ -69,17 +77,18 @@ class Supervisor:
         self.store = PrefixStore(str(number), store)
         self.board = FailureBoard(self.store, processes.rank)
         self._store_gone = False
+        self._counted = False
         self._watch: Watch | None = None
         self._guard: Guard | None = None
         if processes.size > 1:
             watched = FailureBoard(self.connection(), processes.rank)
             end = on_failure or self._print_and_exit
             lost, size = self._lost_store, processes.size
-            self._watch = Watch(watched, self.whereabouts, end, lost, size)
+            seconds, start_seconds = timeout.total_seconds(), start_timeout.total_seconds()
+            self._watch = Watch(watched, self.whereabouts, end, lost, size, start_seconds)
             self._watch.start()
-            seconds = timeout.total_seconds(), start_timeout.total_seconds()
             silent = self._silent_store
-            self._guard = Guard(self._watch, self.whereabouts, *seconds, end, silent)
+            self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
             self._guard.start()
 
     @contextmanager
@@ -88,14 +97,18 @@ class Supervisor:
 
         A user's mistake that all ranks find alike is raised as it is. A process whose main thread
         is not within is left alone.
+
+        Raises:
+            InvalidInputError: If the supervision has been closed.
+            RuntimeFailure: If a rank failed, within or earlier.
         """
         # Two frames up, behind that of the context manager, is who says `with`.
         with self.whereabouts.inside(sys._getframe(2)):
+            self.standing.check()
             try:
                 yield
             except Exception as error:
-                failure = self._report(error)
-                self._leave("seen")
+                failure = self._failed(error)
                 if isinstance(error, AutoparError) and str(error) == failure.reason:
                     raise
                 raise failure from error
@@ -107,22 +120,30 @@ class Supervisor:
         Other errors within are left alone: those for whom it is made to settle are told otherwise.
         """
         with self.whereabouts.inside(sys._getframe(2)):
+            self.standing.check()
             try:
                 yield
             except RuntimeError as error:
                 if not _is_communication(error):
                     raise
-                failure = self._report(error)
-                self._leave("seen")
-                raise failure from error
+                raise self._failed(error) from error
 
     def connection(self) -> Store:
         """Returns another connection to the store, for keys of this opening."""
         return _clone(self.store)
 
+    def leave(self) -> None:
+        """Tells the others that this rank makes no further calls, and why, as far as it is known.
+
+        To be called before its connections end: who waits for it then knows whom to blame.
+        """
+        self.standing.close()
+        self._stop_watching()
+
     def close(self) -> None:
         """Ends the supervision; the process that serves the store waits for the others."""
-        self._leave("done")
+        self.leave()
+        self._count()
 
     @property
     def watches(self) -> bool:
@@ -134,6 +155,14 @@ class Supervisor:
         failure = self.board.first() if self.processes.size > 1 else None
         if failure is not None:
             raise failure
+
+    def _failed(self, error: Exception) -> RankFailure:
+        """Tells all ranks of an error; returns the first failure of any."""
+        failure = self._report(error)
+        self.standing.fail(failure, self.whereabouts.call)
+        self._stop_watching()
+        self._count()
+        return failure
 
     def _report(self, error: Exception) -> RankFailure:
         if self.processes.size == 1:
@@ -201,26 +230,32 @@ class Supervisor:
         reason = "its process doesn't answer, nor does the store that it serves (stopped?)"
         return RankFailure(0, reason, self.processes.rank)
 
-    def _leave(self, event: str) -> None:
+    def _stop_watching(self) -> None:
         if self._watch is None:
             return
         watch, self._watch = self._watch, None
         if self._guard is not None:
             self._guard.stop()
         watch.stop(1.0 if self._store_gone else 5.0)
-        if self._store_gone:
+        # One that doesn't end waits for a store that doesn't answer.
+        self._store_gone |= watch.is_alive()
+        if not self._store_gone:
+            with suppress(RuntimeError):
+                watch.post(Place("closed", why_leaving(), step=self.whereabouts.steps))
+
+    def _count(self) -> None:
+        """Notes, once, that this rank needs the store no more; who serves it waits for all."""
+        if self._counted or self._store_gone or self.processes.size == 1:
             return
+        self._counted = True
         with suppress(RuntimeError):
-            watch.post(Place("closed", "", step=self.whereabouts.steps))
-            self.board.count(event)
+            self.board.count(_LEFT)
             if self.processes.rank == 0 and not self.processes.served:
                 self.board.announce_close()
-                self.board.await_count(event, self.processes.size, CLOSING)
+                self.board.await_count(_LEFT, self.processes.size, CLOSING)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
-        # Rank 0 may be the one that is gone.
-        if self.processes.rank in (0, failure.teller):
-            print(f"error: {failure}", file=sys.stderr, flush=True)
+        tell(failure, self.processes)
         os._exit(1)
 
 

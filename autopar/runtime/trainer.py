@@ -21,8 +21,8 @@ from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.layout import Layout
 from autopar.runtime.agreement import Offer, Pending
 from autopar.runtime.checkpoint_index import DamagedCheckpoint
-from autopar.runtime.closing import Closing
-from autopar.runtime.disagreement import LOCAL, SHAPES
+from autopar.runtime.closing import Closing, close_at_exit
+from autopar.runtime.disagreement import LOCAL, METHOD, SHAPES
 from autopar.runtime.distributed import Session, read_or_tell
 from autopar.runtime.gate import Gate
 from autopar.runtime.initialize import MakeModel, initialize
@@ -31,7 +31,7 @@ from autopar.runtime.ports import (
     check_present,
     seed_input,
 )
-from autopar.runtime.ranks import Ranks, Results, understood
+from autopar.runtime.ranks import Ranks, Results, jointly, understood
 from autopar.runtime.rates import LearningRates, trains
 from autopar.runtime.saving import Saving
 from autopar.runtime.state import Piece
@@ -160,6 +160,9 @@ class Trainer(Closing):
         self.extra: Any = None
         self._saving: Saving | None = None
         self._connected: dict[bool, Messages] = {}
+        ranks.standing.what = "trainer"
+        ranks.standing.remedy = "load it again, with resume= from its checkpoints"
+        close_at_exit(self)
 
     def step(
         self, batch: Any, lr: float | Sequence[float] | None = None, *, local: bool = False
@@ -246,7 +249,11 @@ class Trainer(Closing):
 
         Args:
             rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
+
+        Raises:
+            InvalidInputError: If there are tensors without values.
         """
+        self._check_present()
         with self.ranks.reported():
             return self._state.model_state(not rank0_only)
 
@@ -254,7 +261,8 @@ class Trainer(Closing):
         """Takes over whole parameters and buffers by the model's names.
 
         Raises:
-            InvalidInputError: If names are missing or surplus, or shapes wrong. Names all.
+            InvalidInputError: On all ranks, if names are missing or surplus, or shapes wrong on one
+                of them. Names all. The state is what it was.
         """
         self._state.put_model(state_dict)
 
@@ -266,7 +274,11 @@ class Trainer(Closing):
 
         Args:
             rank0_only: Whether only rank 0 gets the tensors.
+
+        Raises:
+            InvalidInputError: If there are tensors without values.
         """
+        self._check_present()
         with self.ranks.reported():
             return self._state.optimizer_state(not rank0_only)
 
@@ -274,7 +286,8 @@ class Trainer(Closing):
         """Takes over an optimizer's state of that structure.
 
         Raises:
-            InvalidInputError: If names are missing or surplus, or shapes wrong. Names all.
+            InvalidInputError: On all ranks, if names are missing or surplus, or shapes wrong on one
+                of them. Names all. The state is what it was.
         """
         self._state.put_optimizer(state_dict)
 
@@ -286,10 +299,11 @@ class Trainer(Closing):
             optimizer: An optimizer over its parameters, of the kind that was compiled.
 
         Raises:
-            InvalidInputError: If the model hasn't got these parameters and buffers.
+            InvalidInputError: If the model hasn't got these parameters and buffers, or there are
+                tensors without values.
         """
-        with self.ranks.reported():
-            self._state.copy_to(model, optimizer)
+        self._check_present()
+        self._state.copy_to(model, optimizer)
 
     def save_checkpoint(
         self,
@@ -316,20 +330,25 @@ class Trainer(Closing):
                 again after loading.
 
         Raises:
-            InvalidInputError: On all ranks, if the folder can't be written, or is something else.
-                Training can go on.
+            InvalidInputError: On all ranks, if the folder can't be written, or is something else,
+                or a rank can't be given what it was, or is given another. Training can go on.
             RuntimeFailure: If another rank fails.
         """
         expect(PATH, path=path)
         expect(FLAG, wait=wait)
         self._settle()
         # Here, since it takes torch.distributed.checkpoint a second to load.
-        from autopar.runtime.checkpoint import check_extra, write_checkpoint
+        from autopar.runtime.checkpoint import brief, check_extra, write_checkpoint
         from autopar.runtime.checkpoint_files import copied, rectangles_of
         from autopar.runtime.checkpoint_series import Place
 
-        check_extra(extra)
-        place = Place.of(Path(path), keep, self.steps)
+        def prepare() -> Place:
+            check_present(self.ranks.absent)
+            check_extra(extra)
+            return Place.of(Path(path), keep, self.steps)
+
+        alike = {"keep": keep, "wait": wait, "extra": brief(extra)}
+        place = jointly(self.ranks, "save_checkpoint", prepare, **alike)
         values = {"steps": self.steps, "seed": self.seed, EXTRA: extra}
         with self.ranks.reported():
             content = self._state.content(values)
@@ -352,6 +371,7 @@ class Trainer(Closing):
         """
         from autopar.runtime.checkpoint_files import nbytes, rectangles_of
 
+        self.ranks.standing.check()
         return nbytes(rectangles_of(self._state.content({})))
 
     def load_checkpoint(self, path: str | Path) -> None:
@@ -367,6 +387,7 @@ class Trainer(Closing):
         """
         expect(PATH, path=path)
         self._settle()
+        jointly(self.ranks, "load_checkpoint", lambda: None)
         with self.ranks.reported():
             messages = self._messages(meeting=True)
         found = understood(self.ranks, lambda: self._state.read(Path(path), messages))
@@ -390,6 +411,7 @@ class Trainer(Closing):
         """
         expect(PATH, folder=folder)
         self._settle()
+        jointly(self.ranks, "resume", lambda: None)
         from autopar.runtime.checkpoint_series import agreed_candidates
 
         with self.ranks.reported():
@@ -454,9 +476,16 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if the file or folder can't be written. Training can go
                 on.
         """
-        expect(PATH, path=path)
-        if max_shard_bytes is not None and max_shard_bytes <= 0:
-            raise InvalidInputError(f"max_shard_bytes={max_shard_bytes}: a file holds some bytes")
+
+        def prepare() -> None:
+            expect(PATH, path=path)
+            check_present(self.ranks.absent)
+            if max_shard_bytes is not None and max_shard_bytes <= 0:
+                raise InvalidInputError(
+                    f"max_shard_bytes={max_shard_bytes}: a file holds some bytes"
+                )
+
+        jointly(self.ranks, "save_weights", prepare, max_shard_bytes=max_shard_bytes)
         with self.ranks.reported():
             messages = self._messages(meeting=True)
         understood(
@@ -470,10 +499,11 @@ class Trainer(Closing):
             path: A safetensors file, or a folder or index of Hugging Face's with several.
 
         Raises:
-            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+            InvalidInputError: On all ranks, if one can't read the file, or it lacks a tensor or has
+                it otherwise. The state is what it was then.
         """
         expect(PATH, path=path)
-        self._state.read_weights(Path(path))
+        self._state.read_weights(path)
 
     def shards(self) -> dict[str, tuple[Piece, ...]]:
         """Returns this rank's pieces of parameters and buffers, and where they are, by name.
@@ -481,6 +511,7 @@ class Trainer(Closing):
         It is one piece, or several of a fused weight that was taken apart. They are the memory
         that steps write to. On the virtual mesh they are those of rank 0.
         """
+        self.ranks.standing.check()
         model = self._state.model
         return {label: model.pieces(label)[self._first] for label in model.entries}
 
@@ -529,11 +560,17 @@ class Trainer(Closing):
         Values that ranks hold parts of are put together: all ranks make this call then.
 
         Raises:
-            InvalidInputError: If there was no step yet.
+            InvalidInputError: If there was no step yet, or the last one was refused.
         """
+        self.ranks.standing.check()
         if not self._results:
             raise InvalidInputError("nothing is fetched before the first step")
         return self._plan.fetched(self._results)
+
+    def _check_present(self) -> None:
+        """Refuses a call that takes that all tensors have values, which all ranks know alike."""
+        self.ranks.standing.check()
+        check_present(self.ranks.absent)
 
     def _prepared(
         self, batch: Any, lr: float | Sequence[float] | None, local: bool
@@ -557,7 +594,7 @@ class Trainer(Closing):
                 given = plan.given(batch, plain)
         except InvalidInputError as error:
             return plan, Offer(error), plan.again()
-        values = {LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
+        values = {METHOD: "step", LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
         return plan, Offer(None, values, given.brought, given.peers), given.arguments
 
     def _values(self, rates: Mapping[str, float]) -> dict[str, str]:

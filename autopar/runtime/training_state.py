@@ -22,7 +22,7 @@ from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.messages import Messages
 from autopar.runtime.owners import pieces_written
 from autopar.runtime.ports import check_present
-from autopar.runtime.ranks import Ranks
+from autopar.runtime.ranks import Ranks, jointly
 from autopar.runtime.rates import SCHEDULED, LearningRates
 from autopar.runtime.state import (
     MODEL_ROLES,
@@ -100,11 +100,12 @@ class TrainingState:
         """Takes over parameters and buffers.
 
         Raises:
-            InvalidInputError: If they don't fit. Names all problems.
+            InvalidInputError: On all ranks, if they don't fit on one. Names all problems.
         """
-        self.model.check(given, "state dict")
-        self.model.put_all(given)
-        self._given()
+        jointly(self.ranks, "load_state_dict", lambda: self.model.check(given, "state dict"))
+        with self.ranks.reported():
+            self.model.put_all(given)
+        self._given(self.model)
 
     def optimizer_state(self, everywhere: bool) -> dict[str, Any]:
         """Returns the optimizer's state, by names, as `get_optimizer_state_dict` of torch does."""
@@ -118,30 +119,46 @@ class TrainingState:
         """Takes over an optimizer's state, by names.
 
         Raises:
-            InvalidInputError: If it doesn't fit. Names all problems.
+            InvalidInputError: On all ranks, if it doesn't fit on one. Names all problems.
         """
+        call = "load_optimizer_state_dict"
+        state, groups = jointly(self.ranks, call, lambda: self._optimizer_given(given))
+        with self.ranks.reported():
+            self.optimizer.put_all(state)
+            self.rates.put_groups(groups)
+        self._given(self.optimizer)
+
+    def _optimizer_given(
+        self, given: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Sequence[Mapping[str, Any]]]:
+        """Returns the tensors of an optimizer's state dict by label, and its groups."""
+        groups = given.get("param_groups", [])
         state = {
             f"{kind}/{parameter}": tensor
             for parameter, tensors in given.get("state", {}).items()
             for kind, tensor in tensors.items()
         }
         self.optimizer.check(state, "optimizer's state dict")
-        self.optimizer.put_all(state)
-        self.rates.put_groups(given.get("param_groups", []))
+        self.rates.check_groups(groups)
+        return state, groups
 
     def copy_to(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Puts the state into a model and its optimizer on one device.
 
         Raises:
-            InvalidInputError: If the model hasn't got these parameters and buffers.
+            InvalidInputError: If the model hasn't got these parameters and buffers. Nobody waits
+                for this rank then.
         """
+        with self.ranks.reported():
+            content = self.model_state(everywhere=True)
+            found = None if optimizer is None else self.optimizer_state(everywhere=True)
         try:
-            model.load_state_dict(self.model_state(everywhere=True))
+            model.load_state_dict(content)
         except RuntimeError as error:
             raise InvalidInputError(f"the model isn't the one that was compiled: {error}") from None
-        if optimizer is None:
+        if optimizer is None or found is None:
             return
-        state, groups = self.optimizer_state(everywhere=True).values()
+        state, groups = found.values()
         named = dict(model.named_parameters())
         for name, tensors in state.items():
             # A tensor of one number stays on the CPU, where torch's optimizers have it.
@@ -200,7 +217,7 @@ class TrainingState:
             if key[0] == "optimizer":
                 groups[int(key[2])][str(key[3])] = value
         self.rates.put_groups(groups)
-        self._given()
+        self._given(self.model, self.optimizer, self.unsaved)
         return {str(key[1]): value for key, value in found.items() if key[0] == "trainer"}
 
     def _read(self, path: Path) -> dict[Key, Any]:
@@ -219,7 +236,8 @@ class TrainingState:
         values: dict[Key, Any] = {("trainer", name): None for name in (*PROGRESS, EXTRA)}
         values.update(self._group_values(wanted))
         present = {key: value for key, value in values.items() if flat_key(key) in index.values}
-        self.ranks.absent.update(self.model.entries)
+        # Behind an error all of them are half read, and each has to be given anew.
+        self.ranks.absent.update(label for _, label, _ in every)
         tensors = [held._replace(pieces=state.all_pieces(label)) for state, label, held in every]
         return read_checkpoint(path, index, Content(tensors, present))
 
@@ -234,18 +252,20 @@ class TrainingState:
         check_present(self.ranks.absent)
         write_state(self.model, path, messages, max_shard_bytes)
 
-    def read_weights(self, path: Path) -> None:
+    def read_weights(self, path: str | Path) -> None:
         """Takes over parameters and buffers from files, each rank its own pieces.
 
         Raises:
-            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+            InvalidInputError: On all ranks, if one can't read the file, or it lacks a tensor or has
+                it otherwise. The state is what it was then.
         """
-        read_state(self.model, path)
-        self._given()
+        read_state(self.model, path, "load_weights")
+        self._given(self.model)
 
-    def _given(self) -> None:
-        """Notes that all of the model has values."""
-        self.ranks.absent.difference_update(self.model.entries)
+    def _given(self, *states: State) -> None:
+        """Notes that all of these tensors have values."""
+        for state in states:
+            self.ranks.absent.difference_update(state.entries)
 
     def _tensors(self) -> Iterator[tuple[State, str, Held]]:
         """Yields each tensor of a checkpoint, without pieces, and which entry of a state it is."""

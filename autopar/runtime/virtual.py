@@ -45,6 +45,7 @@ from autopar.runtime.specialize import (
     specialize_functions,
     specialize_signature,
 )
+from autopar.runtime.standing import Standing
 from autopar.runtime.stepper import Request, Scope, Steps, step
 from autopar.runtime.updates import InPlace
 from autopar.runtime.weights import WeightFile
@@ -94,6 +95,7 @@ class VirtualMesh:
             return read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
 
         self.absent: set[str] = set()
+        self.standing = Standing()
         self.agreement = Agreement()
         self._in_place = in_place
         self._load(deployment, read)
@@ -122,6 +124,7 @@ class VirtualMesh:
 
     def reported(self) -> AbstractContextManager[None]:
         """See `Ranks`."""
+        self.standing.check()
         return nullcontext()
 
     def from_first(self, value: bytes) -> bytes:
@@ -180,12 +183,18 @@ class VirtualMesh:
     ) -> Mapping[int, tuple[Tensor, ...]]:
         """See `Ranks`."""
         del number
+        self.standing.check()
         steps = [
             step(rank.module, arguments[at], _trace_of(at, trace))
             for at, rank in enumerate(self.ranks)
         ]
-        with torch.no_grad():
-            return dict(enumerate(_LockStep(steps, self.members).run()))
+        try:
+            with torch.no_grad():
+                return dict(enumerate(_LockStep(steps, self.members).run()))
+        except AutoparError as error:
+            # Some ranks may have overwritten their state.
+            self.standing.fail(error)
+            raise
 
     def whole(
         self, side: Side, at: int, pieces: Mapping[int, Tensor], everywhere: bool = True
@@ -197,6 +206,7 @@ class VirtualMesh:
 
     def close(self) -> None:
         """See `Ranks`."""
+        self.standing.close()
 
 
 def _load_ranks(

@@ -33,6 +33,7 @@ class Watch(threading.Thread):
             call that it was in then, `GRACE` seconds later.
         lost: Returns the failure of whoever serves the store when that is gone.
         size: Number of ranks.
+        start_seconds: For how long the start waits for the others.
 
     Attributes:
         answered: When the store answered last.
@@ -45,6 +46,7 @@ class Watch(threading.Thread):
         on_failure: Callable[[RankFailure], None],
         lost: Callable[[], RankFailure],
         size: int,
+        start_seconds: float,
     ) -> None:
         super().__init__(name="autopar-watch", daemon=True)
         self.board = board
@@ -57,7 +59,7 @@ class Watch(threading.Thread):
         self.answered = time.monotonic()
         self._failure: RankFailure | None = None
         self._closed = False
-        self._pulse = Pulse(board, size)
+        self._pulse = Pulse(board, size, start_seconds)
         self.post()
 
     def run(self) -> None:

@@ -7,10 +7,14 @@ that it touches and no others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
@@ -20,6 +24,14 @@ from autopar.runtime.digest import digest_bytes, tensor_bytes
 
 BLOCK_BYTES = 1 << 20
 """Length of a block: what a rank reads more than it needs is at most one at each end of a slice."""
+
+Bytes = npt.NDArray[np.uint8]
+
+_THREADS = 4
+"""That compare, where there are as many processors."""
+
+_SHARE = 8
+"""Blocks that a thread takes at a time: waking it costs little then."""
 
 
 class Digesting:
@@ -57,8 +69,7 @@ class Digesting:
 class Checking(Closing):
     """Compares what is read of a file of weights with its digests.
 
-    Blocks are compared beside the reading, in a thread. Whether all were right is known when it is
-    closed.
+    Whether all was right is known when it is closed.
 
     Args:
         path: The file.
@@ -72,23 +83,51 @@ class Checking(Closing):
         self._path = path
         self._digests = digests
         self._seen: dict[str, set[int]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="autopar-weights")
-        self._found: list[Future[str | None]] = []
+        self._damages: dict[str, list[tuple[int, int]]] = {}
+        self._running: list[Future[None]] = []
+        count = min(_THREADS, len(os.sched_getaffinity(0)))
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="autopar-weights")
         _check_header(path, digests)
 
     def read(self, name: str, whole: Tensor, part: Tensor) -> None:
-        """Notes that a part of a tensor is read.
+        """Notes that a part of a tensor is read, and compares it beside that, in a thread.
 
         Args:
             name: Of the tensor.
             whole: All of it, in the memory that the file is mapped to.
             part: A view of it.
         """
-        seen = self._seen.setdefault(name, set())
-        new = [at for at in touched(whole, part, self._digests.block_bytes) if at not in seen]
-        seen.update(new)
-        if new:
-            self._found.append(self._thread.submit(self._damage, name, whole, new))
+        blocks = self._touched(whole, part)
+        if new := self._new(name, blocks):
+            data = tensor_bytes(whole)
+            self._running.append(self._threads.submit(self._compare, name, data, new))
+
+    def copied(self, name: str, whole: Tensor, part: Tensor) -> Tensor:
+        """Returns a part of a tensor in memory of its own.
+
+        A block is compared and then copied, while a cache has it; long parts by several threads.
+
+        Args:
+            name: Of the tensor.
+            whole: All of it, in the memory that the file is mapped to.
+            part: A contiguous view of it.
+        """
+        blocks = self._touched(whole, part)
+        new = set(self._new(name, blocks))
+        source, target = tensor_bytes(whole), torch.empty_like(part)
+        # Unlike memoryviews, arrays let other threads run while they are copied.
+        given, taken = np.asarray(source), np.asarray(tensor_bytes(target))
+        start = part.data_ptr() - whole.data_ptr()
+
+        def copy(some: Sequence[int]) -> None:
+            for at in some:
+                self._compare(name, source, [at] if at in new else [])
+                _copy(given, taken, start, self._span(source, at))
+
+        shares = [blocks[at : at + _SHARE] for at in range(0, len(blocks), _SHARE)]
+        for _ in map(copy, shares) if len(shares) == 1 else self._threads.map(copy, shares):
+            pass
+        return target
 
     def close(self) -> None:
         """Waits until all is compared.
@@ -96,20 +135,41 @@ class Checking(Closing):
         Raises:
             InvalidInputError: If something of what was read is damaged. Names all tensors.
         """
-        self._thread.shutdown()
-        found, self._found = self._found, []
-        if damages := [damage for each in found if (damage := each.result()) is not None]:
-            raise InvalidInputError(_damaged(self._path, "; ".join(damages)))
+        self._threads.shutdown()
+        for each in self._running:
+            each.result()
+        damages, self._damages = self._damages, {}
+        if found := [(name, *min(damages[name])) for name in self._seen if name in damages]:
+            words = (f"tensor {name!r}, in its bytes {at} to {end}," for name, at, end in found)
+            raise InvalidInputError(_damaged(self._path, "; ".join(words)))
 
-    def _damage(self, name: str, whole: Tensor, blocks: Iterable[int]) -> str | None:
-        """Returns which tensor is damaged, and where first; None if it is as it was written."""
-        data, size = tensor_bytes(whole), self._digests.block_bytes
+    def _touched(self, whole: Tensor, part: Tensor) -> list[int]:
+        return touched(whole, part, self._digests.block_bytes)
+
+    def _new(self, name: str, blocks: Iterable[int]) -> list[int]:
+        """Returns those blocks that weren't compared yet, which they count as from now on."""
+        seen = self._seen.setdefault(name, set())
+        new = [at for at in blocks if at not in seen]
+        seen.update(new)
+        return new
+
+    def _span(self, data: memoryview, at: int) -> tuple[int, int]:
+        size = self._digests.block_bytes
+        return at * size, min((at + 1) * size, len(data))
+
+    def _compare(self, name: str, data: memoryview, blocks: Iterable[int]) -> None:
+        """Notes which blocks aren't as they were written."""
         wanted = self._digests.blocks.get(name, ())
         for at in blocks:
-            block = data[at * size : (at + 1) * size]
-            if wanted[at : at + 1] != (digest_bytes(block),):
-                return f"tensor {name!r}, in its bytes {at * size} to {at * size + len(block)},"
-        return None
+            start, end = self._span(data, at)
+            if wanted[at : at + 1] != (digest_bytes(data[start:end]),):
+                self._damages.setdefault(name, []).append((start, end))
+
+
+def _copy(given: Bytes, taken: Bytes, start: int, span: tuple[int, int]) -> None:
+    """Copies what is taken from `start` on, as far as it is in a span of what is given."""
+    begin, end = max(span[0], start), min(span[1], start + len(taken))
+    np.copyto(taken[begin - start : end - start], given[begin:end])
 
 
 def touched(whole: Tensor, part: Tensor, block_bytes: int) -> list[int]:

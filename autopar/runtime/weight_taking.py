@@ -43,6 +43,16 @@ class Wanted(NamedTuple):
     parts: Sequence[Part]
 
 
+def expect_weights(path: str | os.PathLike[str], tensors: Sequence[Wanted]) -> None:
+    """Makes sure that a safetensors file, or a folder with several, has tensors as they must be.
+
+    Raises:
+        InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
+    """
+    with WeightFile(path) as file:
+        _expect(file, tensors)
+
+
 def take_weights(path: str | os.PathLike[str], tensors: Sequence[Wanted]) -> None:
     """Reads what this process holds of tensors from a safetensors file, or a folder with several.
 
@@ -50,18 +60,21 @@ def take_weights(path: str | os.PathLike[str], tensors: Sequence[Wanted]) -> Non
         InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise. No
             tensor is changed then.
     """
-    with WeightFile(path) as file:
-        check_names(file.given, [wanted.names for wanted in tensors])
+    with WeightFile(path) as file, torch.no_grad():
+        _expect(file, tensors)
         for wanted in tensors:
-            file.expect(_name(file, wanted), wanted.dtype, wanted.shape)
-        for wanted in tensors:
-            if file.entries[_name(file, wanted)].dtype != wanted.dtype:
-                # A number may be too large, which only who reads it can tell.
-                _read(file, wanted)
-        with torch.no_grad():
-            for wanted in tensors:
-                for part, read in zip(wanted.parts, _read(file, wanted), strict=True):
-                    part.tensor.copy_(read)
+            for part, read in zip(wanted.parts, _read(file, wanted), strict=True):
+                part.tensor.copy_(read)
+
+
+def _expect(file: WeightFile, tensors: Sequence[Wanted]) -> None:
+    check_names(file.given, [wanted.names for wanted in tensors])
+    for wanted in tensors:
+        file.expect(_name(file, wanted), wanted.dtype, wanted.shape)
+    for wanted in tensors:
+        if file.entries[_name(file, wanted)].dtype != wanted.dtype:
+            # A number may be too large, which only who reads it can tell.
+            _read(file, wanted)
 
 
 def _name(file: WeightFile, wanted: Wanted) -> str:

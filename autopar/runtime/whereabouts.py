@@ -109,7 +109,7 @@ class Whereabouts:
         calls = list(self._calls)
         frame = sys._current_frames().get(self._thread)
         if not calls:
-            return Place("outside", _users_line(frame), step=self.steps)
+            return Place("outside", users_line(frame), step=self.steps)
         op = self._op(frame)
         if op is None:
             return Place("call", calls[0], step=self.steps)
@@ -146,8 +146,8 @@ def _name_of(frame: FrameType) -> str:
     return found
 
 
-def _users_line(frame: FrameType | None) -> str:
-    """Returns the innermost line of code that isn't of a library."""
+def users_line(frame: FrameType | None) -> str:
+    """Returns the innermost line of code that isn't of a library, from a frame outwards."""
     while frame is not None:
         code = frame.f_code
         if not is_library(code.co_filename):

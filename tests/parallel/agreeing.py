@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ def differing(processes: Processes, folder: Path) -> dict[str, Any]:
         "right": said(parallel, right),
         "wrong": float((parallel(right) - tiny()(right)).detach().abs().max()),
         "local": said(parallel, right, local=rank == 0),
+        "flag": said(parallel, right, local="yes" if rank == 2 else False),
+        "norms": answered(lambda: parallel.clip_grad_norm_(rank + 1.0)),
+        "none_norm": answered(lambda: parallel.clip_grad_norm_(None if rank else 1.0)),
+        "everywhere": answered(lambda: parallel.full_state_dict(everywhere=rank == 0)),
+        "states": answered(
+            lambda: parallel.full_state_dict() if rank else parallel.clip_grad_norm_(1.0)
+        ),
+        "after": said(parallel, right),
     }
     unchecked = quietly(tiny(), mesh="x=3", strategy="tensor:x", check_inputs=False)
     found["unchecked"] = said(unchecked, tokens(rank))
@@ -48,6 +57,15 @@ def differing(processes: Processes, folder: Path) -> dict[str, Any]:
     found["rounding"] = [str(each.message) for each in caught]
     found["values"] = said(quietly_floats("x=3", "tensor:x"), batch * (1 + 1e-2 * rank))
     return found
+
+
+def answered(act: Callable[[], Any]) -> str:
+    """Returns the class and text of the error that an act ends with, or nothing."""
+    try:
+        act()
+    except autopar.AutoparError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def quietly_floats(mesh: str, strategy: str) -> autopar.ParallelModule:

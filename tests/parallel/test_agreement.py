@@ -19,13 +19,20 @@ def test_ranks_with_different_batches_are_told_so_and_can_go_on(tmp_path: Path) 
     assert "leave DistributedSampler out" in first["sampler"]
     assert "pass local=True" in first["sampler"]
     assert first["one"].startswith(f"{DIFFERENT}of rank 2 is not what the other ranks have; every")
-    for name in ("sampler", "one", "local", "drawn", "seeds", "options", "values"):
+    alike = ("sampler", "one", "local", "norms", "everywhere", "states", "drawn", "seeds")
+    for name in (*alike, "options", "values"):
         assert [each[name] for each in others] == [first[name]] * 2, name
     assert "rank 1 was given a wrong batch: the example inputs hold no tensor" in first["none"]
     assert others[0]["none"].startswith("InvalidInputError: the example inputs hold no tensor")
     assert first["right"] == ""
     assert first["wrong"] < 1e-5
     assert "local= is True on rank 0 and False on ranks 1, 2" in first["local"]
+    assert "rank 2 was given a wrong batch: local='yes'; give True or False" in first["flag"]
+    assert "max_norm is 1.0 on rank 0 and 2.0 on rank 1 and 3.0 on rank 2" in first["norms"]
+    assert "rank 1 was given a wrong batch: max_norm=None: it must be a" in first["none_norm"]
+    assert "everywhere is True on rank 0 and False on ranks 1, 2" in first["everywhere"]
+    assert "rank 0: clip_grad_norm_; ranks 1, 2: full_state_dict" in first["states"]
+    assert [each["after"] for each in (first, *others)] == [""] * 3
     assert [each["unchecked"] for each in (first, *others)] == [""] * 3
     assert "random_calls is 0 on rank 0 and 1 on rank 1 and 2 on rank 2" in first["drawn"]
     assert "seed is 0 on rank 0 and 1 on rank 1 and 2 on rank 2" in first["seeds"]

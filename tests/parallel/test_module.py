@@ -204,6 +204,54 @@ def test_wrong_calls_are_refused() -> None:
         autopar.parallelize(model, torch.randn(6, 4), mesh="2")
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": None}, "was given a NoneType as the model; it takes a torch.nn.Module"),
+        ({"seed": "3"}, "seed='3': a seed is a whole number"),
+        ({"outputs": None}, "outputs=None; give 'global', 'dtensor', or a list of names"),
+        ({"outputs": [3]}, r"outputs=\[3\]; give"),
+        ({"parameters": [1]}, r"parameters=\[1\]; give 'dtensor' or 'local'"),
+        ({"torch_compile": "yes"}, "torch_compile='yes'; give True or False"),
+        ({"local": None}, "local=None; give True or False"),
+        ({"placement": 3}, "placement 3 is none of identity, auto, or a list of process ids"),
+        ({"shard": {"head.weight": 3}}, r"shard\['head.weight'\]: 3 is no list"),
+        ({"shard": {3: [None]}}, r"shard\[3\]: a pattern is a text"),
+    ],
+)
+def test_options_of_a_wrong_type_are_refused(options: dict[str, Any], said: str) -> None:
+    given = {"model": nn.Linear(4, 2), "example_inputs": torch.ones(2, 4), "mesh": "1", **options}
+    with pytest.raises(autopar.AutoparError, match=said):
+        autopar.parallelize(**given)
+
+
+def test_tensors_and_numbers_of_a_wrong_type_are_refused() -> None:
+    parallel = autopar.parallelize(nn.Linear(4, 2), torch.ones(2, 4), mesh="1")
+    refused: list[tuple[Any, str]] = [
+        (torch.ones(2, 4, dtype=torch.float64), r"a product of f32 and f64, which must be of one"),
+        (torch.ones(2, 4, dtype=torch.int64), "a product of f32 and i64"),
+        (torch.ones(2, 4).to_sparse(), "'input' is torch.sparse_coo; hand over a dense"),
+        (torch.ones(2, 4, device="meta"), "'input' is on the meta device"),
+        ([torch.ones(2, 4), torch.ones(2, 4).numpy()], "brings a ndarray; hand over tensors"),
+    ]
+    for given, said in refused:
+        with pytest.raises(autopar.AutoparError, match=said):
+            parallel(given)
+    for limit in (None, "1", [1.0], -1.0, float("nan")):
+        with pytest.raises(autopar.AutoparError, match=r"max_norm=.*: it must be a number"):
+            parallel.clip_grad_norm_(limit)
+    with pytest.raises(autopar.AutoparError, match="norm_type=0: it must be a number"):
+        parallel.clip_grad_norm_(1.0, 0)
+    with pytest.raises(autopar.AutoparError, match=r"load_weights\(3\): give the path"):
+        parallel.load_weights(3)
+    with pytest.raises(autopar.AutoparError, match="everywhere=1; give True or False"):
+        parallel.full_state_dict(everywhere=1)
+    with pytest.raises(autopar.AutoparError, match="random_calls=-1: it is a number of calls"):
+        parallel.random_calls = -1
+    for given in (torch.ones(0, 4), torch.ones(4, 2).t(), torch.ones(2, 4, requires_grad=True)):
+        assert torch.isfinite(parallel(given)).all()
+
+
 def test_outputs_that_nobody_asks_for_are_left_out() -> None:
     model = Scored()
     parallel = autopar.parallelize(model, tokens(0), mesh="1", outputs=["loss"])

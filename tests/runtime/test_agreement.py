@@ -214,6 +214,28 @@ def test_after_a_warning_floats_are_still_compared_now_and_then() -> None:
     assert len(caught) == 1
 
 
+def test_after_a_warning_all_of_a_large_tensor_gets_its_turn() -> None:
+    """In 20 of the calls that compare floats, as in 20 of all calls before it."""
+    size = 1 << 19
+    near, far = torch.ones(size), torch.ones(size)
+    near += 1e-7
+    far[: size // PERIOD] = 2
+    rows = sampled(torch.arange(size, dtype=torch.int32), 0)[0].flatten()
+    far[rows] = 1  # which the first sample doesn't see
+
+    def work(talk: ThreadTalk) -> int:
+        agreement = Agreement(talk)
+        for turn in range(PERIOD * PERIOD):
+            mine = torch.ones(size) if talk.rank else (far if turn else near)
+            if agreement.start(Offer(tensors={"x": mine})).settle() is not None:
+                return turn // PERIOD
+        return -1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert together(2, work) == [1] * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_rounding_is_told_from_other_values(dtype: torch.dtype) -> None:
     drawn = torch.Generator().manual_seed(0)

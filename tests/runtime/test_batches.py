@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autopar.ir.errors import InvalidInputError
-from autopar.runtime.batches import label_batch
+from autopar.runtime.batches import label_batch, looks_like_a_part
 
 A, B, C = (torch.full((1,), float(number)) for number in range(3))
 
@@ -59,3 +59,15 @@ def test_tensors_are_told_by_their_place(batch: Any, labels: dict[str, torch.Ten
 def test_what_does_not_fit_is_named(batch: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         label_batch(batch, ["x", "target"])
+
+
+def test_shares_of_a_batch_are_told_from_other_batches() -> None:
+    wanted = [(8, 3), (8,), ()]
+    assert looks_like_a_part([(2, 3), (2,), ()], wanted, 4)
+    assert looks_like_a_part([(4, 3), (4,), ()], wanted, 4)
+    assert not looks_like_a_part(wanted, wanted, 4)
+    assert not looks_like_a_part([(4, 3), (2,), ()], wanted, 4)
+    assert not looks_like_a_part([(2, 3), (2,), ()], wanted, 2)
+    assert not looks_like_a_part([(5, 3), (5,), ()], wanted, 4)
+    assert not looks_like_a_part([(2, 3), (2, 1), ()], wanted, 4)
+    assert not looks_like_a_part([], [], 4)

@@ -66,6 +66,8 @@ def test_pieces_are_dtensors_over_the_memory_of_the_state(tmp_path: Path) -> Non
     trainer = open_trainer(build, virtual=True)
     with pytest.raises(InvalidInputError, match="DTensors need a job of processes"):
         trainer.dtensors()
+    with pytest.raises(InvalidInputError, match=r"dtensors\('x'\): give a torch DeviceMesh"):
+        trainer.dtensors("x")
 
 
 def test_two_processes_train_as_one_device(tmp_path: Path) -> None:

@@ -86,18 +86,29 @@ CASES = {
         alias %n -> %b
         alias %m -> %w
         return %loss, %n, %m""",
+    "an input as the loss": """parameter %w: f32[3]
+        input %x: f32[]
+        %n: f32[3] = aten.sub.Tensor(self=%w, other=%x) phase=update
+        alias %n -> %w
+        return %x, %n""",
+    "a loss that nothing computes, and no update": "input %x: f32[]\nreturn %x",
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_writing_in_place_changes_no_result(case: str) -> None:
     program = parse_program(CASES[case])
-    given = {name: (W if name == "w" else X).clone() for name in program.main.inputs}
+    values = program.main.values
+    given = {
+        name: (W if name == "w" else X if values[name].shape else X[0]).clone()
+        for name in program.main.inputs
+    }
     expected = emit(program, {})(*(tensor.clone() for tensor in given.values()))
     found = emit(program, {}, in_place=KEEP)(*given.values())
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
-    assert torch.equal(given["x"], X), "an input that the program doesn't update"
+    untouched = X if given["x"].ndim else X[0]
+    assert torch.equal(given["x"], untouched), "an input that the program doesn't update"
 
 
 @pytest.mark.parametrize(
@@ -179,10 +190,11 @@ def test_a_guard_stops_before_anything_is_written() -> None:
 
     for text in CASES.values():
         program = parse_program(text)
-        given = [W.clone() for _ in program.main.inputs]
+        scalar = {name: not program.main.values[name].shape for name in program.main.inputs}
+        given = [W[0].clone() if scalar[name] else W.clone() for name in program.main.inputs]
         with pytest.raises(Abandoned):
             emit(program, {}, in_place=InPlace(refuse))(*given)
-        assert all(torch.equal(tensor, W) for tensor in given)
+        assert all(torch.equal(tensor, W[0] if tensor.ndim == 0 else W) for tensor in given)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])

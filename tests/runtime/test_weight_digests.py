@@ -11,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from autopar.ir.build import Build, read_build
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.manifest import Manifest
 from autopar.runtime import weight_digests
 from autopar.runtime.api import load, run_one_device, run_virtual, verify
-from autopar.runtime.boxes import Box, Extent, exposed, whole_box
+from autopar.runtime.boxes import Box, Extent, exposed, take, whole_box
 from autopar.runtime.checked_build import check_files
 from autopar.runtime.trainer import open_trainer
 from autopar.runtime.weight_digests import touched
@@ -123,6 +124,52 @@ def test_the_blocks_that_are_compared_are_those_with_elements(data: st.DataObjec
     part = exposed(whole, box)
     expected = sorted({element // block for element in part.flatten().tolist()})
     assert touched(whole, part, block * whole.element_size()) == expected
+
+
+SMALL = (6, 40)
+
+
+@pytest.fixture(scope="module")
+def many_blocks(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """What has a weight of 960 bytes, of 60 blocks."""
+    path = tmp_path_factory.mktemp("many") / "weights.safetensors"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weight_digests, "BLOCK_BYTES", 16)
+        entry, digests = write_digested(path, {"w": torch.randn(SMALL)})
+    return Build(path.parent, Manifest("0", files=(entry,), weights=digests), "")
+
+
+@given(st.data())
+def test_a_piece_is_right_or_refused(many_blocks: Build, data: st.DataObject) -> None:
+    """Of a file with a flipped bit, pieces are read that have it, or share a block, or don't."""
+
+    def extent(size: int) -> Extent:
+        start = data.draw(st.integers(0, size))
+        return Extent(size, start, data.draw(st.integers(0, size - start)))
+
+    assert many_blocks.weights_path is not None
+    path = many_blocks.weights_path
+    rows = data.draw(st.sampled_from([(6,), (2, 3)]))
+    columns = data.draw(st.sampled_from([(40,), (5, 8)]))
+    boxes = [
+        (tuple(map(extent, rows)), tuple(map(extent, columns)))
+        for _ in range(data.draw(st.integers(1, 3)))
+    ]
+    whole = load_file(path)["w"]
+    numbers = torch.arange(whole.numel()).reshape(SMALL)
+    block = data.draw(st.integers(0, 59))
+    blocks = [{each // 4 for each in take(numbers, box).flatten().tolist()} for box in boxes]
+    flip(path, at := path.stat().st_size - whole.nbytes + 16 * block)
+    try:
+        with WeightFile(build=many_blocks) as file:
+            read = [file.read("w", torch.float32, SMALL, box) for box in boxes]
+        assert not any(block in touched for touched in blocks)
+        for found, box in zip(read, boxes, strict=True):
+            assert torch.equal(found, take(whole, box))
+    except InvalidInputError:
+        assert any(block in touched for touched in blocks)
+    finally:
+        flip(path, at)
 
 
 def damaged_training(folder: Path) -> Path:

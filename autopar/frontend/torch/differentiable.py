@@ -21,6 +21,7 @@ from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, only
 from autopar.frontend.torch.fake import fake_like, fake_model
 from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.mixed import refuse_mixed_products
 from autopar.frontend.torch.stitch import Inputs, Step, summed
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
@@ -116,6 +117,7 @@ def capture_differentiable(
         mesh=mesh,
     )
     program = lower(step.graph, lowering)
+    refuse_mixed_products(program)
     constants = {f"constant.{at}": each for at, each in enumerate(joint.constants.values())}
     return _named(program, joint, constants)
 

@@ -1,0 +1,230 @@
+"""What tests of mistakes and failures on one rank alone run in real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import AutoparError
+from autopar.runtime import emit as emitter
+from autopar.runtime.distributed import Session
+from autopar.runtime.processes import Processes
+from autopar.runtime.trainer import Trainer, open_trainer
+from tests.runtime.stateful import calls
+from tests.runtime.training import Model, batches
+
+OPTIONS: dict[str, Any] = {"timeout": 20.0, "backend": "gloo"}
+
+
+def said(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Returns the class and text of the error that a call ends with; else the sum it returns."""
+    try:
+        found = call(*args, **kwargs)
+    except AutoparError as error:
+        return f"{type(error).__name__}: {error}"
+    return str(float(found.double().sum())) if isinstance(found, Tensor) else ""
+
+
+def states(processes: Processes, build: Path, folder: Path) -> tuple[list[str], bool]:
+    """Loads state that is missing or damaged on rank 1.
+
+    Returns:
+        What is said, and whether what is computed then is what it was.
+    """
+    first, second, _ = calls("cache")
+    mine = processes.rank == 1
+    with Session(build, processes=processes, **OPTIONS) as session:
+        session(first)
+        session.save_state(folder / "s")
+        wanted = said(session, second)
+        session.load_state(folder / "s")
+        if mine:
+            (folder / "cut").write_bytes((folder / "s").read_bytes()[:-1])
+        state = session.state_dict()
+        found = [
+            said(session.load_state, folder / ("none" if mine else "s")),
+            said(session.load_state, folder / ("cut" if mine else "s")),
+            said(session.load_state_dict, {} if mine else {k: t + 1 for k, t in state.items()}),
+            said(session.run, {"x": second}, gather=mine),
+        ]
+        if mine:
+            session._given = (folder / "cut",)
+        found.append(said(session.reset))
+        return found, said(session, second) == wanted
+
+
+def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str, str], bool, float]:
+    """Makes mistakes in calls of a trainer, on rank 1 alone.
+
+    Returns:
+        What is said to each, whether the state is what it was, and the loss of the next step.
+    """
+    mine = processes.rank == 1
+    with open_trainer(build, processes=processes, **OPTIONS) as trainer:
+        found = {"fetched": said(trainer.fetched)}
+        trainer.step(batches(1)[0])
+        trainer.save_weights(folder / "w.safetensors")
+        before, optimizer = trainer.state_dict(), trainer.optimizer_state_dict()
+        other = {name: tensor + 1 for name, tensor in before.items()}
+        if not mine:
+            trainer_state = {**optimizer, "state": _plus_one(optimizer["state"])}
+        else:
+            trainer_state = {**optimizer, "param_groups": []}
+
+        def save(**options: Any) -> str:
+            return said(trainer.save_checkpoint, folder / "d", **options)
+
+        found["extra"] = save(extra={1} if mine else None)
+        found["other extra"] = save(extra=1 if mine else 2)
+        found["keep"] = save(keep=0 if mine else 1)
+        found["beside"] = save(keep=0 if mine else 1, wait=False)
+        found["shards"] = said(
+            trainer.save_weights, folder / "d", max_shard_bytes=-1 if mine else None
+        )
+        path = folder / ("none" if mine else "w.safetensors")
+        found["weights"] = said(trainer.load_weights, path)
+        found["state"] = said(trainer.load_state_dict, {} if mine else other)
+        found["optimizer"] = said(trainer.load_optimizer_state_dict, trainer_state)
+        found["copy"] = said(trainer.copy_to, torch.nn.Linear(1, 1) if mine else Model())
+        path = folder / "w.safetensors"
+        found["calls"] = said(trainer.load_weights if mine else trainer.save_weights, path)
+        after, groups = trainer.state_dict(), trainer.optimizer_state_dict()
+        same = all(torch.equal(before[name], after[name]) for name in before)
+        same &= _sum(optimizer["state"]) == _sum(groups["state"])
+        same &= not (folder / "d").exists()
+        return found, same, float(trainer.step(batches(2)[1]))
+
+
+def _plus_one(state: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    return {name: {k: t + 1 for k, t in each.items()} for name, each in state.items()}
+
+
+def _sum(state: dict[str, dict[str, Tensor]]) -> float:
+    return float(sum(t.double().sum() for each in state.values() for t in each.values()))
+
+
+def closed(processes: Processes, build: Path, folder: Path) -> dict[str, str]:
+    """Returns what each call of a closed trainer says."""
+    trainer = open_trainer(build, processes=processes, **OPTIONS)
+    trainer.step(batches(1)[0])
+    trainer.close()
+    trainer.close()
+    return each_call(trainer, folder)
+
+
+def closed_session(processes: Processes, build: Path, folder: Path) -> dict[str, str]:
+    """Returns what each call of a closed session says."""
+    first = calls("cache")[0]
+    session = Session(build, processes=processes, **OPTIONS)
+    session(first)
+    session.close()
+    return {
+        "call": said(session, first),
+        "run": said(session.run, {}),
+        "initialize": said(session.initialize, torch.nn.Module),
+        "state_dict": said(session.state_dict),
+        "load_state_dict": said(session.load_state_dict, {}),
+        "reset": said(session.reset),
+        "save_state": said(session.save_state, folder / "s"),
+        "load_state": said(session.load_state, folder / "s"),
+    }
+
+
+def failed(processes: Processes, build: Path, folder: Path) -> tuple[str, dict[str, str]]:
+    """Returns what a step says in which an op fails on rank 1, and then each call."""
+    if processes.rank == 1:
+        emitter.kernel = _breaking(emitter.kernel)
+    trainer = open_trainer(build, processes=processes, **OPTIONS)
+    first = ""
+    for batch in batches(4):
+        first = said(trainer.step, batch)
+        if first.startswith("RankFailure"):
+            break
+    later = each_call(trainer, folder)
+    trainer.close()
+    return first, later
+
+
+def _breaking(kernel: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Returns kernels of which that of a ReLU fails in the second step."""
+    runs: list[str] = []
+
+    def found(kind: str) -> Any:
+        made = kernel(kind)
+
+        def broken(*args: Any, **kwargs: Any) -> Any:
+            runs.append(kind)
+            if len(runs) == 2:
+                raise MemoryError("out of memory")
+            return made(*args, **kwargs)
+
+        return broken if kind == "aten.relu.default" else made
+
+    return found
+
+
+def leave(processes: Processes, build: Path, how: str) -> str:
+    """Returns what the others learn of rank 1, which leaves between two calls."""
+    try:
+        with open_trainer(build, processes=processes, **OPTIONS) as trainer:
+            trainer.step(batches(1)[0])
+            if processes.rank == 1:
+                _leave(how)
+                return "left"
+            trainer.step(batches(1)[0])
+    except (ValueError, SystemExit):
+        return "left"
+    return "went on"
+
+
+def _leave(how: str) -> None:
+    if how == "raise":
+        raise ValueError("out of luck")
+    if how == "exit":
+        raise SystemExit(3)
+
+
+def each_call(trainer: Trainer, folder: Path) -> dict[str, str]:
+    """Returns what each call of a trainer says."""
+    return {
+        "step": said(trainer.step, batches(1)[0]),
+        "wrong step": said(trainer.step, ()),
+        "initialize": said(trainer.initialize, Model),
+        "state_dict": said(trainer.state_dict),
+        "load_state_dict": said(trainer.load_state_dict, {}),
+        "optimizer_state_dict": said(trainer.optimizer_state_dict),
+        "load_optimizer_state_dict": said(trainer.load_optimizer_state_dict, {}),
+        "copy_to": said(trainer.copy_to, Model()),
+        "save_checkpoint": said(trainer.save_checkpoint, folder / "c"),
+        "snapshot_bytes": said(lambda: trainer.snapshot_bytes),
+        "load_checkpoint": said(trainer.load_checkpoint, folder / "c"),
+        "resume": said(trainer.resume, folder),
+        "save_weights": said(trainer.save_weights, folder / "w"),
+        "load_weights": said(trainer.load_weights, folder / "w"),
+        "shards": said(trainer.shards),
+        "dtensors": said(trainer.dtensors),
+        "fetched": said(trainer.fetched),
+    }
+
+
+def absent_after_damage(trainer: Trainer, checkpoint: Path) -> list[str]:
+    """Returns what a trainer says that couldn't read all of a checkpoint, as it is given state."""
+    model, optimizer = trainer.state_dict(), trainer.optimizer_state_dict()
+    found = [said(trainer.load_checkpoint, checkpoint), said(trainer.step, batches(1)[0])]
+    trainer.load_state_dict(model)
+    found.append(said(trainer.step, batches(1)[0]))
+    trainer.load_optimizer_state_dict(optimizer)
+    return [*found, said(trainer.step, batches(1)[0])]
+
+
+def parts(processes: Processes, training: Path, inference: Path) -> list[str]:
+    """Returns what is said to ranks that hand over their parts of a global batch."""
+    x, target = (each.chunk(2)[processes.rank] for each in batches(1)[0])
+    with open_trainer(training, processes=processes, **OPTIONS) as trainer:
+        found = [said(trainer.step, (x, target)), said(trainer.step, batches(1)[0])]
+    with Session(inference, processes=processes, **OPTIONS) as session:
+        return [*found, said(session, x)]
