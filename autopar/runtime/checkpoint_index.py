@@ -15,10 +15,10 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autopar.ir.errors import InvalidInputError, os_reason
 from autopar.runtime.digest import growing_digest
@@ -41,8 +41,7 @@ class DamagedCheckpoint(InvalidInputError):
     """A checkpoint isn't what was saved: a file is missing, cut off, damaged or of another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Some bytes of a file.
 
     Attributes:
@@ -58,8 +57,7 @@ class Slice:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPiece:
+class StoredPiece(NamedTuple):
     """A rectangle of a tensor as a file that `torch.save` made, within a larger file.
 
     Attributes:
@@ -144,7 +142,8 @@ def read_index(folder: Path) -> Index:
     if digest.hexdigest() != header["digest"]:
         raise _damaged(path)
     try:
-        return _index(header["number"], [json.loads(line) for line in body.splitlines()])
+        # One line at a time: there may be hundreds of thousands of pieces.
+        return _index(header["number"], map(json.loads, body.splitlines()))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
 
@@ -215,14 +214,15 @@ def check_pieces(tensor: StoredTensor) -> None:
     Raises:
         ValueError: If they can't be.
     """
+    itemsize = TORCH_DTYPES[tensor.dtype].itemsize
     elements = 0
-    for piece in tensor.pieces:
-        ends = zip(piece.at, piece.sizes, tensor.shape, strict=True)
-        if any(at + size > whole for at, size, whole in ends):
-            raise ValueError("a piece is outside of its tensor")
-        elements += math.prod(piece.sizes)
-        bytes_needed = math.prod(piece.sizes) * TORCH_DTYPES[tensor.dtype].itemsize
-        if piece.start is not None and piece.start + bytes_needed > piece.slice.length:
+    for place, starts, sizes, start in tensor.pieces:
+        for at, size, whole in zip(starts, sizes, tensor.shape, strict=True):
+            if at + size > whole:
+                raise ValueError("a piece is outside of its tensor")
+        count = math.prod(sizes)
+        elements += count
+        if start is not None and start + count * itemsize > place.length:
             raise ValueError("a piece has more elements than bytes")
     if elements < math.prod(tensor.shape):
         raise ValueError("pieces are missing")
@@ -234,15 +234,15 @@ def plain_name(name: Any) -> str:
     Raises:
         ValueError: If it is another path.
     """
-    if not isinstance(name, str) or Path(name).name != name or "\0" in name:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is not the name of a file in the folder")
     return name
 
 
-def _index(number: int, lines: Sequence[Any]) -> Index:
-    head, *tensor_lines = lines
+def _index(number: int, lines: Iterator[Any]) -> Index:
+    head = next(lines, {})
     tensors: dict[str, StoredTensor] = {}
-    for line in tensor_lines:
+    for line in lines:
         pieces = tuple(map(parse_piece, line["pieces"]))
         IR_DTYPES[TORCH_DTYPES[line["dtype"]]]
         tensor = StoredTensor(line["dtype"], _counts(line["shape"]), pieces)
@@ -292,4 +292,7 @@ def _count(number: Any) -> int:
 
 
 def _counts(numbers: Any) -> tuple[int, ...]:
-    return tuple(map(_count, numbers))
+    found = tuple(numbers)
+    if found and (min(found) < 0 or set(map(type, found)) != {int}):
+        raise ValueError(f"{found!r} are no counts")
+    return found
