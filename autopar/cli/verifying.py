@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,10 +12,8 @@ from autopar.cli.console import PositiveNumber, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs
 from autopar.cli.options import MODULES, PATH
 from autopar.cli.show import show_verdicts
+from autopar.ir.errors import InvalidInputError
 from autopar.ir.units import counted, human_bytes
-
-if TYPE_CHECKING:
-    from autopar.ir.build import Build
 
 
 @click.command("verify", short_help="Compare every rank's program with the serial program.")
@@ -67,12 +65,14 @@ def verify_command(
 
     All ranks run in this process. On a difference it names the first op that diverges, its ranks
     and where in the model it comes from, and exits with 1. Weights are compared with their digests
-    first; --files does that for all files, and nothing else.
+    first; --files does that for all files, and nothing else. It takes checkpoints too, or a folder
+    of several.
 
     \b
     Examples:
       autopar verify build/
       autopar verify build/ --files
+      autopar verify checkpoints/ --files
       autopar verify build/ --against model.onnx --input ids=ids.npy
     """
     from autopar.cli.oracle import OnnxRuntime
@@ -84,10 +84,10 @@ def verify_command(
     from autopar.runtime.ports import seed_input
     from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
 
-    found = read_build(build)
     if files_only:
-        _verify_files(found)
+        _verify_files(build)
         return
+    found = read_build(build)
     check_machine_memory(found.serial, machine_bytes())
     import_modules(modules)
     judge = OnnxRuntime(against, found.serial) if against is not None else None
@@ -111,15 +111,40 @@ def verify_command(
         sys.exit(1)
 
 
-def _verify_files(build: Build) -> None:
+def _verify_files(folder: Path) -> None:
+    from autopar.ir.build import read_build
     from autopar.runtime import api
+    from autopar.runtime.checked_checkpoint import checkpoints_in
 
     unsuited(
         "--files compares no values, so there is nothing to do for",
         ("against", "inputs", "seed", "modules", "tolerance", "per_op"),
     )
+    if checkpoints := checkpoints_in(folder):
+        _verify_checkpoints(checkpoints)
+        return
+    found = read_build(folder)
     with status("reading all files"):
-        api.check_files(build)
-    files = build.manifest.files
+        api.check_files(found)
+    files = found.manifest.files
     size = human_bytes(sum(file.bytes for file in files))
     click.echo(f"{counted(len(files), 'file')} of {size} compared with what was written:  ok")
+
+
+def _verify_checkpoints(folders: Sequence[Path]) -> None:
+    from autopar.runtime.checked_checkpoint import check_checkpoint
+
+    right, damages = [], []
+    for folder in folders:
+        try:
+            with status(f"reading {folder}"):
+                found = check_checkpoint(folder)
+        except InvalidInputError as error:
+            damages.append(str(error))
+            continue
+        pieces = counted(found.pieces, "piece")
+        how = "read, which have no digests" if found.undigested else "compared with what was saved"
+        right.append(f"{folder}: {pieces} of tensors, {human_bytes(found.bytes)}, {how}:  ok")
+    if damages:
+        raise InvalidInputError("\n".join(damages))
+    click.echo("\n".join(right))

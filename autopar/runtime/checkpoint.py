@@ -23,7 +23,7 @@ from autopar.runtime.checkpoint_files import Rectangle, finish, write_rectangles
 from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
 from autopar.runtime.checkpoint_index import INDEX, Index, read_index
 from autopar.runtime.checkpoint_reading import read_tensors, read_values
-from autopar.runtime.checkpoint_series import Place, is_series
+from autopar.runtime.checkpoint_series import Place, holds_checkpoint, is_series
 from autopar.runtime.checkpoint_tasks import Target
 from autopar.runtime.digest import digest_bytes
 from autopar.runtime.messages import Messages
@@ -101,14 +101,10 @@ def _write_part(folder: Path, rectangles: Sequence[Rectangle], messages: Message
 
 
 def _check_replaceable(folder: Path) -> None:
-    if not _is_checkpoint(folder) and any(folder.iterdir()):
+    if not holds_checkpoint(folder) and any(folder.iterdir()):
         raise InvalidInputError(
             f"{folder} is not empty and not a checkpoint; choose another folder, or delete it"
         )
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    return (folder / INDEX).is_file() or (folder / METADATA).is_file()
 
 
 def open_checkpoint(path: Path) -> Index:

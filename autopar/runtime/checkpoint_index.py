@@ -240,7 +240,7 @@ def plain_name(name: Any) -> str:
 
 
 def _index(number: int, lines: Iterator[Any]) -> Index:
-    head = next(lines, {})
+    head: Any = next(lines, {})
     tensors: dict[str, StoredTensor] = {}
     for line in lines:
         pieces = tuple(map(parse_piece, line["pieces"]))

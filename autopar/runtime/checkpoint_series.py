@@ -61,7 +61,7 @@ class Place:
         """
         if self.series is None:
             return
-        if _holds_checkpoint(self.series):
+        if holds_checkpoint(self.series):
             raise InvalidInputError(
                 f"{self.series} is a checkpoint; with keep= it is a folder of several: choose"
                 " another one, or leave keep= out"
@@ -91,7 +91,7 @@ class Place:
 
 def is_series(folder: Path) -> bool:
     """Returns whether a folder holds checkpoints of a series."""
-    return bool(_members(folder))
+    return bool(members(folder))
 
 
 def recover_series(folder: Path) -> None:
@@ -136,7 +136,7 @@ def candidates(folder: Path) -> tuple[list[Path], list[str]]:
     try:
         _check_folder(folder)
         recover_series(folder)
-        if _holds_checkpoint(folder):
+        if holds_checkpoint(folder):
             return [folder], []
         known, problems = numbered(folder)
         others, damages = _unnumbered(folder)
@@ -175,8 +175,8 @@ def numbered(folder: Path) -> tuple[list[tuple[int, Path]], list[str]]:
     Those of plain PyTorch aren't among them.
     """
     found, problems = [], []
-    for path in _members(folder):
-        if not _holds_checkpoint(path):
+    for path in members(folder):
+        if not holds_checkpoint(path):
             problems.append(f"{path} is incomplete: it has no {INDEX}")
         elif (path / INDEX).is_file():
             try:
@@ -192,7 +192,7 @@ def _unnumbered(folder: Path) -> tuple[list[Path], list[str]]:
     The one with the most steps comes first.
     """
     found, problems = [], []
-    for path in _members(folder):
+    for path in members(folder):
         if (path / METADATA).is_file() and not (path / INDEX).is_file():
             try:
                 read_metadata(path)
@@ -206,11 +206,13 @@ def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def _members(folder: Path) -> list[Path]:
+def members(folder: Path) -> list[Path]:
+    """Returns what looks like checkpoints of a series, by step."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _MEMBER.fullmatch(path.name))
 
 
-def _holds_checkpoint(folder: Path) -> bool:
+def holds_checkpoint(folder: Path) -> bool:
+    """Returns whether a folder is a checkpoint, whole or not."""
     return (folder / INDEX).is_file() or (folder / METADATA).is_file()

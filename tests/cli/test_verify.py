@@ -7,12 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.ir.expr import Coord, add
 from autopar.ir.program import Op
+from autopar.runtime.boxes import whole_box
+from autopar.runtime.checkpoint import write_checkpoint
+from autopar.runtime.checkpoint_files import rectangles_of
+from autopar.runtime.checkpoint_series import Place
+from autopar.runtime.messages import Messages
+from autopar.runtime.state import Content, Held, Piece
 from tests.cli.command import autopar, process, rebuilt, refusal, renamed, two_layers
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
+BOX = whole_box((4, 4))
 RELU_IS_NEG = renamed("aten.relu.default", "aten.neg.default")
 
 
@@ -168,3 +178,47 @@ def test_nothing_but_random_outputs(here: Path) -> None:
     done = autopar("verify", "noise", "--against", "noise.onnx")
     assert done.exit_code == 1
     assert "all outputs depend on random numbers, which ONNX Runtime draws" in done.stderr
+
+
+def save(folder: str) -> None:
+    """Saves two tensors as a checkpoint does."""
+    held = [
+        Held((("model", name),), torch.float32, (4, 4), [Piece(torch.ones(4, 4), BOX, (4, 4))])
+        for name in ("up", "down")
+    ]
+    content = Content(held, {("trainer", "steps"): 3})
+    rectangles = rectangles_of(content)
+    write_checkpoint(Place(Path(folder)), content, rectangles, Messages(HashStore()))
+
+
+def test_files_of_checkpoints(here: Path) -> None:
+    for name in ("step-00000001", "step-00000002"):
+        save(f"series/{name}")
+    done = autopar("verify", "series", "--files")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 2
+    for line in done.stdout.splitlines():
+        assert line.startswith("series/step-0000000")
+        assert ": 2 pieces of tensors, " in line
+        assert line.endswith("compared with what was saved:  ok")
+    whole = Path("series/step-00000002/__0_0.distcp").read_bytes()
+    Path("series/step-00000002/__0_0.distcp").write_bytes(whole[:-1] + b"!")
+    Path("series/step-00000002/__values.distcp").unlink()
+    told = refusal(autopar("verify", "series", "--files"), 1)
+    assert "step-00000001" not in told
+    assert "series/step-00000002/__0_0.distcp: 'model.down' isn't what was saved" in told
+    assert "series/step-00000002/__values.distcp is missing" in told
+    Path("series/step-00000001/index.jsonl").unlink()
+    told = refusal(autopar("verify", "series/step-00000001", "--files"), 1)
+    assert "step-00000001/index.jsonl is missing" in told
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_files_of_a_checkpoint_of_plain_pytorch(here: Path) -> None:
+    dcp.save({"model": {"up": torch.ones(4)}}, checkpoint_id="theirs", no_dist=True)  # type: ignore[attr-defined]
+    done = autopar("verify", "theirs", "--files")
+    assert "theirs: 1 piece of tensors, " in done.stdout
+    assert done.stdout.endswith("read, which have no digests:  ok\n")
+    content = Path("theirs/__0_0.distcp").read_bytes()
+    Path("theirs/__0_0.distcp").write_bytes(content[:-1])
+    assert "__0_0.distcp is cut off" in refusal(autopar("verify", "theirs", "--files"), 1)
