@@ -37,7 +37,7 @@ from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
 from autopar.runtime.agreement import Offer
 from autopar.runtime.digest import digest_bytes
 from autopar.runtime.disagreement import CALL, LOCAL, MODULE
-from autopar.runtime.placements import is_split, placeable
+from autopar.runtime.placements import check_ascending, is_split, placeable
 
 RETURNED = Origin("preset", "returned whole")
 
@@ -321,6 +321,8 @@ class Runner:
             self._note_layouts(plan.completed, captured)
         if self.first is None:
             self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
+            if self.mesh is not None and (self.placed or not self.whole):
+                check_ascending(self.mesh)
         variant = Variant(
             captured,
             plan,

@@ -26,6 +26,7 @@ from autopar.runtime.ports import port_box, seed_input
 from autopar.runtime.specialize import specialize_functions
 from autopar.runtime.staging import moved
 from autopar.runtime.torch_compile import through_torch_compile
+from autopar.runtime.wholes import whole_of
 
 Code = Callable[..., tuple[Tensor, ...]]
 
@@ -223,8 +224,12 @@ class Variant:
         if isinstance(tensor, DTensor):
             if tensor.device_mesh == self.mesh and tensor.placements == self.placements[name]:
                 return tensor.to_local()
-            tensor = tensor.full_tensor()
+            tensor = self._whole(tensor)
         return take(tensor, self.boxes[name])
+
+    def _whole(self, tensor: DTensor) -> Tensor:
+        with self.job.talking():
+            return whole_of(tensor)
 
     def _tangent(self, at: int, name: str, gradient: Tensor | None) -> Tensor:
         """Returns the rank's piece of the gradient of an output."""
@@ -233,10 +238,11 @@ class Variant:
             dtype = TORCH_DTYPES[self.captured.program.main.values[name].dtype]
             return torch.zeros(box_shape(box), dtype=dtype, device=self.device)
         if isinstance(gradient, DTensor):
-            if at in self.split:
-                wanted = self.split[at]
-                return gradient.redistribute(wanted.mesh, wanted.placements).to_local()
-            gradient = gradient.full_tensor()
+            wanted = self.split.get(at)
+            here = (gradient.device_mesh, tuple(gradient.placements))
+            if wanted is not None and here == (wanted.mesh, wanted.placements):
+                return gradient.to_local()
+            gradient = self._whole(gradient)
         return moved(take(gradient, box), self.device)
 
 

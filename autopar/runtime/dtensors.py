@@ -11,7 +11,13 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout
-from autopar.runtime.placements import as_dtensor, device_mesh_of, placements_of, ranks_of
+from autopar.runtime.placements import (
+    as_dtensor,
+    check_ascending,
+    device_mesh_of,
+    placements_of,
+    ranks_of,
+)
 from autopar.runtime.ranks import Ranks
 from autopar.runtime.state import State
 
@@ -25,7 +31,8 @@ class Wrapping:
         mesh: The ranks as torch knows them; None to make a mesh.
 
     Raises:
-        InvalidInputError: If there is no process group, or the mesh is another one.
+        InvalidInputError: If there is no process group, the mesh is another one, or DTensors can't
+            lie on it.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class Wrapping:
                 f"the program is compiled for the ranks {wanted.tolist()}, the mesh has"
                 f" {self.mesh.mesh.tolist()}"
             )
+
+        check_ascending(self.mesh)
 
     def of(self, state: State, label: str) -> DTensor:
         """Returns a tensor of a state: over the rank's piece, or a whole copy."""

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autopar.ir.deployment import Deployment
+from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, dim_size
 from autopar.ir.mesh import ProcessMesh
 
@@ -43,6 +44,22 @@ def ranks_of(deployment: Deployment, mesh: ProcessMesh) -> Tensor:
     """Returns the ranks that carry out the processes of a mesh, in its shape."""
     rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
     return torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
+
+
+def check_ascending(mesh: DeviceMesh) -> None:
+    """Refuses a mesh on which torch's DTensors aren't what their placements say.
+
+    torch moves pieces along an axis in the order of ranks, and counts them in that of the mesh.
+
+    Raises:
+        InvalidInputError: If ranks don't ascend along each axis.
+    """
+    if any(bool((mesh.mesh.diff(dim=axis) <= 0).any()) for axis in range(mesh.ndim)):
+        raise InvalidInputError(
+            f"on a mesh of the ranks {mesh.mesh.tolist()} torch mixes up the pieces of DTensors,"
+            " as in full_tensor(): along each axis ranks must ascend; give another placement= or"
+            " mesh=, or with parallelize() parameters='local' and global outputs"
+        )
 
 
 def as_dtensor(

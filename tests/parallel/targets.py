@@ -15,13 +15,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import autopar
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.parallel import runner
 from autopar.runtime.processes import Processes
+from autopar.runtime.wholes import whole_of
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
 
 
@@ -181,6 +182,44 @@ def handed(folder: Path) -> str:
     return "" if error < 1e-6 else f"error {error:.1e}"
 
 
+def put_together(folder: Path) -> str:
+    """Puts DTensors together, and hands over one that lies otherwise than it is read."""
+    del folder
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    rank, problems = dist.get_rank(), []
+    whole = torch.arange(15.0).reshape(5, 3)
+    cut = [(Shard(dim), whole.tensor_split([3 - dim], dim)[rank]) for dim in (0, 1)]
+    pending = [(Partial(kind), whole * (rank + 1)) for kind in ("sum", "avg", "max")]
+    wanted = (whole, whole, whole * 3, whole * 1.5, whole * 2, whole)
+    with patch.object(DTensor, "full_tensor"), patch.object(DTensor, "redistribute"):
+        for (placement, piece), right in zip(
+            (*cut, *pending, (Replicate(), whole)), wanted, strict=True
+        ):
+            given = DTensor.from_local(
+                piece, mesh, [placement], run_check=False, shape=whole.shape, stride=(3, 1)
+            )
+            if not torch.equal(whole_of(given), right):
+                problems.append(str(placement))
+        parallel = quietly(tiny(), mesh=mesh, strategy="ddp:dp")
+        found = parallel(DTensor.from_local(tokens(0).chunk(2, 1)[rank], mesh, [Shard(1)]))
+    if not torch.allclose(found, tiny()(tokens(0)), atol=1e-5):
+        problems.append("a batch that is split by columns")
+    turned = DeviceMesh("cpu", torch.tensor([1, 0]), mesh_dim_names=("dp",))
+    for given in (
+        lambda: quietly(tiny(), mesh=turned, strategy="ddp:dp"),
+        lambda: parallel(DTensor.from_local(tokens(0), turned, [Replicate()])),
+    ):
+        try:
+            given()
+            problems.append("ranks that descend")
+        except InvalidInputError as error:
+            if "torch mixes up the pieces of DTensors" not in str(error):
+                problems.append(str(error))
+    local = quietly(tiny(), mesh=turned, strategy="fsdp:dp", parameters="local")
+    error = float((local(tokens(0)) - tiny()(tokens(0))).detach().abs().max())
+    return "\n".join(problems + ([] if error < 1e-5 else [f"local: {error:.1e}"]))
+
+
 def mismatched(folder: Path) -> str:
     """Returns what parallelize says to a mesh of another size than the job."""
     del folder
@@ -332,5 +371,6 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "planned_once": planned_once,
     "failed": failed,
     "made_often": made_often,
+    "put_together": put_together,
     "through_torch_compile": through_torch_compile,
 }

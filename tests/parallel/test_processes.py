@@ -17,7 +17,16 @@ SECONDS = 300.0
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     """One job for all: training, states in and out, accumulation, dropout, and what is refused."""
-    same = ("tensor", "checkpointed", "whole", "accumulated", "handed", "losses_alone")
+    same = (
+        "tensor",
+        "checkpointed",
+        "whole",
+        "accumulated",
+        "handed",
+        "put_together",
+        "losses_alone",
+    )
+    same = (*same, "put_together")
     names = (*same, "dropped", "mismatched", "diverged")
     first, second = run_ranks(2, targets.several, tmp_path, names, seconds=SECONDS)
     assert first == second
