@@ -349,10 +349,10 @@ FULL = """
 import resource, signal, sys
 from autopar.runtime.trainer import open_trainer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-trainer = open_trainer(sys.argv[1], virtual=True)
 for limit in (0, 1000, 30_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     for wait in (True, False):
+        trainer = open_trainer(sys.argv[1], virtual=True)
         try:
             trainer.save_checkpoint(sys.argv[2], keep=1, wait=wait)
             trainer.close()
