@@ -8,7 +8,6 @@ of them know why.
 from __future__ import annotations
 
 import copy
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -126,7 +125,6 @@ class Session(Closing):
         )
         self.absent: set[str] = set()
         self._drawn: dict[str, Tensor] = {}
-        self._agreements = 0
         self._world: World | None = None
         self._groups = self._no_groups()
         self._deployments: list[Deployment] = []
@@ -364,14 +362,6 @@ class Session(Closing):
         """See `Ranks`."""
         return self.supervisor.reported()
 
-    def from_first(self, value: bytes) -> bytes:
-        """See `Ranks`."""
-        key, self._agreements = f"from_first/{self._agreements}", self._agreements + 1
-        with self.supervisor.reported():
-            if self.rank == 0:
-                self.supervisor.store.set(key, value.hex())
-            return bytes.fromhex(self.supervisor.store.get(key).decode())
-
     def extremes(self, number: int) -> tuple[int, int]:
         """See `Ranks`."""
         if self.processes.size == 1:
@@ -384,11 +374,13 @@ class Session(Closing):
 
     def messages(self, meeting: bool) -> Messages:
         """See `Ranks`."""
-        name = self.from_first(uuid.uuid4().bytes).hex()
-        store = self.supervisor.connection()
+        with self.supervisor.reported():
+            store = self.supervisor.connection()
+            # All ranks connect in one order, so a number means the same on all of them.
+            number = store.add(f"messages/{self.rank}", 1)
         board = FailureBoard(store, self.rank)
         return Messages(
-            PrefixStore(f"messages/{name}", store),
+            PrefixStore(f"messages/{number}", store),
             self.rank,
             self.processes.size,
             self.timeout.total_seconds() + PATIENCE,

@@ -50,7 +50,8 @@ def initialize(ranks: Ranks, make_model: MakeModel, absent: bool = False) -> Non
     from autopar.runtime.construction_record import record
     from autopar.runtime.construction_replay import replay
 
-    start = ranks.from_first(torch.get_rng_state().numpy().tobytes())
+    state = torch.get_rng_state()
+    start = ranks.messages(meeting=True).made_by_first(lambda: state.numpy().tobytes())
     torch.set_rng_state(torch.frombuffer(bytearray(start), dtype=torch.uint8))
     construction = record(make_model)
     held = _held_by_name(ranks)

@@ -1,20 +1,31 @@
-"""Short texts between the processes, through their store and no collective.
+"""Messages between the processes, through their store: the one way in which they exchange texts.
 
-So a thread can send them while the main thread trains. Every process makes the same calls in the
-same order. Texts are short: the store refuses what is longer than a few MiB.
+It needs no collective, so a thread can send them while the main thread trains. Every process makes
+the same calls in the same order. Texts are short; what may be longer is sent packed and in parts.
 """
 
 from __future__ import annotations
 
+import json
 import time
+import zlib
 from collections.abc import Callable
 
 from torch.distributed.distributed_c10d import Store
 
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import AnnotationError, AutoparError, InvalidInputError, RuntimeFailure
 from autopar.runtime.failure import RankFailure
 
+MOST = 1 << 30
+"""Bytes that a message may have."""
+
+_PART = 1 << 20
+"""Bytes that the store is given at once: it refuses more than some MiB."""
+
 _LONGEST_PAUSE = 0.05
+
+_ERRORS: tuple[type[AutoparError], ...] = (AnnotationError, InvalidInputError, RuntimeFailure)
+"""The errors that are the same class on all processes; others are their common base there."""
 
 
 def _nothing() -> None:
@@ -70,6 +81,42 @@ class Messages:
         self._meet()
         return text if self.first else self._heard(key, 0)
 
+    def made_by_first(self, make: Callable[[], bytes]) -> bytes:
+        """Returns what rank 0 makes.
+
+        Args:
+            make: Called on rank 0 alone.
+
+        Raises:
+            AutoparError: On all ranks, if `make` raises it; if it raises something else, that on
+                rank 0, and a RuntimeFailure on the others.
+            RuntimeFailure: If another process failed, nothing is heard, or it is too much.
+        """
+        if not self.first:
+            parts, kind, text = json.loads(self.from_first())
+            if kind:
+                raise _error(kind, text)
+            return self._unpacked(self._exchanges, parts)
+        try:
+            content = make()
+            if len(content) > MOST:
+                raise RuntimeFailure(f"{len(content)} bytes are too much to tell; {MOST} go")
+        except BaseException as error:
+            self.from_first(json.dumps([0, *_told(error)]))
+            raise
+        self.from_first(json.dumps([self._pack(content), "", ""]))
+        return content
+
+    def of_all(self, text: str) -> list[str]:
+        """Returns the text of each process, by rank.
+
+        Raises:
+            RuntimeFailure: If another process failed, or nothing is heard.
+        """
+        found = self.to_first(text)
+        told = self.made_by_first(lambda: json.dumps(found).encode())
+        return list(json.loads(told))
+
     def to_first(self, text: str) -> list[str]:
         """Returns on rank 0 what each process gives, by rank; on the others nothing.
 
@@ -98,6 +145,19 @@ class Messages:
         found = self.to_first(problem)
         return self.from_first(next((each for each in found if each), ""))
 
+    def _pack(self, content: bytes) -> int:
+        """Sends the content of the next message in parts; returns how many there are."""
+        packed = zlib.compress(content, 1)
+        keys = [f"{self._exchanges + 1}.{at}" for at in range(-(-len(packed) // _PART))]
+        for at, key in enumerate(keys):
+            self._store.set(key, packed[at * _PART : (at + 1) * _PART])
+        self._read_by_all.extend(keys)
+        return len(keys)
+
+    def _unpacked(self, number: int, parts: int) -> bytes:
+        packed = b"".join(self._store.get(f"{number}.{at}") for at in range(parts))
+        return zlib.decompressobj().decompress(packed, MOST)
+
     def _next_key(self) -> str:
         self._exchanges += 1
         return str(self._exchanges)
@@ -113,3 +173,16 @@ class Messages:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return str(self._store.get(key).decode())
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """Returns what the other processes are to know of an error: its class and its text."""
+    if not isinstance(error, AutoparError):
+        text = f"rank 0 failed: {type(error).__name__}: {error}"
+        return RuntimeFailure.__name__, text[:_PART]
+    kind = next((each for each in _ERRORS if isinstance(error, each)), AutoparError)
+    return kind.__name__, str(error)[:_PART]
+
+
+def _error(kind: str, text: str) -> AutoparError:
+    return {each.__name__: each for each in _ERRORS}.get(kind, AutoparError)(text)

@@ -65,9 +65,6 @@ class Ranks(Protocol):
     def reported(self) -> AbstractContextManager[None]:
         """Makes an error within known to all ranks; refuses to begin when it is too late."""
 
-    def from_first(self, value: bytes) -> bytes:
-        """Returns what rank 0 has given."""
-
     def extremes(self, number: int) -> tuple[int, int]:
         """Returns the least and the largest number that a process gives."""
 

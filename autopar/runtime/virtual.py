@@ -127,10 +127,6 @@ class VirtualMesh:
         self.standing.check()
         return nullcontext()
 
-    def from_first(self, value: bytes) -> bytes:
-        """See `Ranks`."""
-        return value
-
     def extremes(self, number: int) -> tuple[int, int]:
         """See `Ranks`."""
         return number, number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from autopar.ir.errors import RuntimeFailure
+from autopar.ir.errors import AnnotationError, AutoparError, RuntimeFailure
+from autopar.runtime import messages as messages_module
 from autopar.runtime.messages import Messages
 
 
@@ -37,8 +39,55 @@ def test_the_problem_of_the_first_that_has_one_is_that_of_all() -> None:
     assert among(3, lambda messages: messages.agreed(""))[0] == [""] * 3
 
 
+def test_all_hear_all() -> None:
+    found, _ = among(3, lambda messages: messages.of_all(str(messages.rank) * 3))
+    assert found == [["000", "111", "222"]] * 3
+
+
+def test_what_the_first_makes_may_be_long() -> None:
+    content = random.Random(0).randbytes(3 * (1 << 20) + 5)
+    found, _ = among(2, lambda messages: messages.made_by_first(lambda: content))
+    assert found == [content] * 2
+    assert among(2, lambda messages: messages.made_by_first(bytes))[0] == [b""] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (AnnotationError("no axis"), "AnnotationError: no axis"),
+        (AutoparError("no layout"), "AutoparError: no layout"),
+        (OSError("no space"), "RuntimeFailure: rank 0 failed: OSError: no space"),
+    ],
+)
+def test_what_the_first_fails_of_fails_everywhere(error: Exception, told: str) -> None:
+    def made(messages: Messages) -> str:
+        try:
+            messages.made_by_first(raising)
+        except Exception as raised:
+            return f"{type(raised).__name__}: {raised}"
+        return ""
+
+    def raising() -> bytes:
+        raise error
+
+    found, _ = among(3, made)
+    assert found == [f"{type(error).__name__}: {error}", told, told]
+
+
+def test_too_much_is_refused_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages_module, "MOST", 10)
+
+    def made(messages: Messages) -> str:
+        with pytest.raises(RuntimeFailure, match="11 bytes are too much to tell; 10 go"):
+            messages.made_by_first(lambda: bytes(11))
+        return messages.from_first("next")
+
+    assert among(2, made)[0] == ["next"] * 2
+
+
 def test_texts_do_not_pile_up() -> None:
     assert among(3, lambda messages: [messages.agreed("") for _ in range(50)])[1] == 1
+    assert among(3, lambda messages: [messages.of_all("") for _ in range(50)])[1] == 2
 
 
 def test_processes_meet_in_each_exchange() -> None:
