@@ -52,10 +52,10 @@ from autopar.runtime.processes import Processes
 from autopar.runtime.ranks import jointly, understood
 from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
-from autopar.runtime.session_talk import SessionTalk
 from autopar.runtime.specialize import specialize
 from autopar.runtime.standing import Standing
 from autopar.runtime.supervise import Supervisor
+from autopar.runtime.talk import SessionTalk
 from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import InPlace
 from autopar.runtime.weight_identity import identity_of
