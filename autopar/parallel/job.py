@@ -23,14 +23,16 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
 from autopar.parallel.parts import Shape
-from autopar.parallel.sharing import Plan, from_first
-from autopar.parallel.talk import GroupTalk, numbers_of_all, texts_of_all
+from autopar.parallel.sharing import Plan
 from autopar.runtime.agreement import Agreement, Offer
 from autopar.runtime.disagreement import CALL, LOCAL
+from autopar.runtime.failure import FailureBoard
 from autopar.runtime.groups import Group, ProcessGroups
+from autopar.runtime.messages import Messages
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
 from autopar.runtime.supervise import Supervisor
+from autopar.runtime.talk import RankTalk
 from autopar.runtime.world import interface_of
 
 Result = TypeVar("Result")
@@ -56,8 +58,11 @@ class Watched:
         self.deployment: Deployment | None = None
         self._meshes: dict[tuple[object, ...], DeviceMesh] = {}
         self._talks: dict[str, dist.ProcessGroup] = {}
+        self._messages: dict[str, Messages] = {}
         store = PrefixStore("autopar/parallel", _get_default_store())
         self.supervisor = Supervisor(processes, store, TIMEOUT, TIMEOUT, self._members)
+        self.supervisor.standing.what = "job"
+        self.supervisor.standing.remedy = "make its modules again by parallelize()"
         self.process_groups = ProcessGroups(
             self.supervisor.name, PrefixStore("groups", self.supervisor.store), TIMEOUT
         )
@@ -80,6 +85,25 @@ class Watched:
         if device.type not in self._talks:
             self._talks[device.type] = dist.new_group(backend="gloo")
         return self._talks[device.type]
+
+    def messages(self, device: torch.device) -> Messages:
+        """Returns what ranks tell one another; whoever waits notices at once that one has died.
+
+        Args:
+            device: Where the ranks compute.
+        """
+        if device.type not in self._messages:
+            talk, rank = self.talk(device), self.processes.rank
+            store, size = self.supervisor.connection(), self.processes.size
+            self._messages[device.type] = Messages(
+                PrefixStore(f"messages/{device.type}", store),
+                rank,
+                size,
+                TIMEOUT.total_seconds(),
+                FailureBoard(store, rank).first,
+                lambda: dist.all_reduce(torch.zeros(1), group=talk),
+            )
+        return self._messages[device.type]
 
     def device_mesh(self, deployment: Deployment, mesh: ProcessMesh, device: str) -> DeviceMesh:
         """See `device_mesh_of`; equal meshes are one."""
@@ -142,6 +166,7 @@ class Job:
         device: Where it computes.
         given: The mesh as the user gave it.
         talk: The group in which ranks compare what they are about to do, on the CPU.
+        messages: What they tell one another; None in a job of one process.
         agreement: What compares their calls.
         watched: What watches over the ranks; None in a job of one process.
         deployment: How the ranks are grouped.
@@ -152,6 +177,7 @@ class Job:
     device: torch.device
     given: MeshLike
     talk: dist.ProcessGroup | None = None
+    messages: Messages | None = None
     agreement: Agreement = field(default_factory=Agreement)
     watched: Watched | None = None
     deployment: Deployment | None = None
@@ -226,16 +252,16 @@ class Job:
         try:
             prepared = prepare()
         except InvalidInputError as error:
-            self.agree(Offer(error, values))
+            self.agree(Offer(error, values, call=call))
             raise
-        self.agree(Offer(values=values))
+        self.agree(Offer(values=values, call=call))
         return prepared
 
     def shapes_of_all(self, shapes: Sequence[Shape]) -> list[list[Shape]]:
         """Returns, for each tensor, the shapes that the ranks have, of equally many dimensions."""
         mine = [size for shape in shapes for size in shape]
         with self.talking():
-            found = numbers_of_all(mine, self.talk) if self.size > 1 else [mine]
+            found = self._numbers_of_all(mine) if self.size > 1 and mine else [mine] * self.size
         table = []
         start = 0
         for shape in shapes:
@@ -253,10 +279,10 @@ class Job:
         Raises:
             RuntimeFailure: On all other ranks, if one of them has none, or asks for another one.
         """
-        if self.size == 1:
+        if self.messages is None:
             return
         with self.talking():
-            texts = texts_of_all(json.dumps([digest, problem]), self.talk)
+            texts = self.messages.of_all(json.dumps([digest, problem]))
         found = [json.loads(each) for each in texts]
         if problem:
             return
@@ -276,17 +302,30 @@ class Job:
         Raises:
             AutoparError: On all ranks, if rank 0 can't make it.
         """
-        if self.size == 1:
-            return make()
         made: list[Plan] = []
 
-        def messages() -> Sequence[bytes]:
+        def content() -> bytes:
             made.append(make())
             return made[0].to_bytes()
 
-        with self.talking():
-            found = from_first(messages, self.talk)
+        if self.messages is None:
+            return make()
+        found = self.made_by_first(content)
         return made[0] if made else Plan.from_bytes(found)
+
+    def made_by_first(self, make: Callable[[], bytes]) -> bytes:
+        """Returns on all ranks what rank 0 makes; see `Messages`."""
+        if self.messages is None:
+            return make()
+        with self.talking():
+            return self.messages.made_by_first(make)
+
+    def _numbers_of_all(self, mine: Sequence[int]) -> list[list[int]]:
+        """Returns the numbers of each rank, equally many of all."""
+        sent = torch.tensor(mine, dtype=torch.int64)
+        arrived = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(arrived, sent, group=self.talk)
+        return [each.tolist() for each in arrived]
 
 
 def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) -> Job:
@@ -319,8 +358,9 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
     if size == 1:
         return Job(rank, size, device, given, agreement=Agreement(None, check_inputs))
     ranks = watched(processes, device)
-    talk = ranks.talk(device)
-    return Job(rank, size, device, given, talk, Agreement(GroupTalk(talk), check_inputs), ranks)
+    talk, messages = ranks.talk(device), ranks.messages(device)
+    told = RankTalk(processes, torch.device("cpu"), lambda: messages, talk)
+    return Job(rank, size, device, given, talk, messages, Agreement(told, check_inputs), ranks)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from autopar.ir.errors import InvalidInputError, os_reason
 from autopar.parallel.module import ParallelModule
-from autopar.parallel.sharing import from_first
 from autopar.parallel.spilling import Spill
 from autopar.runtime.agreement import Offer
 from autopar.runtime.disagreement import CALL, LOCAL
@@ -46,18 +45,15 @@ class Saving(ParallelModule):
         job.agree(Offer(values={LOCAL: str(False), CALL: "save_pretrained"}))
         if job.rank:
             self._gather(lambda tensor: None)
-            from_first(list, job.talk)
+            job.made_by_first(bytes)
             return None
         returned: list[Any] = []
 
-        def write() -> Sequence[bytes]:
+        def write() -> bytes:
             returned.append(self._write(folder, *args, **kwargs))
-            return [b"saved"]
+            return b"saved"
 
-        if job.size == 1:
-            write()
-        else:
-            from_first(write, job.talk)
+        job.made_by_first(write)
         return returned[0]
 
     def _write(self, folder: Path, *args: Any, **kwargs: Any) -> Any:

@@ -55,7 +55,7 @@ from autopar.runtime.session_state import SessionState
 from autopar.runtime.specialize import specialize
 from autopar.runtime.standing import Standing
 from autopar.runtime.supervise import Supervisor
-from autopar.runtime.talk import SessionTalk
+from autopar.runtime.talk import RankTalk
 from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import InPlace
 from autopar.runtime.weight_identity import identity_of
@@ -430,10 +430,10 @@ class Session(Closing):
         self._keeping.keep(self.weights, results)
         return results
 
-    def _talk(self) -> SessionTalk | None:
+    def _talk(self) -> RankTalk | None:
         if self.processes.size == 1:
             return None
-        return SessionTalk(self.processes, self.device, lambda: self.messages(meeting=False))
+        return RankTalk(self.processes, self.device, lambda: self.messages(meeting=False))
 
     def _members(self, rank: int, group: str) -> Collection[int]:
         found = [each for each in self._deployments if group in each.groups]

@@ -10,6 +10,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
@@ -41,8 +42,8 @@ class Messages:
         size: Number of processes.
         seconds: For how long to wait for a word of another process.
         failure: Returns the failure of another process, if there is one.
-        meet: Called once for each exchange, before anybody waits: a collective there notices at
-            once that a process has died.
+        meet: Called in each exchange before anybody waits, and when all have heard rank 0: a
+            collective there notices at once that a process has died.
     """
 
     def __init__(
@@ -74,12 +75,10 @@ class Messages:
         Raises:
             RuntimeFailure: If another process failed, or nothing is heard.
         """
-        key = self._next_key()
-        if self.first:
-            self._store.set(key, text)
-            self._read_by_all.append(key)
+        found = self._said_by_first(text)
+        # The process of rank 0, which may serve the store, may end as soon as it has spoken.
         self._meet()
-        return text if self.first else self._heard(key, 0)
+        return found
 
     def made_by_first(self, make: Callable[[], bytes]) -> bytes:
         """Returns what rank 0 makes.
@@ -93,10 +92,12 @@ class Messages:
             RuntimeFailure: If another process failed, nothing is heard, or it is too much.
         """
         if not self.first:
-            parts, kind, text = json.loads(self.from_first())
+            parts, kind, text = json.loads(self._said_by_first())
+            content = self._unpacked(self._exchanges, parts)
+            self._meet()
             if kind:
                 raise _error(kind, text)
-            return self._unpacked(self._exchanges, parts)
+            return content
         try:
             content = make()
             if len(content) > MOST:
@@ -145,17 +146,28 @@ class Messages:
         found = self.to_first(problem)
         return self.from_first(next((each for each in found if each), ""))
 
+    def _said_by_first(self, text: str = "") -> str:
+        key = self._next_key()
+        if self.first:
+            self._store.set(key, text)
+            self._read_by_all.append(key)
+        self._meet()
+        return text if self.first else self._heard(key, 0)
+
     def _pack(self, content: bytes) -> int:
         """Sends the content of the next message in parts; returns how many there are."""
         packed = zlib.compress(content, 1)
         keys = [f"{self._exchanges + 1}.{at}" for at in range(-(-len(packed) // _PART))]
         for at, key in enumerate(keys):
-            self._store.set(key, packed[at * _PART : (at + 1) * _PART])
+            part: Any = packed[at * _PART : (at + 1) * _PART]
+            self._store.set(key, part)
         self._read_by_all.extend(keys)
         return len(keys)
 
     def _unpacked(self, number: int, parts: int) -> bytes:
         packed = b"".join(self._store.get(f"{number}.{at}") for at in range(parts))
+        if not packed:
+            return b""
         return zlib.decompressobj().decompress(packed, MOST)
 
     def _next_key(self) -> str:

@@ -1,4 +1,4 @@
-"""How the ranks of a session hear of one another: sums in their process group, texts in the store.
+"""How ranks hear of one another: sums in their process group, texts in the store.
 
 Texts go by way of the store since a rank may have to tell them in the middle of a step, where the
 order of what it sends in process groups is that of the program.
@@ -16,21 +16,27 @@ from autopar.runtime.messages import Messages
 from autopar.runtime.processes import Processes
 
 
-class SessionTalk:
+class RankTalk:
     """See `Talk`.
 
     Args:
         processes: Who this process is.
-        device: Where it computes.
+        device: Where what it sends is.
         connect: Connects it to the others for texts; called when there are any.
+        group: The process group for sums; None for that of all ranks.
     """
 
     def __init__(
-        self, processes: Processes, device: torch.device, connect: Callable[[], Messages]
+        self,
+        processes: Processes,
+        device: torch.device,
+        connect: Callable[[], Messages],
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         self.rank = processes.rank
         self.size = processes.size
         self.device = device
+        self.group = group
         self._connect = connect
         self._messages: Messages | None = None
 
@@ -40,7 +46,7 @@ class SessionTalk:
         Every rank starts it before what else it sends in this group. Where it is on an
         accelerator, the host waits for the sum alone, and not for what was started after it.
         """
-        work = dist.all_reduce(vector, async_op=True)
+        work = dist.all_reduce(vector, group=self.group, async_op=True)
         assert work is not None
         if vector.is_cpu:
             return lambda: (work.wait(), vector.tolist())[1]

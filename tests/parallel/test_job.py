@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.parallel import job
+from autopar.runtime.processes import Processes
 
 
 def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,12 +21,20 @@ def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.Monk
         calls.append(group)
         found[:] = [mine] * len(found)
 
+    def made(backend: str) -> str:
+        return f"new {backend}"
+
     monkeypatch.setattr(dist, "all_gather", gather)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    talk: Any = object()
-    here = job.Job(0, 2, torch.device("cuda", 0), "2", talk=talk)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: calls.append(group))
+    monkeypatch.setattr(dist, "new_group", made)
+    monkeypatch.setattr(job, "_get_default_store", HashStore)
+    gpu = torch.device("cuda", 0)
+    watched = job.Watched(Processes(0, 1, 0, 1))
+    here = job.Job(0, 2, gpu, "2", watched.talk(gpu), watched.messages(gpu))
+    assert here.shapes_of_all([(2, 3)]) == [[(2, 3)] * 2]
     here.compare_programs("digest")
-    assert calls == [talk, talk]
+    assert calls == ["new gloo"] * 4
+    watched.close()
 
 
 def test_the_device_of_the_model_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

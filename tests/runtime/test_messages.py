@@ -93,7 +93,7 @@ def test_texts_do_not_pile_up() -> None:
 def test_processes_meet_in_each_exchange() -> None:
     met: list[int] = []
     among(2, lambda messages: messages.agreed(""), meet=lambda: met.append(1))
-    assert len(met) == 4
+    assert len(met) == 6
 
 
 def test_silence_is_an_error() -> None:
