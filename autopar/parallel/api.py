@@ -93,7 +93,8 @@ def parallelize(
         seed: What dropout depends on: each call draws anew, the same on any mesh.
         torch_compile: Whether the programs run through `torch.compile`.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster.
-        placement: Which logical process each rank carries out.
+        placement: Which logical process each rank carries out. Along each mesh axis ranks must
+            ascend, unless parameters are local: torch mixes up DTensors on other meshes.
         check_inputs: Whether the ranks compare the tensors of each call, which must be the same.
             Of large ones each call compares a twentieth.
         local: Whether calls take this rank's part of a batch, unless they say `local=False`; see

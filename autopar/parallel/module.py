@@ -18,7 +18,7 @@ from autopar.parallel.variant import Call, VariantCall
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.outputs import Gathering
 from autopar.runtime.trainer import seed_of_step
-from autopar.runtime.weight_taking import Part, Wanted, take_weights
+from autopar.runtime.weight_taking import Part, Wanted, expect_weights, take_weights
 
 
 class ParallelModule(nn.Module):
@@ -123,12 +123,11 @@ class ParallelModule(nn.Module):
                 names of the original module.
 
         Raises:
-            InvalidInputError: If the file can't be read, or lacks a tensor or has it otherwise.
-                Nothing is changed then.
+            InvalidInputError: On all ranks, if one of them can't read the file, or it lacks a
+                tensor or has it otherwise. Nothing is changed then.
         """
-        if not isinstance(path, (str, Path)):
-            raise InvalidInputError(f"load_weights({path!r}): give the path of a file or folder")
-        take_weights(path, self._parallel.wanted(self))
+        job = self._parallel.runner.job
+        take_weights(*job.jointly("load_weights", lambda: self._parallel.expected(self, path)))
 
 
 def _check_flag(everywhere: bool) -> None:
@@ -286,6 +285,18 @@ class State:
         for name in module.state_dict():
             named.setdefault(id(self.stored(name)), []).append(name)
         return [self._wanted(tuple(names)) for names in named.values()]
+
+    def expected(self, module: nn.Module, path: str | Path) -> tuple[str | Path, list[Wanted]]:
+        """Returns a path, and what is read from there, which is there and fits.
+
+        Raises:
+            InvalidInputError: If it isn't or doesn't.
+        """
+        if not isinstance(path, (str, Path)):
+            raise InvalidInputError(f"load_weights({path!r}): give the path of a file or folder")
+        wanted = self.wanted(module)
+        expect_weights(path, wanted)
+        return path, wanted
 
     def _wanted(self, names: tuple[str, ...]) -> Wanted:
         tensor = self.stored(names[0])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -20,10 +21,13 @@ from tests.parallel.tiny import VOCABULARY, TinyGPT, tiny, tokens
 
 def differing(processes: Processes, folder: Path) -> dict[str, Any]:
     """Calls a module with what differs between ranks, and with what is right."""
-    del folder
     join(processes)
     rank = processes.rank
     parallel = quietly(tiny(), mesh="x=3", strategy="tensor:x")
+    weights = folder / f"{rank}.safetensors"
+    if rank != 1:
+        zeros = {name: torch.zeros_like(each) for name, each in tiny().named_parameters()}
+        save_file(zeros, weights)
     right = tokens(0)
     found = {
         "sampler": said(parallel, tokens(rank)),
@@ -33,6 +37,8 @@ def differing(processes: Processes, folder: Path) -> dict[str, Any]:
         "wrong": float((parallel(right) - tiny()(right)).detach().abs().max()),
         "local": said(parallel, right, local=rank == 0),
         "flag": said(parallel, right, local="yes" if rank == 2 else False),
+        "weights": answered(lambda: parallel.load_weights(weights)),
+        "kept": float((parallel(right) - tiny()(right)).detach().abs().max()),
         "norms": answered(lambda: parallel.clip_grad_norm_(rank + 1.0)),
         "none_norm": answered(lambda: parallel.clip_grad_norm_(None if rank else 1.0)),
         "everywhere": answered(lambda: parallel.full_state_dict(everywhere=rank == 0)),

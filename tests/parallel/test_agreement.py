@@ -29,6 +29,8 @@ def test_ranks_with_different_batches_are_told_so_and_can_go_on(tmp_path: Path) 
     assert "local= is True on rank 0 and False on ranks 1, 2" in first["local"]
     assert "rank 2 was given a wrong batch: local='yes'; give True or False" in first["flag"]
     assert "max_norm is 1.0 on rank 0 and 2.0 on rank 1 and 3.0 on rank 2" in first["norms"]
+    assert "rank 1 refused load_weights: " in first["weights"]
+    assert first["kept"] < 1e-5
     assert "rank 1 refused clip_grad_norm_: max_norm=None: it must be a" in first["none_norm"]
     assert "everywhere is True on rank 0 and False on ranks 1, 2" in first["everywhere"]
     assert "rank 0: clip_grad_norm_; ranks 1, 2: full_state_dict" in first["states"]
