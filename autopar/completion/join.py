@@ -12,6 +12,7 @@ reduction, and so on until an op takes several of them together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from autopar.completion.call import Choice
@@ -31,7 +32,7 @@ class Joins:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._end: dict[int, int] = {}
-        self._payers: dict[int, tuple[int, ...]] = {}
+        self._payers: dict[int, tuple[Sequence[int], int]] = {}
         meeting: set[int] = set()
         for node in reversed(graph.nodes):
             self._lead(node, meeting)
@@ -40,7 +41,7 @@ class Joins:
             groups.setdefault(self._end[value], []).append(value)
         for group in groups.values():
             group.sort(key=self._weight, reverse=True)
-            self._payers.update((value, tuple(group[:at])) for at, value in enumerate(group))
+            self._payers.update((value, (group, at)) for at, value in enumerate(group))
 
     def priced(self, choices: Sequence[Choice], value: int, made: Form) -> Form:
         """Returns the form of a value without the reductions that another one pays for.
@@ -50,9 +51,10 @@ class Joins:
             value: The value.
             made: The form that its producer leaves it in, or would.
         """
-        if not made.layout.partial or not self._payers.get(value):
+        group, count = self._payers.get(value, ((), 0))
+        if not made.layout.partial or not count:
             return made
-        covered = {pair for other in self._payers[value] for pair in self._pending(choices, other)}
+        covered = {pair for other in islice(group, count) for pair in self._pending(choices, other)}
         kept = {
             axis: monoid for axis, monoid in made.layout.partial if (axis, monoid) not in covered
         }

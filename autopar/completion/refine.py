@@ -48,6 +48,7 @@ class Refine:
         self.choices = choices
         self.changed: set[int] = set()
         self._seconds_now: dict[int, float] = {}
+        self.readings = Readings(graph, choices)
         self._run()
 
     def _run(self) -> None:
@@ -93,6 +94,7 @@ class Refine:
         if best is current:
             return False
         self.choices[node.index] = best
+        self.readings.forget(node)
         return True
 
     def _shift(self, node: Node) -> list[int]:
@@ -195,6 +197,7 @@ class Refine:
     def _choose(self, choices: dict[int, Choice]) -> None:
         for index, choice in choices.items():
             self.choices[index] = choice
+            self.readings.forget(self.graph.nodes[index])
 
     def _seconds(
         self,
@@ -258,6 +261,51 @@ class Refine:
         return fixed
 
 
+class Readings:
+    """In which forms ops read values, remembered until a choice changes: all may read one value.
+
+    Args:
+        graph: The graph.
+        choices: Per op, the choice made.
+    """
+
+    def __init__(self, graph: Graph, choices: list[Choice]) -> None:
+        self._graph = graph
+        self._choices = choices
+        self._known: dict[int, dict[Form, list[tuple[int, int]]]] = {}
+
+    def demands(self, value: int, without: int = -1) -> list[Form]:
+        """Returns the different forms in which ops read a value, in the order of the ops.
+
+        Args:
+            value: The value.
+            without: An op that doesn't count.
+        """
+        known = self._known.get(value)
+        if known is None:
+            known = self._known[value] = self._readers(value)
+        first: dict[Form, int] = {}
+        for form, readers in known.items():
+            place = next((place for place, node in readers if node != without), None)
+            if place is not None:
+                first[form] = place
+        return sorted(first, key=first.__getitem__)
+
+    def forget(self, node: Node) -> None:
+        """Forgets what an op read whose choice has changed."""
+        for value in node.operands:
+            self._known.pop(value, None)
+
+    def _readers(self, value: int) -> dict[Form, list[tuple[int, int]]]:
+        """Returns by form the first two ops that read it: places among the uses, and indices."""
+        found: dict[Form, list[tuple[int, int]]] = {}
+        for place, (node, at) in enumerate(self._graph.uses[value]):
+            readers = found.setdefault(self._choices[node.index].consumed[at], [])
+            if not readers or (len(readers) == 1 and readers[0][1] != node.index):
+                readers.append((place, node.index))
+        return found
+
+
 class _Around:
     """What lies around an op: where its operands come from and where its results go."""
 
@@ -271,10 +319,10 @@ class _Around:
         for at, value in enumerate(node.operands):
             if value in node.operands[:at]:
                 continue
-            others = _demands(graph, choices, value, node.index)
+            others = refine.readings.demands(value, node.index)
             self.sources.append((at, value, _priced_form(graph, choices, value), others))
         for at, value in enumerate(node.results):
-            demands = _demands(graph, choices, value, -1)
+            demands = refine.readings.demands(value)
             out = value in graph.outputs
             self.targets.append((at, value, graph.pins[value], demands, out))
         self.itemsizes = graph.itemsizes
@@ -368,7 +416,7 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
         made = choices[producer[0].index].produced[producer[1]]
         made = graph.joins.priced(choices, value, made)
         total += graph.space.seconds(made, stored, size)
-    demands = _demands(graph, choices, value, -1)
+    demands = _demands(graph, choices, value)
     return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
 
 
@@ -381,16 +429,11 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
     producer = graph.producer[value]
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
     made = graph.joins.priced(choices, value, made)
-    demands = _demands(graph, choices, value, -1)
+    demands = _demands(graph, choices, value)
     return least(made, stored, size) + graph.space.least_spread_seconds(stored, demands, size)
 
 
-def _demands(graph: Graph, choices: list[Choice], value: int, without: int) -> list[Form]:
+def _demands(graph: Graph, choices: list[Choice], value: int) -> list[Form]:
     """Returns the different forms in which ops read a value."""
-    return list(
-        dict.fromkeys(
-            choices[node.index].consumed[at]
-            for node, at in graph.uses[value]
-            if node.index != without
-        )
-    )
+    forms = (choices[node.index].consumed[at] for node, at in graph.uses[value])
+    return list(dict.fromkeys(forms))
