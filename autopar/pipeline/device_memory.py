@@ -17,6 +17,8 @@ from autopar.cost.buffers import HOST, Execution
 from autopar.ir.errors import UNKNOWN, InvalidInputError
 from autopar.ir.expr import FromFirst, evaluate
 from autopar.ir.manifest import ReportEntry
+from autopar.ir.ops import PRODUCTS
+from autopar.ir.ops.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Program, Value
 from autopar.ir.units import human_bytes
 
@@ -32,15 +34,19 @@ def check_device_memory(program: Program, cluster: Cluster) -> tuple[ReportEntry
         cluster: The devices; their innermost level of links is a host.
 
     Raises:
-        InvalidInputError: If a tensor is larger than the memory of a host.
+        InvalidInputError: If a tensor is larger than the memory of a host, or stands for as much:
+            one that is expanded takes no memory, but what reads it reads all of that. Products
+            are left out, as of weights that are expanded over a batch.
     """
     if _all_bytes(program) <= cluster.memory_bytes:
         return ()
     held = rank_memory(program)
     host = cluster.memory_bytes * cluster.links[0].size
-    if held.largest_bytes > host:
+    unfolded = _largest_read(program)
+    if max(held.largest_bytes, unfolded.largest_bytes) > host:
+        largest = held if held.largest_bytes > host else unfolded
         raise InvalidInputError(
-            f"{_described(program, held)}; a host of cluster {cluster.name} has"
+            f"{_described(program, largest)}; a host of cluster {cluster.name} has"
             f" {human_bytes(host)}. Is the shape right? If so, split it over more ranks, or name a"
             " cluster of larger devices"
         )
@@ -105,6 +111,15 @@ def rank_memory(program: Program, group_sizes: Mapping[str, int] | None = None) 
     sizes |= {name: _bytes(main.values[name]) for name in main.outputs}
     largest = max(sizes, key=sizes.__getitem__)
     return RankMemory(max(timeline.peak_bytes, sizes[largest]), largest, sizes[largest])
+
+
+def _largest_read(program: Program) -> RankMemory:
+    """Returns the largest of the values that ops read one element after another."""
+    main = program.main
+    readers = (op for op in main.ops if op.kind not in FREE and op.kind not in PRODUCTS)
+    sizes = {name: _bytes(main.values[name]) for op in readers for name in op.operands}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    return RankMemory(0, largest, sizes.get(largest, 0))
 
 
 def _all_bytes(program: Program) -> int:

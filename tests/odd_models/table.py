@@ -101,6 +101,18 @@ TABLE: Mapping[str, Odd] = {
         ),
         "Relu",
     ),
+    "Expand, summed": Odd(
+        lambda: nodes(
+            [node("Expand", "x n", "e"), node("ReduceSum", "e", "y")], {"n": huge(TERA // 16, 4, 4)}
+        ),
+        "takes 4000000000000 bytes (3.6 TiB)",
+    ),
+    "Expand, sliced": Odd(
+        lambda: nodes(
+            [node("Expand", "x n", "e"), node("Slice", "e a b", "y")],
+            {"n": huge(TERA // 16, 4, 4), "a": np.array([0]), "b": np.array([2])},
+        ),
+    ),
     "Expand too far": Odd(one("Expand", "x n", {"n": huge(2**40, 2**40, 4, 4)}), "Expand"),
     "Expand below zero": Odd(one("Expand", "x n", {"n": huge(-5, 4, 4)}), "Expand"),
     "Tile": Odd(one("Tile", "x n", {"n": huge(10**6, 10**6)}), LARGE),
