@@ -45,7 +45,7 @@ def main(traceback: bool) -> None:
     \b
       torchrun --nproc-per-node 8 -m autopar.runtime build/ --input ids=ids.npy
 
-    Exit codes: 0 done; 1 the model, build or data can't be used as given, or are found to differ;
+    Exit codes: 0 done; 1 a model, build or other file can't be used, or is found to differ;
     2 wrong usage; 70 a defect of autopar; 130 interrupted.
     """
     del traceback  # `Commands` looks at it.

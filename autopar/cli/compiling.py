@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import click
 
 from autopar.cli.console import status, usage
 from autopar.cli.models import ModelOptions, model_options
-from autopar.cli.options import PATH, PROFILES
+from autopar.cli.options import PATH, PROFILES, named_cluster
 from autopar.cli.progress import progress
 from autopar.cli.show import show_summary
 from autopar.ir.errors import InvalidInputError, near_misses
@@ -110,20 +111,24 @@ def compile_command(
     from autopar.completion.search.watch import Watch
     from autopar.ir.build import check_output
     from autopar.ir.file import is_stdout
+    from autopar.mapping import parse_placement
 
+    # What is wrong with a file is no wrong usage, as a wrong text is.
+    placed = parse_placement(placement) if os.path.isfile(placement) else placement
+    options = pipeline.CompileOptions.from_text(
+        words=usage,
+        mesh=mesh,
+        devices=devices,
+        strategy=given.strategy,
+        shards=given.shards,
+        cluster=named_cluster(cluster),
+        placement=placed,
+        memory=memory,
+        seconds_limit=time_limit,
+        plan=given.annotations,
+        verify=not no_verify,
+    )
     with usage():
-        options = pipeline.CompileOptions.from_text(
-            mesh=mesh,
-            devices=devices,
-            strategy=given.strategy,
-            shards=given.shards,
-            cluster=cluster,
-            placement=placement,
-            memory=memory,
-            seconds_limit=time_limit,
-            plan=given.annotations,
-            verify=not no_verify,
-        )
         observer = _printer(print_after)
     if is_stdout(output):
         raise click.UsageError("-o -: a build is a folder; name one, as -o build/")

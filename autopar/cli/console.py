@@ -1,8 +1,8 @@
 """How a command ends: messages, exit codes and signals.
 
     0          done
-    1          the model, build or data can't be used as given, or differ from what they should be
-    2          the command line itself is wrong
+    1          a model, build or other file can't be used, or differs from what it should be
+    2          the command line itself is wrong, whatever files hold
     70         a defect of autopar
     128 + n    ended by signal n; 130 is Ctrl-C
 

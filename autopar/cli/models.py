@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from autopar.cli.console import usage
+from autopar.cli.options import PATH
 from autopar.cli.sizes import parse_dims, parse_shapes
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ OPTIONS = (
     ),
     click.option(
         "--annotations",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=PATH,
         metavar="FILE.yaml",
         help="Read such layouts, and the mesh they are for, from a file; or a plan, which has all"
         " that was decided (see autopar plan).",
@@ -76,7 +77,7 @@ OPTIONS = (
         "--allow-external",
         "external",
         multiple=True,
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=PATH,
         metavar="FOLDER",
         help="Trust this folder too to hold the model's external data. Repeatable.",
     ),

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from autopar.cli.console import usage
+
+if TYPE_CHECKING:
+    from autopar.cost import Cluster
 
 _PROFILES = Path(__file__).parents[1] / "cost/profiles"
 PROFILES = sorted(file.stem for file in _PROFILES.glob("*.yaml"))
@@ -27,3 +34,18 @@ BACKEND = click.option(
     help="What processes communicate by: gloo on CPUs, nccl on GPUs; auto: nccl where there are"
     " GPUs.",
 )
+
+
+def named_cluster(text: str) -> Cluster:
+    """Returns the cluster that `--cluster` means.
+
+    Raises:
+        click.UsageError: If it is neither the name of a built-in one nor the path of a file.
+        InvalidInputError: If the file can't be used.
+    """
+    from autopar.cost import Cluster
+
+    if Cluster.is_file(text) or os.path.isfile(text):
+        return Cluster.load(text)
+    with usage():
+        return Cluster.load(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autopar.cli.console import status, unsuited
-from autopar.cli.options import BACKEND, PATH
+from autopar.cli.options import BACKEND, PATH, named_cluster
 from autopar.cli.progress import progress
 
 
@@ -40,12 +40,13 @@ def explain_command(build: Path, name: str | None, cluster: str | None, alternat
     """
     from autopar.explanation import explain
 
+    hardware = named_cluster(cluster) if cluster else None
     with progress("predicting") as tell:
         if name is None:
             unsuited("the list of collectives has no", ("alternatives",))
-            shown = str(explain(build, cluster=cluster))
+            shown = str(explain(build, cluster=hardware))
         else:
-            found = explain(build, name, cluster=cluster, alternatives=alternatives, tell=tell)
+            found = explain(build, name, cluster=hardware, alternatives=alternatives, tell=tell)
             shown = str(found)
     click.echo(shown)
 
@@ -68,8 +69,9 @@ def diff_command(first: Path, second: Path, cluster: str | None) -> None:
     """
     from autopar.reports.comparison import diff
 
+    hardware = named_cluster(cluster) if cluster else None
     with status("predicting"):
-        found = diff(first, second, cluster=cluster, names=(str(first), str(second)))
+        found = diff(first, second, cluster=hardware, names=(str(first), str(second)))
     click.echo(str(found))
 
 

@@ -8,7 +8,7 @@ import click
 
 from autopar.cli.console import status, unsuited, usage
 from autopar.cli.models import MODEL, ModelOptions, model_options
-from autopar.cli.options import PATH, PROFILES
+from autopar.cli.options import PATH, PROFILES, named_cluster
 
 
 @click.command("profile")
@@ -66,7 +66,6 @@ def profile_command(
       autopar profile build/ --top 20 --json profile.json
     """
     from autopar import pipeline
-    from autopar.cost import Cluster
     from autopar.ir.file import check_file, is_stdout
     from autopar.profiling import Profile, profile, profile_build, profile_compiled
     from autopar.profiling.figures import write_json
@@ -77,19 +76,20 @@ def profile_command(
     found: tuple[Profile, ...]
     if path.is_dir():
         unsuited("a build is compiled already, which rules out", ("mesh", *MODEL))
+        hardware = named_cluster(cluster) if cluster else None
         with status("predicting"):
-            found = profile_build(path, Cluster.load(cluster) if cluster else None)
+            found = profile_build(path, hardware)
     else:
         if mesh is None:
             unsuited("without --mesh nothing is split, which rules out", ("strategy", "shards"))
-        with usage():
-            options = pipeline.CompileOptions.from_text(
-                mesh=mesh or "1",
-                cluster=cluster or "cpu",
-                strategy=given.strategy,
-                shards=given.shards,
-                plan=given.annotations,
-            )
+        options = pipeline.CompileOptions.from_text(
+            words=usage,
+            mesh=mesh or "1",
+            cluster=named_cluster(cluster or "cpu"),
+            strategy=given.strategy,
+            shards=given.shards,
+            plan=given.annotations,
+        )
         with status(f"importing {path.name}"):
             model = given.load(path)
         with status("predicting"):

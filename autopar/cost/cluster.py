@@ -225,10 +225,9 @@ class Cluster:
         """
         expect(_NAME, cluster=name_or_path)
         text = str(name_or_path)
-        is_path = isinstance(name_or_path, Path) or "/" in text or "\\" in text
         from autopar.cost.cluster_file import read_cluster
 
-        if is_path or text.endswith((".yaml", ".yml")):
+        if cls.is_file(name_or_path):
             return read_cluster(Path(text))
         known = cls.profiles()
         if text in known:
@@ -247,6 +246,13 @@ class Cluster:
             f" as {known[0]}x8x4,"
             " or give the path of a YAML file"
         )
+
+    @staticmethod
+    def is_file(name_or_path: str | Path) -> bool:
+        """Returns whether what `load` is given is taken for a path, and not for a name."""
+        text = str(name_or_path)
+        is_path = isinstance(name_or_path, Path) or "/" in text or "\\" in text
+        return is_path or text.endswith((".yaml", ".yml"))
 
     @staticmethod
     def profiles() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, HostLink, LinkLevel
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import DTYPE_BYTES
-from autopar.ir.yaml_tree import read_yaml
+from autopar.ir.yaml_tree import Node, read_yaml
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -22,8 +22,24 @@ def read_cluster(path: Path) -> Cluster:
         InvalidInputError: If the file can't be read or isn't a valid description.
     """
     root = read_yaml(path, "cluster")
-    return parse_cluster(None if root is None else root.content(), str(path))
+    if root is None:
+        return parse_cluster(None, str(path))
+    return parse_cluster(root.content(), str(path), dict(_lines(root, "")))
 
+
+def _lines(node: Node, place: str) -> Iterator[tuple[str, int]]:
+    """Yields the line of each part of a file, as messages call it: `links[0].size`."""
+    parts = [(f"{place}.{key.text}" if place else key.text, key, each) for key, each in node.pairs]
+    parts += [(f"{place}[{at}]", item, item) for at, item in enumerate(node.items)]
+    for name, start, part in parts:
+        yield name, start.line
+        yield from _lines(part, name)
+
+
+LARGEST_SIZE = 10**7
+"""Groups that a level of links joins at most."""
+LEAST, LARGEST = 1e-30, 1e30
+"""Between these are all figures of hardware; sums and products of them are finite."""
 
 _KEYS = (
     "name",
@@ -42,12 +58,13 @@ _HOST_LINK_KEYS = ("name", "alpha_seconds", "beta_seconds_per_byte")
 _COLLECTIVE_KEYS = ("alpha_seconds", "beta_seconds_per_byte")
 
 
-def parse_cluster(content: Any, where: str) -> Cluster:
+def parse_cluster(content: Any, where: str, lines: Mapping[str, int] | None = None) -> Cluster:
     """Returns the cluster that the content of a YAML file describes.
 
     Args:
         content: Nested dicts, lists and scalars.
         where: What to call the file in messages.
+        lines: The line of each part, as `links[0].size`.
 
     Raises:
         InvalidInputError: With every problem found.
@@ -77,9 +94,15 @@ def parse_cluster(content: Any, where: str) -> Cluster:
         host_link=_host_link(reader, top["host_link"]) if "host_link" in top else None,
     )
     if reader.problems:
-        lines = "\n".join(f"  - {problem}" for problem in reader.problems)
-        raise InvalidInputError(f"cluster file {where}:\n{lines}")
+        listed = "\n".join(f"  - {_with_line(each, lines or {})}" for each in reader.problems)
+        raise InvalidInputError(f"cluster file {where}:\n{listed}")
     return cluster
+
+
+def _with_line(problem: str, lines: Mapping[str, int]) -> str:
+    """Returns a problem with the line of what it names."""
+    named = next((word for word in problem.split() if word in lines), "")
+    return f"line {lines[named]}: {problem}" if named else problem
 
 
 def _host_link(reader: _Reader, entry: Any) -> HostLink:
@@ -98,6 +121,8 @@ def _level(reader: _Reader, entry: Any, where: str) -> LinkLevel:
     size = reader.number(fields, "size", prefix)
     if size != int(size):
         reader.problems.append(f"{prefix}size must be a whole number, not {size}")
+    if size > LARGEST_SIZE:
+        reader.problems.append(f"{prefix}size must be at most {LARGEST_SIZE}, not {fields['size']}")
     return LinkLevel(
         name=reader.text(fields, "name", prefix),
         size=int(size),
@@ -162,10 +187,15 @@ class _Reader:
     def number(self, fields: Mapping[str, Any], key: str, prefix: str = "") -> float:
         value = fields.get(key)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and 0 < value < math.inf:  # type: ignore[operator]
-            return float(value)  # type: ignore[arg-type]
-        self.problems.append(f"{prefix}{key} must be a number above 0, not {value!r}")
-        return 1.0
+        if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+            self.problems.append(f"{prefix}{key} must be a number above 0, not {value!r}")
+            return 1.0
+        if not LEAST <= value <= LARGEST:  # type: ignore[operator]
+            self.problems.append(
+                f"{prefix}{key} must be from {LEAST:g} to {LARGEST:g}, not {value!r}"
+            )
+            return 1.0
+        return float(value)  # type: ignore[arg-type]
 
 
 def cluster_text(cluster: Cluster) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -83,7 +84,7 @@ class CompileOptions:
         check_arguments(arguments)
         shard = arguments.get("shard") or {}
         pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in shard.items())
-        return _options(arguments, pins, in_python)
+        return _finished(_said(arguments, pins, in_python), arguments.get("plan"), in_python)
 
     @classmethod
     def from_text(
@@ -91,6 +92,7 @@ class CompileOptions:
         *,
         shards: Sequence[str] = (),
         verify: bool = True,
+        words: Callable[[], AbstractContextManager[None]] = nullcontext,
         **arguments: Unpack[CompileArguments],
     ) -> CompileOptions:
         """Returns the options that a command line spells out.
@@ -98,13 +100,18 @@ class CompileOptions:
         Args:
             shards: Pins, as text.
             verify: Whether to verify the program between passes.
+            words: Entered while what the texts say is looked at, and left for what a plan says.
             arguments: The same as of Python callers, of which texts mean the same; no `shard`.
 
         Raises:
             AnnotationError, InvalidInputError: If an argument can't be understood.
         """
-        pins = tuple(parse_pin(text, f"--shard '{text}'") for text in shards)
-        return replace(_options(arguments, pins, on_command_line), verify=verify)
+        with words():
+            pins = tuple(parse_pin(text, f"--shard '{text}'") for text in shards)
+            said = _said(arguments, pins, on_command_line)
+            if said.any_shape or arguments.get("plan") is None:
+                _finished(said, None, on_command_line)
+        return replace(_finished(said, arguments.get("plan"), on_command_line), verify=verify)
 
     def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.
@@ -140,10 +147,8 @@ class CompileOptions:
         )
 
 
-def _options(
-    arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling
-) -> CompileOptions:
-    """Returns the options that arguments mean.
+def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling) -> CompileOptions:
+    """Returns the options that arguments mean, but for the plan.
 
     Args:
         arguments: The arguments.
@@ -151,13 +156,12 @@ def _options(
         spelled: Says how the user wrote an argument.
 
     Raises:
-        AnnotationError, InvalidInputError: If one can't be understood, or something is for a
-            certain mesh while the shape of the mesh is searched.
+        AnnotationError, InvalidInputError: If one can't be understood.
     """
     mesh = _mesh(arguments.get("mesh"), arguments.get("devices"), spelled)
     strategy, placement = arguments.get("strategy", ""), arguments.get("placement", "identity")
     cluster, memory = arguments.get("cluster", "cpu"), arguments.get("memory")
-    plan, activations = arguments.get("plan"), arguments.get("activations") or {}
+    activations = arguments.get("activations") or {}
     options = CompileOptions(
         mesh=mesh,
         cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
@@ -169,11 +173,24 @@ def _options(
         activations=tuple(ActivationPin.of(*each) for each in activations.items()),
         any_shape=arguments.get("devices") is not None,
     )
+    if not options.any_shape:
+        _check_strategy(options.strategy, mesh)
+    return options
+
+
+def _finished(
+    options: CompileOptions, plan: str | Path | None, spelled: Spelling
+) -> CompileOptions:
+    """Returns options with what a plan says besides, if there is one.
+
+    Raises:
+        AnnotationError, InvalidInputError: If the file can't be used, or something is for a
+            certain mesh while the shape of the mesh is searched.
+    """
     if options.any_shape:
         options = _on_any_mesh(options, plan, spelled)
-    else:
-        _check_strategy(options.strategy, mesh)
-        options = options if plan is None else options.with_file(Path(plan), spelled)
+    elif plan is not None:
+        options = options.with_file(Path(plan), spelled)
     return replace(options, strategy=AUTO) if options.strategy == "" else options
 
 
