@@ -458,8 +458,7 @@ class Trainer(Closing):
         if first == 0:
             return
         self._saving = None
-        if saving.error is not None:
-            raise saving.error
+        saving.raise_error()
         if last > 1:
             raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
 
@@ -542,8 +541,8 @@ class Trainer(Closing):
         if saving is not None:
             saving.join()
         self.ranks.close()
-        if saving is not None and saving.error is not None:
-            raise saving.error
+        if saving is not None:
+            saving.raise_error()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         try:
