@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,35 +19,77 @@ def owned_name(number: int) -> str:
     """Returns the part of a folder's name that says who fills it.
 
     Args:
-        number: This process's, or another one if that name is taken.
+        number: This thread's, or another one if that name is taken.
     """
     return f"{number}-{os.uname().nodename}"
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Holds a folder, or a file, for as long as the block runs."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def claimed(make: Callable[[], Path]) -> Iterator[Path]:
+    """Makes a folder, or a file, and holds it for as long as the block runs.
+
+    Args:
+        make: Makes it. It is called again if somebody took the first one for a dead process's
+            before it was held.
+    """
+    while True:
+        path = make()
+        descriptor = _held(path)
+        if descriptor is not None:
+            break
     try:
-        # Without locks, its name has to do.
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield path
     finally:
         os.close(descriptor)
 
 
-def is_abandoned(folder: Path, owner: str) -> bool:
-    """Returns whether nobody fills a folder.
+def _held(path: Path) -> int | None:
+    """Locks what is at a path; None if it is gone by then."""
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            # Without locks, its name has to do.
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    return None
+
+
+def remove_abandoned(path: Path, owner: str) -> None:
+    """Removes a folder or file, unless somebody fills it; as far as that can be done.
 
     Args:
-        folder: The folder.
+        path: The folder or file.
         owner: What `owned_name` gave for it.
     """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            # Who is about to hold it waits for the lock, and then sees that it is gone. What was
+            # held until now may have been moved, and be another one's by that name.
+            if _is_free(descriptor, owner) and _is_at(descriptor, path):
+                _remove(path)
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    return os.path.samestat(os.fstat(descriptor), path.stat())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_free(descriptor: int, owner: str) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -54,8 +97,6 @@ def is_abandoned(folder: Path, owner: str) -> bool:
         return False
     except OSError:
         return _is_dead(owner)
-    finally:
-        os.close(descriptor)
 
 
 def _is_dead(owner: str) -> bool:

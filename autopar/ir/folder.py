@@ -7,12 +7,13 @@ import errno
 import itertools
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from autopar.ir.claim import claimed, is_abandoned, owned_name
+from autopar.ir.claim import claimed, owned_name, remove_abandoned
 from autopar.ir.errors import InvalidInputError, os_reason
 
 Result = TypeVar("Result")
@@ -123,16 +124,16 @@ def _check_target(target: Path, check: Callable[[Path], None]) -> None:
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
     """Makes a folder beside the target, claimed as long as it is in use, and removes it after."""
-    folder = _make_folder(target)
-    try:
-        with claimed(folder):
+    with claimed(lambda: _make_folder(target)) as folder:
+        try:
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_folder(target: Path) -> Path:
-    for number in itertools.count(os.getpid()):
+    # Threads may fill the same place: a name that one has left must not be the next one's.
+    for number in itertools.count(threading.get_native_id()):
         folder = target.parent / f"{_prefix(target)}{owned_name(number)}"
         with suppress(FileExistsError):
             folder.mkdir()
@@ -159,8 +160,8 @@ def _clean_up(target: Path) -> None:
     prefix = _prefix(target)
     for folder in target.parent.iterdir():
         name = folder.name
-        if name.startswith(prefix) and is_abandoned(folder, name.removeprefix(prefix)):
-            shutil.rmtree(folder, ignore_errors=True)
+        if name.startswith(prefix):
+            remove_abandoned(folder, name.removeprefix(prefix))
 
 
 def _swap(folder: Path, target: Path) -> None:

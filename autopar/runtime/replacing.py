@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autopar.ir.claim import claimed, is_abandoned, owned_name
+from autopar.ir.claim import claimed, owned_name, remove_abandoned
 from autopar.ir.errors import InvalidInputError, os_reason
 
 
@@ -22,26 +22,24 @@ def replacing(path: Path) -> Iterator[Path]:
         InvalidInputError: If it can't be written.
     """
     prefix = f".{path.stem}.new-"
-    beside: Path | None = None
     try:
         for other in path.parent.iterdir():
             if other.name.startswith(prefix) and other.suffix == path.suffix:
                 owner = other.name.removeprefix(prefix).removesuffix(path.suffix)
-                if is_abandoned(other, owner):
-                    other.unlink(missing_ok=True)
-        beside = _new_file(path, prefix)
-        with claimed(beside):
-            yield beside
-        beside.replace(path)
+                remove_abandoned(other, owner)
+        with claimed(lambda: _new_file(path, prefix)) as beside:
+            try:
+                yield beside
+                beside.replace(path)
+            finally:
+                beside.unlink(missing_ok=True)
     except OSError as error:
         raise InvalidInputError(f"can't write {path}: {os_reason(error)}") from error
-    finally:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
 
 
 def _new_file(path: Path, prefix: str) -> Path:
-    for number in itertools.count(os.getpid()):
+    # Threads may fill the same place: a name that one has left must not be the next one's.
+    for number in itertools.count(threading.get_native_id()):
         beside = path.with_name(f"{prefix}{owned_name(number)}{path.suffix}")
         with suppress(FileExistsError):
             beside.touch(exist_ok=False)

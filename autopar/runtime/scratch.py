@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autopar.ir.claim import claimed, is_abandoned, owned_name
+from autopar.ir.claim import claimed, owned_name, remove_abandoned
 
 PREFIX = "autopar-run-"
 
@@ -30,12 +30,11 @@ def scratch_folder() -> Iterator[Path]:
     """
     place = Path(tempfile.gettempdir())
     _clean_up(place)
-    folder = _make_folder(place)
-    try:
-        with claimed(folder):
+    with claimed(lambda: _make_folder(place)) as folder:
+        try:
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_folder(place: Path) -> Path:
@@ -52,5 +51,5 @@ def _clean_up(place: Path) -> None:
         with suppress(OSError):
             found = folder.lstat()
             old = time.time() - found.st_mtime > AGE and found.st_uid == os.getuid()
-            if old and is_abandoned(folder, folder.name.removeprefix(PREFIX)):
-                shutil.rmtree(folder, ignore_errors=True)
+            if old:
+                remove_abandoned(folder, folder.name.removeprefix(PREFIX))
