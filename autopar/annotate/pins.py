@@ -52,13 +52,6 @@ class Pin:
                 list, or the pattern is no text.
         """
         place = f"shard[{pattern!r}]"
-        if not isinstance(pattern, str):
-            raise AnnotationError(f"{place}: a pattern is a text, as 'encoder.*.weight'")
-        if not isinstance(mapping, Sequence):
-            raise AnnotationError(
-                f"{place}: {mapping!r} is no list; give one with an entry per dimension, as"
-                " ['dp', None]"
-            )
         if isinstance(mapping, str):
             raise AnnotationError(
                 f"{place}: {mapping!r} is a text; give a list with an entry per dimension, as"

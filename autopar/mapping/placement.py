@@ -67,13 +67,8 @@ def given(mesh: ProcessMesh, processes: Sequence[int]) -> tuple[int, ...]:
     """Returns the user's placement after checking it.
 
     Raises:
-        InvalidInputError: If it is no list of numbers, or doesn't name every process of the mesh
-            exactly once.
+        InvalidInputError: If it doesn't name every process of the mesh exactly once.
     """
-    if not isinstance(processes, Sequence) or not all(isinstance(p, int) for p in processes):
-        raise InvalidInputError(
-            f"placement {processes!r} is none of identity, auto, or a list of process ids"
-        )
     known = set(mesh.ids)
     counted = sorted(processes)
     problems = []

@@ -214,9 +214,9 @@ def test_wrong_calls_are_refused() -> None:
         ({"parameters": [1]}, r"parameters=\[1\]; give 'dtensor' or 'local'"),
         ({"torch_compile": "yes"}, "torch_compile='yes'; give True or False"),
         ({"local": None}, "local=None; give True or False"),
-        ({"placement": 3}, "placement 3 is none of identity, auto, or a list of process ids"),
-        ({"shard": {"head.weight": 3}}, r"shard\['head.weight'\]: 3 is no list"),
-        ({"shard": {3: [None]}}, r"shard\[3\]: a pattern is a text"),
+        ({"placement": 3}, "placement=3: give 'identity', 'auto', or the process id"),
+        ({"shard": {"head.weight": 3}}, r"shard\['head.weight'\]: give a list with an entry"),
+        ({"shard": {3: [None]}}, r"shard\[3\]: give a list with an entry"),
     ],
 )
 def test_options_of_a_wrong_type_are_refused(options: dict[str, Any], said: str) -> None:
