@@ -84,6 +84,6 @@ def _beside(target: Path) -> Path:
 
 
 def _cannot_write(path: str | Path, error: OSError) -> InvalidInputError:
-    missing = isinstance(error, FileNotFoundError)
+    missing = isinstance(error, FileNotFoundError) and not Path(path).parent.is_dir()
     why = f"there is no folder {Path(path).parent}" if missing else os_reason(error)
     return InvalidInputError(f"can't write {path}: {why}; choose another file")
