@@ -23,7 +23,7 @@ from autopar.ir.errors import AutoparError
 from autopar.runtime.launcher import launch
 from tests.runtime.faulty import TIMEOUT
 from tests.runtime.programs import build, deploy
-from tests.runtime.sabotage import NEG, PLACES, VARIABLE
+from tests.runtime.sabotage import HOWS, NEG, PLACES, VARIABLE
 
 RANKS = 4
 SUM = f"""
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--runner", action="append", choices=("torchrun", "launch"))
-    parser.add_argument("--how", action="append", choices=("kill", "stop", "spin", "sleep"))
+    parser.add_argument("--how", action="append", choices=HOWS)
     parser.add_argument("--place", action="append", choices=PLACES)
     parser.add_argument("--victim", action="append", type=int)
     options = parser.parse_args()

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autopar.runtime import distributed
+from autopar.runtime import checkpoint, distributed
 from autopar.runtime import emit as emitter
 
 VARIABLE = "AUTOPAR_TEST_FAULT"
-PLACES = ("start", "handshake", "step", "between", "gather")
+PLACES = ("start", "handshake", "load", "step", "between", "gather", "save", "close")
+HOWS = ("kill", "stop", "spin", "sleep", "raise", "exit")
 NEG = "aten.neg.default"
+COMPUTED = (NEG, "aten.gelu.default")
+"""Ops of the programs that faults are injected into."""
 
 
 class Fault:
@@ -27,7 +31,7 @@ class Fault:
     Args:
         victim: The rank.
         place: One of `PLACES`.
-        how: `kill`, `stop`, `spin` or `sleep`.
+        how: One of `HOWS`.
         file: Where it notes when.
     """
 
@@ -41,6 +45,10 @@ class Fault:
         """Happens, if this is the rank and the place."""
         if self.is_victim and place == self.place:
             self.file.write_text(str(time.time()))
+            if self.how == "raise":
+                raise ValueError("out of luck")
+            if self.how == "exit":
+                sys.exit(3)
             if self.how in ("kill", "stop"):
                 os.kill(os.getpid(), signal.SIGKILL if self.how == "kill" else signal.SIGSTOP)
             while self.how != "stop":
@@ -57,18 +65,22 @@ class Fault:
         return wrapped
 
 
-def _arm(fault: Fault) -> None:
-    """Puts the fault where it may happen."""
+def arm(fault: Fault) -> None:
+    """Puts a fault where it may happen in this process."""
     fault.at("start")
     distributed.shake_hands = fault.before("handshake", distributed.shake_hands)
+    distributed.read_weights = fault.before("load", distributed.read_weights)
+    checkpoint.write_rectangles = fault.before("save", checkpoint.write_rectangles)
+    close = fault.before("close", distributed.Session.close)
+    distributed.Session.close = close  # type: ignore[method-assign]
     gather = fault.before("gather", distributed.Gathering.outputs)
     distributed.Gathering.outputs = gather  # type: ignore[method-assign]
     kernel = emitter.kernel
     emitter.kernel = lambda kind: (
-        fault.before("step", kernel(kind)) if kind == NEG else kernel(kind)
+        fault.before("step", kernel(kind)) if kind in COMPUTED else kernel(kind)
     )
 
 
 FAULT = Fault(*os.environ.get(VARIABLE, "- - - -").split())
 if VARIABLE in os.environ:
-    _arm(FAULT)
+    arm(FAULT)

@@ -1,0 +1,212 @@
+"""What becomes of a training when one of its processes fails: how soon all end, and who is named.
+
+    PYTHONPATH=. python benchmarks/failures.py                            # 10 runs of each row
+    PYTHONPATH=. python benchmarks/failures.py --phase step --how kill    # these only
+    PYTHONPATH=. python benchmarks/failures.py --report                   # the runs so far
+
+A run trains a small network (`soak_training`) on 4 processes, forked from one that has imported
+everything, and lets one of them come to grief, another one in each run: in a *phase* it is killed,
+stopped (SIGSTOP), sleeps, raises, or calls `sys.exit`. Measured are the seconds from there until
+the last process has ended, less the time-out where it hangs; and whether what the others print
+names that rank as the one that failed, and no other. Nobody but the processes themselves ends any
+of them: no launcher is there to do so. Of those that are left `LIMIT` seconds later the table says
+how many. Runs stand in a file, and a second call goes on behind them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from soak_training import batch, prepare
+
+from autopar.runtime.processes import Processes
+from autopar.runtime.trainer import open_trainer
+from tests.runtime.sabotage import Fault, arm
+
+RANKS = 4
+TIMEOUT = 5.0
+"""Seconds that calls wait for other ranks."""
+START_TIMEOUT = 10.0
+"""Seconds that the start does."""
+LIMIT = 20.0
+PHASES = ("start", "handshake", "load", "step", "between", "save", "close")
+HOWS = ("kill", "stop", "sleep", "raise", "exit")
+HANGS = ("stop", "sleep")
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a run.
+
+    Attributes:
+        phase, how: The fault.
+        number: Of the run.
+        seconds: From the fault, or the end of the time-out, until the last process had ended; None
+            if the fault didn't happen.
+        named: The ranks that others than the victim named.
+        codes: The exit codes by rank; negative ones are signals.
+        left: How many processes had to be ended.
+        said: What one of the others printed last.
+    """
+
+    phase: str
+    how: str
+    number: int
+    seconds: float | None
+    named: tuple[int, ...]
+    codes: tuple[int | None, ...]
+    left: int
+    said: str
+
+    @property
+    def victim(self) -> int:
+        """The rank that comes to grief."""
+        return self.number % RANKS
+
+
+def carry_out(phase: str, how: str, number: int, build: Path) -> Run:
+    """Runs a run and returns what became of it."""
+    with tempfile.TemporaryDirectory(prefix="failures-") as name:
+        folder, victim = Path(name), number % RANKS
+        fault = (str(victim), phase, how, str(folder / "fault"))
+        port = _free_port()
+        started = []
+        for rank in range(RANKS):
+            processes = Processes(rank, RANKS, rank, RANKS, "127.0.0.1", port)
+            process = CONTEXT.Process(target=_rank, args=(processes, fault, build, folder))
+            process.start()
+            started.append(process)
+        waits = _time_out(phase) if how in HANGS else 0.0
+        ended, left = _ended(started, waits + LIMIT)
+        happened = folder / "fault"
+        seconds = ended - float(happened.read_text()) - waits if happened.exists() else None
+        others = [rank for rank in range(RANKS) if rank != victim]
+        texts = [(folder / f"stderr{rank}").read_text().splitlines()[-1:] for rank in others]
+        lines = [line for lines in texts for line in lines]
+        found = [re.search(r"\brank (\d+)(?: failed|:| left)", line) for line in lines]
+        named = tuple(int(match[1]) for match in found if match)
+        codes = tuple(process.exitcode for process in started)
+    return Run(phase, how, number, seconds, named, codes, left, lines[0] if lines else "")
+
+
+def _time_out(phase: str) -> float:
+    return START_TIMEOUT if phase in ("start", "handshake", "load") else TIMEOUT
+
+
+def _rank(processes: Processes, fault: tuple[str, str, str, str], build: Path, path: Path) -> None:
+    """Trains six steps and saves one of them; what it prints goes to a file of the rank's own."""
+    with (path / f"stderr{processes.rank}").open("w") as file:
+        os.dup2(file.fileno(), 2)
+    os.environ["RANK"] = str(processes.rank)
+    injected = Fault(*fault)
+    arm(injected)
+    limits: dict[str, Any] = {"timeout": TIMEOUT, "start_timeout": START_TIMEOUT}
+    with open_trainer(build, processes=processes, backend="gloo", **limits) as trainer:
+        for step in range(6):
+            trainer.step(batch(step))
+            injected.at("between")
+            if step == 3:
+                trainer.save_checkpoint(path / "checkpoint")
+
+
+def _ended(processes: Sequence[Any], limit: float) -> tuple[float, int]:
+    """Waits for processes; returns when the last one had ended, and how many had to be ended."""
+    deadline = time.time() + limit + 20.0
+    while any(process.is_alive() for process in processes) and time.time() < deadline:
+        time.sleep(0.02)
+    ended = time.time()
+    left = [process for process in processes if process.is_alive()]
+    for process in processes:
+        process.kill()
+        process.join()
+    return ended, len(left)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def report(runs: Sequence[Run]) -> str:
+    """Returns a table of what became of the runs."""
+    rows = [
+        "phase     how    runs  ended after: median, most  named: right, wrong, nobody  left"
+        "  exit codes of the others"
+    ]
+    for phase, how in dict.fromkeys((run.phase, run.how) for run in runs):
+        found = [run for run in runs if (run.phase, run.how) == (phase, how)]
+        seconds = [run.seconds for run in found if run.seconds is not None] or [float("nan")]
+        right = sum(bool(run.named) and set(run.named) == {run.victim} for run in found)
+        nobody = sum(not run.named for run in found)
+        codes = Counter(
+            code for run in found for at, code in enumerate(run.codes) if at != run.victim
+        )
+        rows.append(
+            f"{phase:9} {how:6} {len(seconds):4}  {median(seconds):18.1f} s {max(seconds):4.1f} s"
+            f"  {right:12} {len(found) - right - nobody:6} {nobody:7}"
+            f"  {sum(run.left for run in found):4}"
+            f"  {', '.join(f'{code} ({count})' for code, count in codes.most_common())}"
+        )
+    return "\n".join(rows)
+
+
+def finished(file: Path) -> list[Run]:
+    """Returns the runs that a file knows."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [
+        Run(**{**run, "named": tuple(run["named"]), "codes": tuple(run["codes"])})
+        for run in map(json.loads, lines)
+    ]
+
+
+def main() -> int:
+    """Carries out what is left, and prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--phase", nargs="+", choices=PHASES, default=list(PHASES))
+    parser.add_argument("--how", nargs="+", choices=HOWS, default=list(HOWS))
+    parser.add_argument("--state", type=Path, default=Path("build/failures"))
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    file = options.state / "runs.jsonl"
+    if not options.report:
+        _carry_on(options, file)
+    runs = finished(file)
+    order = {(phase, how): 0 for phase in PHASES for how in HOWS}
+    print(report(sorted(runs, key=lambda run: [*order].index((run.phase, run.how)))))
+    return 0
+
+
+def _carry_on(options: argparse.Namespace, file: Path) -> None:
+    """Carries out the runs that aren't in a file, one of each row in turn."""
+    if not (options.state / "build").exists():
+        prepare(options.state, mesh="dp=2,tp=2", steps=1, seed=0)
+    CONTEXT.set_forkserver_preload(["__main__"])
+    done = {(run.phase, run.how, run.number) for run in finished(file)}
+    for number in range(options.runs):
+        for phase in options.phase:
+            for how in options.how:
+                if (phase, how, number) not in done:
+                    run = carry_out(phase, how, number, options.state / "build")
+                    with file.open("a") as out:
+                        print(json.dumps(asdict(run)), file=out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Processes that end because of another's failure say so, and not all of a thousand."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.ir.errors import InvalidInputError
+from autopar.runtime.failure import RankFailure
+from autopar.runtime.processes import Processes
+from autopar.runtime.telling import tell
+
+HOST = 4
+
+
+def told(error: Exception, capsys: pytest.CaptureFixture[str]) -> dict[int, str]:
+    """Returns what the ranks of two hosts print."""
+    found = {}
+    for rank in range(2 * HOST):
+        tell(error, Processes(rank, 2 * HOST, rank % HOST, HOST))
+        if line := capsys.readouterr().err:
+            found[rank] = line
+    return found
+
+
+def test_one_process_of_each_host_names_the_rank_that_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = told(RankFailure(2, "out of luck"), capsys)
+    assert lines == {
+        0: "error: rank 2 failed: out of luck; this process (rank 0) ends with it\n",
+        2: "error: rank 2 failed: out of luck\n",
+        4: "error: rank 2 failed: out of luck; this process (rank 4) ends with it\n",
+    }
+    assert [*told(RankFailure(4, "killed", teller=3), capsys)] == [0, 3, 4, 5]
+
+
+def test_a_mistake_that_all_ranks_know_is_told_once_per_host(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = told(InvalidInputError("no such file"), capsys)
+    assert lines == dict.fromkeys((0, 4), "error: no such file\n")
