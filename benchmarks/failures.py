@@ -96,12 +96,15 @@ def carry_out(phase: str, how: str, number: int, build: Path) -> Run:
         happened = folder / "fault"
         seconds = ended - float(happened.read_text()) - waits if happened.exists() else None
         others = [rank for rank in range(RANKS) if rank != victim]
-        texts = [(folder / f"stderr{rank}").read_text().splitlines()[-1:] for rank in others]
-        lines = [line for lines in texts for line in lines]
+        lines = [line for rank in others for line in _last_line(folder / f"stderr{rank}")]
         found = [re.search(r"\brank (\d+)(?: failed|:| left)", line) for line in lines]
         named = tuple(int(match[1]) for match in found if match)
         codes = tuple(process.exitcode for process in started)
     return Run(phase, how, number, seconds, named, codes, left, lines[0] if lines else "")
+
+
+def _nothing() -> None:
+    """Ends."""
 
 
 def _time_out(phase: str) -> float:
@@ -135,6 +138,10 @@ def _ended(processes: Sequence[Any], limit: float) -> tuple[float, int]:
         process.kill()
         process.join()
     return ended, len(left)
+
+
+def _last_line(file: Path) -> list[str]:
+    return file.read_text().splitlines()[-1:] if file.exists() else []
 
 
 def _free_port() -> int:
@@ -198,6 +205,10 @@ def _carry_on(options: argparse.Namespace, file: Path) -> None:
     if not (options.state / "build").exists():
         prepare(options.state, mesh="dp=2,tp=2", steps=1, seed=0)
     CONTEXT.set_forkserver_preload(["__main__"])
+    # It imports everything before the first process is forked.
+    first = CONTEXT.Process(target=_nothing)
+    first.start()
+    first.join()
     done = {(run.phase, run.how, run.number) for run in finished(file)}
     for number in range(options.runs):
         for phase in options.phase:

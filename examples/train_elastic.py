@@ -16,7 +16,8 @@ What becomes of the steps:
 
 * SIGTERM, by which launchers and schedulers announce an end, or ^C, is a wish to stop. It travels
   with what ranks compare in each step, so all of them stop behind the same one, save it, and lose
-  none. The exit code is 143: the training isn't at its end, and who started it starts it again.
+  none. Their exit code is 143: the training isn't at its end, and who started it starts it again.
+  torchrun itself ends with 1 then, whatever the code of its processes and whoever asked to stop.
 * After a kill the steps since the last checkpoint are done again, with the same losses.
 
 Losses are those of one device up to rounding, and the same bit by bit on the same number of
