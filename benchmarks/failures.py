@@ -46,6 +46,7 @@ LIMIT = 20.0
 PHASES = ("start", "handshake", "load", "step", "between", "save", "close")
 HOWS = ("kill", "stop", "sleep", "raise", "exit")
 HANGS = ("stop", "sleep")
+IMPORTED = ["soak_training", "tests.runtime.sabotage", "autopar.runtime.trainer"]
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
@@ -204,7 +205,7 @@ def _carry_on(options: argparse.Namespace, file: Path) -> None:
     """Carries out the runs that aren't in a file, one of each row in turn."""
     if not (options.state / "build").exists():
         prepare(options.state, mesh="dp=2,tp=2", steps=1, seed=0)
-    CONTEXT.set_forkserver_preload(["__main__"])
+    CONTEXT.set_forkserver_preload(IMPORTED)
     # It imports everything before the first process is forked.
     first = CONTEXT.Process(target=_nothing)
     first.start()
