@@ -7,10 +7,11 @@
 A run trains a small network (`soak_training`) on 4 processes, forked from one that has imported
 everything, and lets one of them come to grief, another one in each run: in a *phase* it is killed,
 stopped (SIGSTOP), sleeps, raises, or calls `sys.exit`. Measured are the seconds from there until
-the last process has ended, less the time-out where it hangs; and whether what the others print
-names that rank as the one that failed, and no other. Nobody but the processes themselves ends any
-of them: no launcher is there to do so. Of those that are left `LIMIT` seconds later the table says
-how many. Runs stand in a file, and a second call goes on behind them.
+the last process has ended, less the time-out where it hangs, or ends before it has opened the
+build; and whether what the others print names that rank as the one that failed, and no other.
+Nobody but the processes themselves ends any of them: no launcher is there to do so. Those that are
+left `LIMIT` seconds later are counted, and don't count among the last. Runs stand in a file, and a
+second call goes on behind them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ TIMEOUT = 5.0
 """Seconds that calls wait for other ranks."""
 START_TIMEOUT = 10.0
 """Seconds that the start does."""
-LIMIT = 20.0
+LIMIT = 15.0
+STARTS = 10.0
+"""Seconds that processes may take until the fault."""
 PHASES = ("start", "handshake", "load", "step", "between", "save", "close")
 HOWS = ("kill", "stop", "sleep", "raise", "exit")
 HANGS = ("stop", "sleep")
@@ -92,7 +95,8 @@ def carry_out(phase: str, how: str, number: int, build: Path) -> Run:
             process = CONTEXT.Process(target=_rank, args=(processes, fault, build, folder))
             process.start()
             started.append(process)
-        waits = _time_out(phase) if how in HANGS else 0.0
+        # Of who ended before it opened anything, nobody but a launcher knows.
+        waits = _time_out(phase) if how in HANGS or phase == "start" else 0.0
         ended, left = _ended(started, waits + LIMIT)
         happened = folder / "fault"
         seconds = ended - float(happened.read_text()) - waits if happened.exists() else None
@@ -129,12 +133,13 @@ def _rank(processes: Processes, fault: tuple[str, str, str, str], build: Path, p
 
 
 def _ended(processes: Sequence[Any], limit: float) -> tuple[float, int]:
-    """Waits for processes; returns when the last one had ended, and how many had to be ended."""
-    deadline = time.time() + limit + 20.0
-    while any(process.is_alive() for process in processes) and time.time() < deadline:
-        time.sleep(0.02)
+    """Waits for processes; returns when the last one ended, and how many had to be ended."""
     ended = time.time()
-    left = [process for process in processes if process.is_alive()]
+    deadline, left = ended + limit + STARTS, list(processes)
+    while left and time.time() < deadline:
+        time.sleep(0.02)
+        alive = [process for process in left if process.is_alive()]
+        left, ended = alive, ended if len(alive) == len(left) else time.time()
     for process in processes:
         process.kill()
         process.join()
