@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autopar.ir.errors import InvalidInputError
 from autopar.modules import compile
 from autopar.runtime.disagreement import GLOBAL_BATCH
 from autopar.runtime.trainer import open_trainer
@@ -135,3 +136,13 @@ def test_parts_of_a_batch_are_recognized(tmp_path: Path) -> None:
         assert "pass local=True" in part
         assert float(right) > 0
         assert asked.endswith(" it must be f32[6, 4]\nevery rank needs the global batch")
+
+
+def test_a_save_that_fails_beside_is_told_by_one_traceback(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[0])
+    (tmp_path / "file").write_text("in the way")
+    trainer = open_trainer(build, virtual=True)
+    trainer.save_checkpoint(tmp_path / "file" / "c", wait=False)
+    with pytest.raises(InvalidInputError, match="can't write") as caught:
+        trainer.close()
+    assert caught.value.__cause__ is None

@@ -74,6 +74,23 @@ def test_a_rank_whose_loader_sleeps_is_named_with_its_line(tmp_path: Path) -> No
     assert re.search(f"{where}; it has been {place} for \\d s", said)
 
 
+@pytest.mark.parametrize(
+    ("how", "victim", "why"),
+    [
+        ("raise", 2, "ValueError: out of luck"),
+        ("exit", 2, r"it called sys\.exit\(3\)"),
+        ("exit", 0, ""),
+    ],
+)
+def test_a_rank_whose_script_ends_between_runs_is_named(
+    tmp_path: Path, how: str, victim: int, why: str
+) -> None:
+    said = checked(inject("torchrun", "between", how, victim, tmp_path), victim, 5.0)
+    assert re.search(rf"it left the program after step 0: {why}", said) or victim == 0
+    log = (tmp_path / "log").read_text()
+    assert f"rank {victim} failed: " in log or f"rank      : {victim} " in log
+
+
 def test_without_a_fault_all_is_well(tmp_path: Path) -> None:
     """So that a test can't pass for a job that fails by itself."""
     outcome = inject("torchrun", "nowhere", "kill", 2, tmp_path)
