@@ -7,8 +7,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Kind = Literal["collective", "op", "call", "outside", "closed"]
-"""What a thread is in: a collective or another op of a program, a call, the user's code."""
+Kind = Literal["collective", "op", "meeting", "call", "outside", "closed"]
+"""What a thread is in: a collective or another op of a program, a call in which it waits for all
+ranks or does something else, the user's code."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,13 @@ class Place:
             return f"closed{self.after}{self.text and f', by {self.text}'}"
         if self.kind == "outside":
             return f"outside of autopar{self.after}{self.text and f', at {self.text}'}"
-        return f"in {self.text}{self.after}" if self.kind == "call" else f"in {self.in_step}"
+        calls = self.kind in ("call", "meeting")
+        return f"in {self.text}{self.after}" if calls else f"in {self.in_step}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether other ranks are waited for."""
+        return self.kind in ("collective", "meeting")
 
     @property
     def in_step(self) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from autopar.runtime.beats import Beat, Place
 from autopar.runtime.disagreement import SAME_CALLS
 from autopar.runtime.failure import FailureBoard, RankFailure
+from autopar.runtime.siblings import lives
 
 ANSWER = 1.5
 """Seconds that ranks have to say where they are."""
@@ -59,11 +60,11 @@ def inquire(
             if beat is None or (beat.alarms < alarm and beat.place.kind != "closed"):
                 continue
             del found.silent[rank]
-            if beat.place == place or beat.place.kind == "collective":
+            if beat.place.waits:
                 found.waiting[rank] = beat
             else:
                 found.absent[rank] = beat
-            if beat.place != place and beat.place.kind == "collective":
+            if beat.place != place and beat.place.waits:
                 asked |= set(members(rank, beat.place.group)) - {board.rank}
         if not found.silent and asked <= found.absent.keys() | found.waiting.keys():
             return found
@@ -108,18 +109,21 @@ def late(found: Findings, place: Place, seconds: float, rank: int) -> RankFailur
 
 def gone(found: Findings, place: Place, rank: int) -> RankFailure | None:
     """Returns the failure of who ended while a rank waited, if anybody did."""
+    # On a busy machine one that lives may take longer to answer than who asks waits.
+    ended = {r: beat for r, beat in found.silent.items() if beat is None or not lives(beat)}
     left = {each: beat for each, beat in found.absent.items() if beat.place.kind == "closed"}
-    if not found.silent and left:
+    if not ended and left:
         # Who has an error may have made the others leave.
         first = min(left, key=lambda each: (not left[each].place.text, left[each].clock))
         return RankFailure(first, f"{_left(left[first])}; rank {rank} waited for it {place}", rank)
-    if not found.silent:
+    silent = ended or found.silent
+    if not silent:
         return None
-    first, *others = found.silent
-    seen = _last_seen(found.silent[first])
+    first, *others = silent
+    seen = _last_seen(silent[first])
     reason = f"it ended without a word (killed?); {seen}; rank {rank} lost it {place}"
     also = f"; so did {listed(others)}" if others else ""
-    return RankFailure(first, reason + also, rank, tuple(found.silent))
+    return RankFailure(first, reason + also, rank, tuple(silent))
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -20,6 +20,7 @@ _FAILURE = "failure"
 _ALARMS = "alarms"
 _INQUIRIES = "inquiries"
 _CLOSED = "closed"
+_LEFT = "left"
 
 
 class RankFailure(RuntimeFailure):
@@ -109,12 +110,12 @@ class FailureBoard:
         """Returns whether the store may end, and all is well."""
         return self.store.check([_CLOSED])
 
-    def count(self, event: str) -> None:
-        """Notes that an event happened on this rank."""
-        self.store.add(event, 1)
+    def leave(self) -> None:
+        """Notes that this rank needs the store no more."""
+        self.store.add(_LEFT, 1)
 
-    def await_count(self, event: str, count: int, seconds: float) -> None:
-        """Returns when `count` ranks have noted the event, or after some seconds."""
+    def await_left(self, count: int, seconds: float) -> None:
+        """Returns when `count` ranks need the store no more, or after some seconds."""
         deadline = time.monotonic() + seconds
-        while self.store.add(event, 0) < count and time.monotonic() < deadline:
+        while self.store.add(_LEFT, 0) < count and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -53,6 +53,11 @@ def is_here(beat: Beat) -> bool:
     return bool(beat.host) and beat.host == system()
 
 
+def lives(beat: Beat) -> bool:
+    """Returns whether a process is known to live."""
+    return is_here(beat) and not is_gone(beat)
+
+
 def is_gone(beat: Beat) -> bool:
     """Returns whether a process is known to have ended."""
     if not is_here(beat):

@@ -31,9 +31,6 @@ from autopar.runtime.whereabouts import Whereabouts
 CLOSING = 2.0
 """Seconds that the process that serves the store gives the others to end too."""
 
-_LEFT = "left"
-"""What ranks count that have ended their supervision, whatever for."""
-
 
 class Supervisor:
     """Connects a rank to the store and turns what happens to it into messages.
@@ -77,7 +74,8 @@ class Supervisor:
         self.store = PrefixStore(str(number), store)
         self.board = FailureBoard(self.store, processes.rank)
         self._store_gone = False
-        self._counted = False
+        self._waited = False
+        self._failure: RankFailure | None = None
         self._watch: Watch | None = None
         self._guard: Guard | None = None
         if processes.size > 1:
@@ -109,7 +107,7 @@ class Supervisor:
                 yield
             except Exception as error:
                 failure = self._failed(error)
-                if isinstance(error, AutoparError) and str(error) == failure.reason:
+                if isinstance(error, AutoparError) and str(error) in (failure.reason, str(failure)):
                     raise
                 raise failure from error
 
@@ -143,7 +141,6 @@ class Supervisor:
     def close(self) -> None:
         """Ends the supervision; the process that serves the store waits for the others."""
         self.leave()
-        self._count()
 
     @property
     def watches(self) -> bool:
@@ -158,10 +155,13 @@ class Supervisor:
 
     def _failed(self, error: Exception) -> RankFailure:
         """Tells all ranks of an error; returns the first failure of any."""
-        failure = self._report(error)
+        if self._failure is not None:
+            # Calls within calls fail of the same, and the store may not answer a second time.
+            return self._failure
+        failure = self._failure = self._report(error)
         self.standing.fail(failure, self.whereabouts.call)
         self._stop_watching()
-        self._count()
+        self._await_others()
         return failure
 
     def _report(self, error: Exception) -> RankFailure:
@@ -189,7 +189,8 @@ class Supervisor:
             return RankFailure(rank, str(error))
         op = failing_op(error)
         mine = reason_of(error) if op is None else describe_failure(op, error)
-        if self.processes.size == 1 or (op is not None and not op.kind.startswith("comm.")):
+        waited = _is_communication(error) if op is None else op.kind.startswith("comm.")
+        if self.processes.size == 1 or not waited:
             return RankFailure(rank, mine)
         self.whereabouts.timed_out = _is_timeout(error)
         self.whereabouts.failed_at = self._place_of(op)
@@ -211,7 +212,7 @@ class Supervisor:
         return gone(found, place, rank)
 
     def _place_of(self, op: Op | None) -> Place:
-        return self.whereabouts.place() if op is None else self.whereabouts.at(op)
+        return self.whereabouts.meeting() if op is None else self.whereabouts.at(op)
 
     def _lost_store(self) -> RankFailure:
         """Returns the failure of who serves the store: rank 0, unless a launcher does."""
@@ -236,23 +237,18 @@ class Supervisor:
         watch, self._watch = self._watch, None
         if self._guard is not None:
             self._guard.stop()
-        watch.stop(1.0 if self._store_gone else 5.0)
-        # One that doesn't end waits for a store that doesn't answer.
-        self._store_gone |= watch.is_alive()
-        if not self._store_gone:
-            with suppress(RuntimeError):
-                watch.post(Place("closed", why_leaving(), step=self.whereabouts.steps))
+        last = Place("closed", why_leaving(), step=self.whereabouts.steps)
+        watch.stop(last, 1.0 if self._store_gone else 5.0)
 
-    def _count(self) -> None:
-        """Notes, once, that this rank needs the store no more; who serves it waits for all."""
-        if self._counted or self._store_gone or self.processes.size == 1:
+    def _await_others(self) -> None:
+        """Waits, once, for those to whom this process serves the store."""
+        if self._waited or self.processes.rank or self.processes.served:
             return
-        self._counted = True
-        with suppress(RuntimeError):
-            self.board.count(_LEFT)
-            if self.processes.rank == 0 and not self.processes.served:
+        self._waited = True
+        if self.processes.size > 1:
+            with suppress(RuntimeError):
                 self.board.announce_close()
-                self.board.await_count(_LEFT, self.processes.size, CLOSING)
+                self.board.await_left(self.processes.size, CLOSING)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
         tell(failure, self.processes)
@@ -264,9 +260,11 @@ def _clone(store: Store) -> Store:
     return store.clone()  # type: ignore[attr-defined, no-any-return]
 
 
-def _is_communication(error: RuntimeError) -> bool:
+def _is_communication(error: Exception) -> bool:
     """Returns whether an error says that another rank couldn't be reached."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    text = str(error).lower()
+    named = any(name in text for name in ("gloo", "nccl", "process group"))
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and named)
 
 
 def _is_timeout(error: Exception) -> bool:

@@ -59,6 +59,7 @@ class Watch(threading.Thread):
         self.answered = time.monotonic()
         self._failure: RankFailure | None = None
         self._closed = False
+        self._last: Place | None = None
         self._pulse = Pulse(board, size, start_seconds)
         self.post()
 
@@ -67,6 +68,9 @@ class Watch(threading.Thread):
         try:
             while not self._ended.wait(LOOK):
                 self._look()
+            # Here and not by the main thread: the store may not answer, and torch waits for it.
+            self.post(self._last)
+            self.board.leave()
         except RuntimeError:
             # The main thread may wait for ranks that are still there.
             if not self._closed:
@@ -74,12 +78,14 @@ class Watch(threading.Thread):
                 while not self._ended.wait(LOOK):
                     self._act()
 
-    def stop(self, seconds: float = 5.0) -> None:
+    def stop(self, last: Place, seconds: float) -> None:
         """Ends the watch.
 
         Args:
+            last: Where the rank is from now on.
             seconds: How long to wait for that; where the store doesn't answer, it is in vain.
         """
+        self._last = last
         self._ended.set()
         if self.is_alive():
             self.join(timeout=seconds)

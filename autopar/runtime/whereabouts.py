@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import torch.distributed as dist
 from torch import fx
 
 from autopar.ir.program import Op
@@ -97,7 +98,7 @@ class Whereabouts:
     def look(self) -> tuple[Place, float]:
         """Returns where the thread is, and for how many seconds: at most what is known."""
         place, now = self.failed_at or self.place(), time.monotonic()
-        if place.kind in ("call", "outside"):
+        if place.kind in ("call", "meeting", "outside"):
             return place, now - self._entered
         seen = (place, self.entries)
         if self._last[0] != seen:
@@ -112,8 +113,12 @@ class Whereabouts:
             return Place("outside", users_line(frame), step=self.steps)
         op = self._op(frame)
         if op is None:
-            return Place("call", calls[0], step=self.steps)
+            return Place("meeting" if _waits(frame) else "call", calls[0], step=self.steps)
         return self.at(op)
+
+    def meeting(self) -> Place:
+        """Returns the place of a rank that waits for all others in the call that it is in."""
+        return Place("meeting", self.call, step=self.steps)
 
     def at(self, op: Op) -> Place:
         """Returns the place of an op in the step that is under way."""
@@ -146,6 +151,15 @@ def _name_of(frame: FrameType) -> str:
     return found
 
 
+def _waits(frame: FrameType | None) -> bool:
+    """Returns whether code waits for other ranks: by a collective, or for words of theirs."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_WAITING):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def users_line(frame: FrameType | None) -> str:
     """Returns the innermost line of code that isn't of a library, from a frame outwards."""
     while frame is not None:
@@ -165,3 +179,12 @@ def is_library(file: str) -> bool:
 
 
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+
+_WAITING = (
+    str(Path(dist.__file__).parent),
+    *(
+        str(Path(__file__).with_name(f"{name}.py"))
+        for name in ("session_talk", "messages", "handshake")
+    ),
+)
+"""Where ranks wait for others."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,10 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import AutoparError
+from autopar.runtime import checkpoint
 from autopar.runtime import emit as emitter
 from autopar.runtime.distributed import Session
+from autopar.runtime.failure import RankFailure
 from autopar.runtime.processes import Processes
 from autopar.runtime.trainer import Trainer, open_trainer
 from tests.runtime.stateful import calls
@@ -228,3 +233,44 @@ def parts(processes: Processes, training: Path, inference: Path) -> list[str]:
         found = [said(trainer.step, (x, target)), said(trainer.step, batches(1)[0])]
     with Session(inference, processes=processes, **OPTIONS) as session:
         return [*found, said(session, x)]
+
+
+def slow_to_say(processes: Processes, build: Path) -> str:
+    """Returns what is said where rank 0 fails by itself while the others don't answer."""
+    with open_trainer(build, processes=processes, **OPTIONS) as trainer:
+        trainer.step(batches(1)[0])
+        if processes.rank == 0:
+            try:
+                with trainer.ranks.reported():
+                    raise ValueError("out of luck")
+            except RankFailure as failure:
+                # It serves the store, where the others learn of it.
+                time.sleep(8.0)
+                return f"! {failure}"
+        # They hold the interpreter, so that no thread of theirs says where they are.
+        _busy(4.0)
+        trainer.step(batches(1)[0])
+    return "no error"
+
+
+def _busy(seconds: float) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    sys.setswitchinterval(interval)
+
+
+def sleep_in_save(processes: Processes, build: Path, folder: Path, victim: int) -> str:
+    """Returns what is said where a rank sleeps while it writes its part of a checkpoint."""
+    options = {**OPTIONS, "timeout": 3.0, "on_failure": _say_and_exit}
+    if processes.rank == victim:
+        write = checkpoint.write_rectangles
+        checkpoint.write_rectangles = lambda *args: (time.sleep(12.0), write(*args))
+    with open_trainer(build, processes=processes, **options) as trainer:
+        return said(trainer.save_checkpoint, folder / "c")
+
+
+def _say_and_exit(failure: RankFailure) -> None:
+    os._exit(17)

@@ -146,3 +146,20 @@ def test_a_save_that_fails_beside_is_told_by_one_traceback(tmp_path: Path) -> No
     with pytest.raises(InvalidInputError, match="can't write") as caught:
         trainer.close()
     assert caught.value.__cause__ is None
+
+
+def test_a_ranks_own_error_is_its_own_however_slow_the_others_are(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[4])
+    outcomes = run_ranks(3, disorder.slow_to_say, build)
+    assert outcomes == ["! rank 0 failed: out of luck"] * 3
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_who_sleeps_in_a_call_is_told_from_who_waits_in_it(tmp_path: Path, victim: int) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[2])
+    outcomes = run_ranks(2, disorder.sleep_in_save, build, tmp_path, victim)
+    assert outcomes[victim] == 17
+    said = outcomes[1 - victim]
+    late = "did not arrive at Trainer.save_checkpoint within 3 s"
+    found = f"RankFailure: rank {victim} failed: it {late}; it has been in Trainer.save_checkpoint "
+    assert said.startswith(found), said
