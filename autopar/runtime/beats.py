@@ -38,11 +38,6 @@ class Place:
         return f"in {self.text}{self.after}" if calls else f"in {self.in_step}"
 
     @property
-    def waits(self) -> bool:
-        """Whether other ranks are waited for."""
-        return self.kind in ("collective", "meeting")
-
-    @property
     def in_step(self) -> str:
         """The op, and the step that it belongs to."""
         return f"step {self.step - 1} at {self.text}"

@@ -60,11 +60,11 @@ def inquire(
             if beat is None or (beat.alarms < alarm and beat.place.kind != "closed"):
                 continue
             del found.silent[rank]
-            if beat.place.waits:
+            if beat.place == place or beat.place.kind == "collective":
                 found.waiting[rank] = beat
             else:
                 found.absent[rank] = beat
-            if beat.place != place and beat.place.waits:
+            if beat.place != place and beat.place.kind == "collective":
                 asked |= set(members(rank, beat.place.group)) - {board.rank}
         if not found.silent and asked <= found.absent.keys() | found.waiting.keys():
             return found
@@ -91,7 +91,8 @@ def late(found: Findings, place: Place, seconds: float, rank: int) -> RankFailur
         return RankFailure(silent[0], reason + _and_others(silent[1:]), rank, silent)
     if found.absent:
         # Who is in another call may wait there; who is in none, or computes, doesn't.
-        first = min(found.absent, key=lambda each: found.absent[each].place.kind == "call")
+        kinds = {"call": 1, "meeting": 2}
+        first = min(found.absent, key=lambda each: kinds.get(found.absent[each].place.kind, 0))
         beat = found.absent[first]
         others = [each for each in found.absent if each != first]
         reason = f"it {arrive}; it has been {beat.place} for {beat.seconds:.0f} s"

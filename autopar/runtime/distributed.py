@@ -163,6 +163,8 @@ class Session(Closing):
             self.weights = read_weights(self.program, file, device, absent=self.absent)
         self._meet("loaded")
         self._connect()
+        # Who ends its connections at once would end those that others are still making.
+        self._meet("connected")
 
     def run(self, inputs: Arrays, gather: bool = True, updates: bool = False) -> dict[str, Tensor]:
         """Runs the program once. What it writes into buffers stays there for the next run.

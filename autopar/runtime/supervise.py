@@ -68,26 +68,45 @@ class Supervisor:
         self.members = members
         self.standing = Standing()
         self.whereabouts = Whereabouts()
-        number = store.add(f"openings/{processes.rank}", 1)
-        self.name = f"{processes.prefix}/{number}"
-        store.set_timeout(timeout)
-        self.store = PrefixStore(str(number), store)
-        self.board = FailureBoard(self.store, processes.rank)
         self._store_gone = False
         self._waited = False
         self._failure: RankFailure | None = None
         self._watch: Watch | None = None
         self._guard: Guard | None = None
-        if processes.size > 1:
-            watched = FailureBoard(self.connection(), processes.rank)
-            end = on_failure or self._print_and_exit
-            lost, size = self._lost_store, processes.size
-            seconds, start_seconds = timeout.total_seconds(), start_timeout.total_seconds()
-            self._watch = Watch(watched, self.whereabouts, end, lost, size, start_seconds)
-            self._watch.start()
-            silent = self._silent_store
-            self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
-            self._guard.start()
+        end = on_failure or self._print_and_exit
+        seconds, start_seconds = timeout.total_seconds(), start_timeout.total_seconds()
+        if processes.size == 1:
+            self._begin(store)
+            return
+        try:
+            # Who serves the store may have ended meanwhile, or been stopped.
+            self._watch = within(start_seconds, lambda: self._watching(store, start_seconds, end))
+        except TimeoutError as error:
+            raise self._silent_store() from error
+        except RuntimeError as error:
+            raise self._lost_store() from error
+        self._watch.start()
+        silent = self._silent_store
+        self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
+        self._guard.start()
+
+    def _begin(self, store: Store) -> None:
+        """Finds the place of this opening in the store."""
+        rank = self.processes.rank
+        number = store.add(f"openings/{rank}", 1)
+        self.name = f"{self.processes.prefix}/{number}"
+        store.set_timeout(self.timeout)
+        self.store = PrefixStore(str(number), store)
+        self.board = FailureBoard(self.store, rank)
+
+    def _watching(
+        self, store: Store, start_seconds: float, end: Callable[[RankFailure], None]
+    ) -> Watch:
+        """Begins; returns what will watch over the rank."""
+        self._begin(store)
+        board = FailureBoard(self.connection(), self.processes.rank)
+        lost, size = self._lost_store, self.processes.size
+        return Watch(board, self.whereabouts, end, lost, size, start_seconds)
 
     @contextmanager
     def reported(self) -> Iterator[None]:
