@@ -46,7 +46,7 @@ class Saving(threading.Thread):
         """
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            raise error from None
 
     def __del__(self) -> None:
         if self._error is not None:
