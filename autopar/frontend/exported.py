@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from autopar.frontend.source_line import source_line
+from autopar.ir.assumptions import Assumption
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg
@@ -46,11 +47,13 @@ class GraphOutput:
         node: What computes it.
         label: The user's name for it.
         updates: The placeholder whose new content it is, if it is one's. It is stored as that is.
+        assumed: Of a scalar: what it must be in each run.
     """
 
     node: fx.Node
     label: str
     updates: fx.Node | None = None
+    assumed: Assumption | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from autopar.frontend.arguments import given_arguments, output_mask
 from autopar.frontend.contents import with_contents
 from autopar.frontend.dropout import is_resting
 from autopar.frontend.explicit_writes import make_writes_explicit
-from autopar.frontend.exported import GraphInput, Lowering
+from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.functionalized import (
     Surroundings,
     Unwritable,
@@ -34,7 +34,18 @@ from autopar.frontend.random import draw_by_counter
 from autopar.frontend.spelling import IR_DTYPES, RENAMED, RENAMED_ARGUMENTS, SIZES, kind_of
 from autopar.frontend.writes import lost_writes
 from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
-from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
+from autopar.ir.program import (
+    ASSUMPTION,
+    Arg,
+    DType,
+    Function,
+    Op,
+    Port,
+    Program,
+    Ref,
+    Signature,
+    Value,
+)
 
 _Path = tuple[int, ...]
 """Where a part of a result is: its position, and within a list that position's."""
@@ -332,10 +343,17 @@ class _Lowerer:
             for name, given in zip(main.inputs, self.inputs.values(), strict=True)
         )
         outputs = tuple(
-            _port(main.values[name], out.label)
+            _output(main.values[name], out)
             for name, out in zip(main.outputs, self.lowering.outputs, strict=True)
         )
         return Signature(inputs, outputs)
+
+
+def _output(value: Value, output: GraphOutput) -> Port:
+    port = _port(value, output.label)
+    if output.assumed is None:
+        return port
+    return replace(port, role=ASSUMPTION, options=output.assumed.to_options())
 
 
 def _port(value: Value, label: str) -> Port:

@@ -20,6 +20,9 @@ from autopar.ir.mesh import ProcessMesh
 
 SEED = "seed"
 """The role of an input that random ops depend on: an integer, 0 unless the user gives it."""
+ASSUMPTION = "assumption"
+"""The role of an output that is a scalar, for one value of which the program was made (see
+`autopar.ir.assumptions`)."""
 ROLES = (
     "input",
     "parameter",
@@ -30,6 +33,7 @@ ROLES = (
     "activation",
     "gradient",
     SEED,
+    ASSUMPTION,
 )
 STORED_ROLES = ("parameter", "buffer", "state", "optimizer_state", "constant")
 """Roles of inputs that the program owns: read from its weights, and the same in every call unless
@@ -312,7 +316,7 @@ class Port:
         aliases: Further labels of it: the other names of a tied parameter.
         part: Where it lies in the tensor that the label names; None if it is all of that.
         options: Of a learning rate: what else the optimizer does its parameters' updates with, as
-            `betas`; plain values.
+            `betas`; plain values. Of an assumption: what it is.
     """
 
     name: str

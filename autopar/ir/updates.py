@@ -12,9 +12,10 @@ be a view of an input, it takes the input's place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from autopar.ir.assumptions import assumption_ports
 from autopar.ir.kernel_memory import written_arguments
 from autopar.ir.program import Function, Op, Program, refs
 from autopar.ir.storage import Storage
@@ -61,11 +62,13 @@ def plan_writes(
     Args:
         program: The program.
         storage: The storage of `main`, if it is known.
-        guarded: Whether the first output is looked at before anything is written.
+        guarded: Whether the first output is looked at before anything is written. Assumptions
+            always are.
     """
     main = program.main
     storage = storage or Storage(program, main)
-    writes = Writes(_guard(main, storage.producers) if guarded else -1)
+    seen = _looked_at(program, guarded)
+    writes = Writes(_guard(main, seen, storage.producers) if seen else -1)
     shared = _shared(main, storage)
     for output, source in main.aliases:
         if output in storage.producers and source not in shared and not storage.inputs_of(output):
@@ -80,11 +83,16 @@ def plan_writes(
     return writes
 
 
-def _guard(main: Function, producers: Mapping[str, int]) -> int:
-    """Returns the last op before the first update, by which the first output is known."""
+def _looked_at(program: Program, guarded: bool) -> set[str]:
+    """Returns the outputs that are looked at before anything is written."""
+    assumed = {port.name for port in assumption_ports(program, program.main)}
+    return assumed.union(program.main.outputs[:1] if guarded else ())
+
+
+def _guard(main: Function, seen: Collection[str], producers: Mapping[str, int]) -> int:
+    """Returns the last op before the first update, by which what is looked at is known."""
     updates = (at - 1 for at, op in enumerate(main.ops) if op.phase == "update")
-    known = producers.get(main.outputs[0], -1) if main.outputs else -1
-    return max(known, next(updates, -1))
+    return max(next(updates, -1), *(producers.get(name, -1) for name in seen))
 
 
 def _shared(main: Function, storage: Storage) -> set[str]:

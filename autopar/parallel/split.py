@@ -74,6 +74,14 @@ def first_half(program: Program, outputs: Sequence[str], late: Collection[str]) 
     return _with_main(program, given, ops, outputs)
 
 
+def known_without(
+    program: Program, outputs: Iterable[str], late: Collection[str]
+) -> tuple[str, ...]:
+    """Returns the outputs that don't depend on the late inputs."""
+    ops = program.main.ops
+    return tuple(name for name in outputs if _ancestors(ops, (name,)).isdisjoint(late))
+
+
 def _ancestors(ops: Sequence[Op], outputs: Iterable[str]) -> set[str]:
     """Returns the values that outputs depend on, the outputs included."""
     needed = set(outputs)

@@ -13,11 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from autopar.frontend.torch import Differentiable
+from autopar.ir.assumptions import assumption_ports
 from autopar.ir.program import Program
 from autopar.parallel.job import Job
 from autopar.parallel.shards import shard_of
 from autopar.parallel.sharing import Plan
-from autopar.parallel.split import first_half, split
+from autopar.parallel.split import first_half, known_without, split
 from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
 from autopar.runtime.kernels import TORCH_DTYPES
@@ -26,6 +27,7 @@ from autopar.runtime.ports import port_box, seed_input
 from autopar.runtime.specialize import specialize_functions
 from autopar.runtime.staging import moved
 from autopar.runtime.torch_compile import through_torch_compile
+from autopar.runtime.updates import abandoned_raised
 from autopar.runtime.wholes import whole_of
 
 Code = Callable[..., tuple[Tensor, ...]]
@@ -138,9 +140,13 @@ class Variant:
             return through_torch_compile(module, whole=True) if torch_compile else module.forward
 
         late = set(wiring.tangents.values())
-        early = program.main.outputs[: wiring.outputs]
-        updates = program.main.outputs[len(program.main.outputs) - len(wiring.updated) :]
-        outputs = (*early, *updates)
+        returned = program.main.outputs
+        assumed = [port.name for port in assumption_ports(program, program.main)]
+        end = len(returned) - len(assumed)
+        updates = returned[end - len(wiring.updated) : end]
+        known = known_without(program, assumed, late)
+        outputs = (*returned[: wiring.outputs], *updates, *known)
+        self._known = len(known)
         self.saved: tuple[str, ...] = ()
         if late:
             halves = split(program, outputs, late)
@@ -176,10 +182,11 @@ class Variant:
             given[name] = moved(piece.contiguous(), self.device)
         if wiring.seed is not None:
             given[wiring.seed] = moved(torch.tensor(seed), self.device)
-        with self.job.reported():
+        with abandoned_raised(), self.job.reported():
             results = self._forward(*(given[name] for name in self.order))
-        updates = results[wiring.outputs : wiring.outputs + len(wiring.updated)]
-        saved = list(results[wiring.outputs + len(wiring.updated) :])
+        end = wiring.outputs + len(wiring.updated)
+        updates = results[wiring.outputs : end]
+        saved = list(results[end + self._known :])
         for at, name in enumerate(self.saved):
             if name in wiring.updated:
                 saved[at] = saved[at].clone()
@@ -208,7 +215,7 @@ class Variant:
         tangents = [
             self._tangent(at, name, gradients[at]) for at, name in self.wiring.tangents.items()
         ]
-        with self.job.reported():
+        with abandoned_raised(), self.job.reported():
             results = self._backward(*saved, *tangents)
         return tuple(None if at is None else results[at] for at in self.wiring.gradients)
 

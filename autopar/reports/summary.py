@@ -18,6 +18,7 @@ from autopar.cost.summary import (
     summarize_rank,
     weight_bytes,
 )
+from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.manifest import ReportEntry
@@ -76,6 +77,7 @@ class Summary:
         kept_bytes_max: The same on the rank that holds most.
         flops_serial: Of the serial program's products (see `autopar.cost.flops`).
         flops_max: The same of the rank that computes most.
+        assumes: What the code asks of values, and what it must be in every run.
         report: Fallbacks, ignored features and other remarks of the compilation.
     """
 
@@ -95,6 +97,7 @@ class Summary:
     kept_bytes_max: int
     flops_serial: int
     flops_max: int
+    assumes: tuple[str, ...]
     report: tuple[ReportEntry, ...]
 
 
@@ -144,8 +147,14 @@ def summarize_programs(
         ),
         flops_serial=summarize_rank(serial, {}).flops,
         flops_max=max(each.flops for each in firsts),
+        assumes=_assumed(serial),
         report=tuple(report),
     )
+
+
+def _assumed(program: Program) -> tuple[str, ...]:
+    ports = assumption_ports(program, program.main)
+    return tuple(dict.fromkeys(str(Assumption.of(port)) for port in ports))
 
 
 def _kept(program: Program) -> list[Port]:
@@ -231,6 +240,10 @@ def _render_totals(summary: Summary) -> Iterator[str]:
             f" of {human_flops(summary.flops_serial)}"
             f" ({_percent(summary.flops_max, summary.flops_serial)})"
         )
+    for assumed in summary.assumes[:SHOWN]:
+        yield f"assumes  {assumed}"
+    if len(summary.assumes) > SHOWN:
+        yield f"assumes  {counted(len(summary.assumes) - SHOWN, 'value')} more"
     for entry in summary.report:
         if entry.category == LAYOUTS:
             yield f"layouts  {entry.subject}: {entry.detail}"

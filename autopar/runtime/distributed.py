@@ -38,6 +38,7 @@ from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Gathering, Side
 from autopar.runtime.ports import (
     Arrays,
+    all_outputs,
     check_inputs,
     check_present,
     default_of,
@@ -57,7 +58,7 @@ from autopar.runtime.standing import Standing
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.talk import RankTalk
 from autopar.runtime.torch_compile import through_torch_compile
-from autopar.runtime.updates import InPlace
+from autopar.runtime.updates import InPlace, abandoned_raised
 from autopar.runtime.weight_identity import identity_of
 from autopar.runtime.weights import WeightFile, weight_paths
 from autopar.runtime.world import World, interface_of
@@ -182,10 +183,10 @@ class Session(Closing):
             RuntimeFailure: If this or another rank fails.
         """
         tensors = self._agreed(lambda: inputs, "run", gather=gather, updates=updates)
-        with self.supervisor.reported(), torch.no_grad():
+        with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
             results = self._results(tensors)
             ports = self.program.signature.outputs
-            wanted = range(len(ports)) if updates else plain_outputs(self.program)
+            wanted = all_outputs(self.program) if updates else plain_outputs(self.program)
             if gather:
                 return self._gathering.outputs({at: results[at] for at in wanted})
             return {
@@ -210,7 +211,7 @@ class Session(Closing):
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
         tensors = self._agreed(lambda: label_batch((args, kwargs), labels), "forward")
-        with self.supervisor.reported(), torch.no_grad():
+        with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
             results = self._results(tensors)
             gathered = {
                 at: self._gathering.to_all("outputs", at, results[at])

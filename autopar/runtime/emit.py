@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.joining import runs
 from autopar.ir.program import Arg, Function, Op, Program, Ref
 from autopar.ir.storage import Storage
 from autopar.ir.updates import Mutation, Writes, plan_writes
+from autopar.runtime.assumptions import looking
 from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.control import Call, Repeat
 from autopar.runtime.groups import Group
@@ -111,6 +113,7 @@ class _Emitter:
             for at, op in enumerate(function.ops):
                 body.add(at, op)
             body.end()
+            body.look()
         body.graph.output(tuple(map(body.node, function.outputs)))
         try:
             return fx.GraphModule(
@@ -209,19 +212,26 @@ class _Body:
         self.nodes.update(before)
 
     def _write(self, writes: Writes, at: int) -> None:
-        """Adds what is written after an op, and before that the call of the guard."""
-        assert self.emitter.in_place is not None
-        guard = self.emitter.in_place.guard
-        if at == writes.guard and guard is not None:
-            seen = Op(GUARD, (), (self.function.outputs[0],), phase="update")
-            first = self.node(self.function.outputs[0])
-            self._node(seen, "call_function", guard, (first,))
+        """Adds what is written after an op, and before that a look at what decides about it."""
+        if at == writes.guard:
+            self.look()
         for output, source in writes.after.get(at, ()):
             written = Op("aten.copy_.default", (), (output,), phase="update")
             args = (self.node(source), self.node(output))
             self.nodes[output] = self._node(
                 written, "call_function", torch.ops.aten.copy_.default, args
             )
+
+    def look(self) -> None:
+        """Adds the call of the guard, which is told of assumptions that don't hold."""
+        in_place, outputs = self.emitter.in_place, self.function.outputs
+        guard = None if in_place is None else in_place.guard
+        ports = assumption_ports(self.emitter.program, self.function)
+        if guard is not None or ports:
+            seen = Op(GUARD, (), outputs[:1], phase="update")
+            results = (self.node(outputs[0]), *(self.node(port.name) for port in ports))
+            target = looking([Assumption.of(port) for port in ports], guard)
+            self._node(seen, "call_function", target, results)
 
     def _compute(self, op: Op) -> None:
         try:

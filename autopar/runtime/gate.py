@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from autopar.ir.errors import InvalidInputError
 from autopar.runtime.agreement import Pending
-from autopar.runtime.updates import Abandoned, InPlace
+from autopar.runtime.updates import Abandoned, Guard, InPlace
 
 
 class Gate:
@@ -27,12 +27,12 @@ class Gate:
         self.check_loss = check_loss
         self.pending: Pending | None = None
         # What it does is no part of a graph.
-        guard: Callable[[Tensor], None] = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
+        guard: Guard = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
         self.in_place = InPlace(guard)
 
-    def _look(self, loss: Tensor) -> None:
+    def _look(self, loss: Tensor, broken: InvalidInputError | None) -> None:
         """Ends the run by `Abandoned`, with why as its argument."""
-        if (refusal := self._refusal()) is not None:
+        if (refusal := self._refusal() or broken) is not None:
             raise Abandoned(refusal)
         if self.check_loss and not math.isfinite(found := loss.item()):
             raise Abandoned(found)

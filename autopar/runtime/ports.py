@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.ir.program import SEED, STORED_ROLES, Port, Program
+from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, Port, Program
 from autopar.ir.units import counted
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
@@ -56,7 +56,14 @@ def default_of(port: Port) -> float | None:
 def plain_outputs(program: Program) -> list[int]:
     """Returns the outputs that aren't new content of what the program stores, by position."""
     updates = {output for output, _ in program.main.aliases}
-    return [at for at, port in enumerate(program.signature.outputs) if port.name not in updates]
+    ports = program.signature.outputs
+    return [at for at in all_outputs(program) if ports[at].name not in updates]
+
+
+def all_outputs(program: Program) -> list[int]:
+    """Returns the outputs that a user may want to see, by position."""
+    ports = program.signature.outputs
+    return [at for at, port in enumerate(ports) if port.role != ASSUMPTION]
 
 
 def seed_input(program: Program) -> Port | None:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from autopar.ir.errors import AutoparError, RuntimeFailure
+from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.describe import describe_op
 from autopar.runtime.emit import emit
-from autopar.runtime.ports import Arrays, check_inputs, labelled, rank_arguments
+from autopar.runtime.ports import Arrays, all_outputs, check_inputs, labelled, rank_arguments
 from autopar.runtime.specialize import specialize
 from autopar.runtime.stepper import Trace, step
+from autopar.runtime.updates import abandoned_raised
 
 
 def run_serial(
@@ -41,10 +42,13 @@ def run_serial(
     arguments = rank_arguments(concrete, tensors, weights, device)
     steps = step(emit(concrete, {}, device), arguments, trace)
     try:
-        with torch.no_grad():
+        with abandoned_raised(), torch.no_grad():
             request = next(steps)
     except StopIteration as finished:
-        return labelled(program.signature.outputs, dict(enumerate(finished.value)))
+        wanted = {at: finished.value[at] for at in all_outputs(program)}
+        return labelled(program.signature.outputs, wanted)
+    except InvalidInputError:
+        raise
     except AutoparError as error:
         raise RuntimeFailure(f"serial program: {error}") from error
     raise RuntimeFailure(f"a serial program has no collectives: {describe_op(request.op)}")

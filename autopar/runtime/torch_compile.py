@@ -16,13 +16,14 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
 
     Args:
         module: What `emit` returned.
-        whole: Whether it must be one graph. A guard looks at a value, and fused steps of optimizers
-            are kernels already, that torch can't trace: they run between graphs.
+        whole: Whether it must be one graph, unless a guard looks at a value. Fused steps of
+            optimizers are kernels already, that torch can't trace: they too run between graphs.
     """
     for each in module.modules():
         if isinstance(each, fx.GraphModule):
             for node in each.graph.nodes:
                 op = node.meta.get("op")
+                whole &= op is None or op.kind != GUARD
                 if op is not None and (op.kind == GUARD or is_fused_step(op.kind)):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError
+
+Guard = Callable[[Tensor, InvalidInputError | None], None]
 
 
 class Abandoned(BaseException):
@@ -21,8 +26,22 @@ class InPlace:
 
     Attributes:
         guard: Called with the first output before anything is overwritten, as a training step's
-            loss; None if nobody looks. If it raises `Abandoned`, the stored inputs are what they
-            were.
+            loss, and with the refusal of what the run was given, if an assumption of the program
+            doesn't hold; None if nobody looks. If it raises `Abandoned`, the stored inputs are
+            what they were.
     """
 
-    guard: Callable[[Tensor], None] | None = None
+    guard: Guard | None = None
+
+
+@contextmanager
+def abandoned_raised() -> Iterator[None]:
+    """Raises why a run within was abandoned; around what turns exceptions into failures.
+
+    Raises:
+        InvalidInputError: If an assumption of the program doesn't hold for its inputs.
+    """
+    try:
+        yield
+    except Abandoned as stopped:
+        raise stopped.args[0] from None

@@ -30,6 +30,7 @@ from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports import (
     Arrays,
+    all_outputs,
     check_inputs,
     check_present,
     labelled,
@@ -47,7 +48,7 @@ from autopar.runtime.specialize import (
 )
 from autopar.runtime.standing import Standing
 from autopar.runtime.stepper import Request, Scope, Steps, step
-from autopar.runtime.updates import InPlace
+from autopar.runtime.updates import InPlace, abandoned_raised
 from autopar.runtime.weights import WeightFile
 
 RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
@@ -158,12 +159,13 @@ class VirtualMesh:
             at: rank_arguments(rank.program, tensors, rank.weights, "cpu")
             for at, rank in enumerate(self.ranks)
         }
-        results = self.execute(arguments, trace)
+        with abandoned_raised():
+            results = self.execute(arguments, trace)
         for at, kept in self._keeping.items():
             kept.keep(self.ranks[at].weights, results[at])
         program = self.ranks[0].program
         ports = program.signature.outputs
-        wanted = range(len(ports)) if updates else plain_outputs(program)
+        wanted = all_outputs(program) if updates else plain_outputs(program)
         wholes = {
             at: self.whole("outputs", at, {rank: result[at] for rank, result in results.items()})
             for at in wanted

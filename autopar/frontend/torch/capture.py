@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, flatten
-from autopar.frontend.torch.fake import FakeModel, fake_like, fake_model, is_absent
+from autopar.frontend.torch.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.recipe import LOSS, Recipe
 from autopar.frontend.torch.scaling import Scaling
@@ -65,7 +65,8 @@ def capture(
     Args:
         model: The model, in the mode (`train()` or `eval()`) in which it is to be run. It may be
             on the meta device: then its weights are given later.
-        example_inputs: A batch. Its shapes and dtypes count, its values don't.
+        example_inputs: A batch. Its shapes and dtypes count, and its values where code asks for
+            some.
         recipe: What a step consists of.
         mesh: The mesh to compile for, which marks in the model that name none are on. If it isn't
             known, it is the marks'.
@@ -100,7 +101,7 @@ class _Capture:
         self.mode = self.fake.mode
 
     def run(self) -> Captured:
-        whole = [fake_like(tensor.detach(), self.mode) for tensor in self.tensors]
+        whole = [fake_batch(tensor, self.fake.example) for tensor in self.tensors]
         joint = capture_joint(self.fake, self._compute, self._microbatch(whole))
         step = Step(self.mode)
         trained = self._trained(joint)
@@ -111,6 +112,7 @@ class _Capture:
         done, states = self._computed(step, inputs, joint, trained)
         for name, node in done.buffers.items():
             step.update(node, inputs.stored[name], name)
+        step.assume(done.assumed)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
         weights = self._weights(joint, inputs, states, program)

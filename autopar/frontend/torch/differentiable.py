@@ -19,10 +19,11 @@ from torch.utils import _pytree as pytree
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, only
-from autopar.frontend.torch.fake import fake_like, fake_model
+from autopar.frontend.torch.conditions import Example
+from autopar.frontend.torch.fake import fake_batch, fake_model
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.mixed import refuse_mixed_products
-from autopar.frontend.torch.stitch import Inputs, Step, summed
+from autopar.frontend.torch.stitch import Inputs, Step, assumed_of, summed
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -88,7 +89,7 @@ def capture_differentiable(
             again. Names the user's line.
     """
     fake = fake_model(model)
-    whole = [_fake_input(tensor, fake.mode) for tensor in tensors]
+    whole = [_fake_input(tensor, fake.example) for tensor in tensors]
 
     def compute(module: nn.Module, given: Sequence[Tensor]) -> Any:
         context = nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
@@ -107,6 +108,7 @@ def capture_differentiable(
     given = _given(step, joint, inputs)
     done = step.copy(joint.graph, given, "forward")
     _add_outputs(step, joint, inputs, done)
+    step.assume(assumed_of(joint, done))
     step.close()
     lowering = Lowering(
         step.inputs,
@@ -122,8 +124,8 @@ def capture_differentiable(
     return _named(program, joint, constants)
 
 
-def _fake_input(tensor: Tensor, mode: Any) -> Tensor:
-    return fake_like(tensor.detach(), mode).requires_grad_(tensor.requires_grad)
+def _fake_input(tensor: Tensor, example: Example) -> Tensor:
+    return fake_batch(tensor, example).requires_grad_(tensor.requires_grad)
 
 
 def _check_outputs(structure: Structure) -> None:
@@ -186,7 +188,7 @@ def _named(program: Program, joint: Joint, constants: Mapping[str, Tensor]) -> D
     outputs = tuple(islice(names, len(joint.outputs)))
     batch_gradients = dict(zip(joint.batch_gradients, names))  # noqa: B905
     gradients = dict(zip(joint.gradients, names))  # noqa: B905
-    updates = dict(zip(joint.updates, names, strict=True))
+    updates = dict(zip(joint.updates, names))  # noqa: B905
     return Differentiable(
         program,
         joint.structure,

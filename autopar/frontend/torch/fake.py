@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from autopar.frontend.torch.conditions import Example
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -43,18 +45,23 @@ class FakeModel:
 
     Attributes:
         module: The copy.
-        mode: The mode that its tensors belong to.
+        example: What its tensors stand for.
         stored: Its parameters and buffers, each tied one once, by name.
     """
 
     module: nn.Module
-    mode: FakeTensorMode
+    example: Example
     stored: Mapping[str, Stored]
+
+    @property
+    def mode(self) -> FakeTensorMode:
+        """The mode that its tensors belong to."""
+        return self.example.mode
 
 
 def fake_model(model: nn.Module) -> FakeModel:
     """Returns a copy of a module over fake tensors on the CPU."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    example = Example()
     names: dict[int, list[str]] = {}
     tensors: dict[int, tuple[str, Tensor]] = {}
     for role, name, tensor in _owned(model):
@@ -64,13 +71,14 @@ def fake_model(model: nn.Module) -> FakeModel:
     stored: dict[str, Stored] = {}
     memo: dict[int, Tensor] = {}
     for key, (role, tensor) in tensors.items():
-        memo[key] = fake = fake_like(tensor, mode)
+        memo[key] = fake = fake_like(tensor, example.mode)
+        example.know(fake, tensor)
         first = names[key][0]
         aliases = tuple(names[key])
         stored[first] = Stored(first, role, tensor, fake, aliases, key in persistent)
     # What deepcopy finds in the memo it takes for copied: no weight is touched.
     module = copy.deepcopy(model, dict(memo))
-    return FakeModel(module, mode, stored)
+    return FakeModel(module, example, stored)
 
 
 def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
@@ -79,6 +87,13 @@ def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
         fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake
+
+
+def fake_batch(tensor: Tensor, example: Example) -> Tensor:
+    """Returns a fake tensor like one of the example batch, whose values it stands for."""
+    fake = fake_like(tensor.detach(), example.mode)
+    example.know(fake, tensor)
     return fake
 
 

@@ -21,11 +21,15 @@ from torch.utils import _pytree as pytree
 
 from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.assigned import registered_buffers, write_assigned
+from autopar.frontend.torch.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.checkpoints import noted_checkpoints
+from autopar.frontend.torch.conditions import Example, questions_kept
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.leftovers import Leftovers
+from autopar.frontend.torch.lots import no_lots
+from autopar.frontend.torch.masked import StaticMasks
 from autopar.frontend.torch.origin import (
     UserLines,
     named_modules,
@@ -58,6 +62,7 @@ class Joint:
         gradients: The gradients by name of the parameter, several for a tied one.
         batch_gradients: The gradients of the batch, by position.
         updates: New contents of buffers, by name.
+        assumed: What must be as in the example.
     """
 
     graph: fx.Graph
@@ -70,20 +75,23 @@ class Joint:
     gradients: Mapping[str, tuple[fx.Node, ...]]
     batch_gradients: Mapping[int, fx.Node]
     updates: Mapping[str, fx.Node]
+    assumed: tuple[Assumed, ...]
 
 
 class _Step(nn.Module):
     """A module whose `forward` is a function of a model and the tensors of a batch."""
 
-    def __init__(self, model: nn.Module, compute: Compute) -> None:
+    def __init__(self, model: nn.Module, compute: Compute, example: Example) -> None:
         super().__init__()
         self.model = model
+        self.example = example
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
         self.leftovers = Leftovers(model)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        self.example.begin()
         buffers = registered_buffers(self.model)
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
@@ -110,22 +118,27 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
             user's line.
     """
     make_batch_norms_static(fake.module)
-    step = _Step(fake.module, compute)
+    step = _Step(fake.module, compute, fake.example)
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
         stack.enter_context(_compiling_state_context())
         stack.enter_context(named_modules(step, skip="model"))
         stack.enter_context(WholeRecurrences())
+        stack.enter_context(StaticMasks())
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
+        stack.enter_context(questions_kept())
+        stack.enter_context(fake.example.answering())
+        stack.enter_context(no_lots(lambda: step(*batch)))
         traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = traced.graph_module
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
+        assumed = take_assumptions(module.graph, fake.example)
     refuse_changes(step.model, step.seen)
     simplify(module.graph)
     spread_origins(module.graph)
     assert step.structure is not None
-    joint = _described(module, fake, step.structure)
+    joint = _described(module, fake, step.structure, assumed)
     refuse_overlaps(fake.stored, joint.updates)
     return joint
 
@@ -173,7 +186,9 @@ def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:
             pick.meta["val"] = results[pick.args[1]]  # type: ignore[index]
 
 
-def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) -> Joint:
+def _described(
+    module: fx.GraphModule, fake: FakeModel, structure: Structure, assumed: tuple[Assumed, ...]
+) -> Joint:
     owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
     stored: dict[fx.Node, str] = {}
     batch: dict[fx.Node, int] = {}
@@ -225,6 +240,7 @@ def _described(module: fx.GraphModule, fake: FakeModel, structure: Structure) ->
         gradients,
         batch_gradients,
         updates,
+        assumed,
     )
 
 

@@ -9,7 +9,7 @@ losses are averaged, and so their gradients, as a loop that accumulates gradient
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,10 +17,12 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar.frontend.exported import GraphInput, GraphOutput
+from autopar.frontend.torch.assumptions import Assumed
 from autopar.frontend.torch.fake import Stored
 from autopar.frontend.torch.joint import Joint
 from autopar.frontend.torch.origin import is_backward, module_of
 from autopar.frontend.torch.update import Update
+from autopar.ir.program import ASSUMPTION
 
 aten = torch.ops.aten
 
@@ -100,6 +102,17 @@ class Step:
         taken = any(output.label == label for output in self.outputs)
         self.outputs.append(GraphOutput(new, f"{label}.new" if taken else label, old))
 
+    def assume(self, assumed: Sequence[Assumed]) -> None:
+        """Makes scalars outputs that every run compares with what they must be."""
+        for at, each in enumerate(assumed):
+            truth = each.node.meta["val"].dtype == torch.bool
+            # A value of its own, whatever else is returned.
+            target, operand = (aten.eq.Scalar, True) if truth else (aten.mul.Scalar, 1)
+            place = self.places[each.node]
+            with self.graph.inserting_after(each.node):
+                result = self.call(place, target, each.node, operand)
+            self.outputs.append(GraphOutput(result, f"{ASSUMPTION}.{at}", assumed=each.assumption))
+
     def close(self) -> None:
         """Ends the graph."""
         self.graph.output(tuple(output.node for output in self.outputs))
@@ -123,12 +136,14 @@ class Computed:
         loss: The loss; None for a forward pass.
         gradients: By name of the parameter.
         buffers: New contents of buffers, by name.
+        assumed: What must be as in the example.
     """
 
     outputs: Mapping[str, fx.Node]
     loss: fx.Node | None
     gradients: Mapping[str, fx.Node]
     buffers: Mapping[str, fx.Node]
+    assumed: Sequence[Assumed]
 
 
 class Inputs:
@@ -234,7 +249,13 @@ def compute(
     if joint.tangents:
         losses = [part[joint.outputs[0]] for part in parts]
         loss = _averaged(step, losses)
-    return Computed(outputs, loss, gradients, buffers)
+    assumed = [each for part in parts for each in assumed_of(joint, part)]
+    return Computed(outputs, loss, gradients, buffers, assumed)
+
+
+def assumed_of(joint: Joint, part: Mapping[fx.Node, fx.Node]) -> list[Assumed]:
+    """Returns the assumptions of a copy of a captured graph."""
+    return [replace(each, node=part[each.node]) for each in joint.assumed]
 
 
 def _accumulated(

@@ -1,0 +1,227 @@
+"""What code asks of the values of tensors while it is captured, as `if mask.any()` and `.item()`.
+
+Nothing is computed while a model is captured. Where its code asks for a value all the same, the
+answer is that of the example batch, computed from what the value depends on and from nothing else.
+The program is right for batches with the same answers, so each becomes an *assumption* (see
+`autopar.ir.assumptions`), which every run checks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils import _pytree as pytree
+
+from autopar.frontend.torch.cones import Cones, Drawn, Unknown, plain
+from autopar.frontend.torch.origin import user_frame
+from autopar.ir.assumptions import Scalar
+from autopar.ir.errors import InvalidInputError
+
+aten = torch.ops.aten
+
+QUESTIONS = (aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default)
+"""Ops that return plain values of tensors."""
+
+_COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar)
+_UNIFORM = (aten.rand.default, aten.rand_like.default)
+_ALMOST_ONE = 1 - 2.0**-24
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question.
+
+    Attributes:
+        func: The op that asks.
+        answer: What it returned.
+        varies: Whether another batch, or other weights, may have another answer.
+    """
+
+    func: Any
+    answer: Scalar
+    varies: bool
+
+
+class Example:
+    """The mode of fake tensors of a model and a batch, and what these stand for.
+
+    Code runs several times while it is captured, each time alike. What the first run asked isn't
+    computed again.
+
+    Attributes:
+        mode: The mode.
+        asked: What the latest run asked so far, in order.
+    """
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # Ops of a higher order know modes by their very type, so this is no subclass.
+        self._dispatch = self.mode.dispatch
+        self.mode.dispatch = self._noted  # type: ignore[method-assign]
+        self.asked: list[Asked] = []
+        self._before: list[Asked] = []
+        self._cones = Cones()
+        self._answers = False
+        self._within = False
+
+    def know(self, fake: Tensor, tensor: Tensor) -> None:
+        """Says what stands behind a fake tensor of the batch or the model."""
+        self._cones.know(fake, tensor)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answers questions within; elsewhere they are refused, as torch does."""
+        self._answers = True
+        try:
+            yield
+        finally:
+            self._answers = False
+
+    def begin(self) -> None:
+        """Says that the code runs once more."""
+        self._before = max(self._before, self.asked, key=len)
+        self.asked = []
+
+    def _noted(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> object:
+        """Runs an op on fake tensors and notes what it made."""
+        kwargs = kwargs or {}
+        if self._within:  # What an op is made of is its own affair.
+            return self._dispatch(func, types, args, kwargs)
+        self._within = True
+        try:
+            if func in QUESTIONS and self._answers:
+                self.asked.append(self._answered(func, types, args, kwargs))
+                return self.asked[-1].answer
+            result = self._result(func, types, args, kwargs)
+        finally:
+            self._within = False
+        self._cones.note(result, func, args, kwargs)
+        return result
+
+    def _result(
+        self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> object:
+        """Returns what an op makes of fake tensors, shaped by constants where these shape it.
+
+        Raises:
+            DynamicOutputShapeException: If values that may be others shape it.
+        """
+        try:
+            return self._dispatch(func, types, args, kwargs)
+        except DynamicOutputShapeException:
+            found = self._cones.constant(func, args, kwargs)
+            if found is None:
+                raise
+            with plain():
+                return pytree.tree_map_only(Tensor, self.mode.from_tensor, found)
+
+    def _answered(
+        self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Asked:
+        """Returns a question with its answer.
+
+        Raises:
+            DataDependentOutputException: If it isn't known.
+            InvalidInputError: If it is drawn by lot.
+        """
+        try:
+            constant: Any = self._dispatch(func, types, args, kwargs)
+            return Asked(func, constant, varies=False)
+        except DataDependentOutputException as unanswered:
+            at = len(self.asked)
+            if at < len(self._before) and self._before[at].func is func:
+                return self._before[at]
+            try:
+                return self._computed(func, args, kwargs)
+            except Unknown:
+                raise unanswered from None
+            except Drawn:
+                return Asked(func, self._decided(args[0]), varies=False)
+
+    def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Asked:
+        known = {id(arg): self._cones.value(arg) for arg in args if isinstance(arg, Tensor)}
+        values = [known[id(arg)].tensor if id(arg) in known else arg for arg in args]
+        with plain():
+            answer: Scalar = func(*values, **kwargs)
+        return Asked(func, answer, any(each.varies for each in known.values()))
+
+    def _decided(self, asked: Tensor) -> bool:
+        """Returns how a comparison of a uniform draw with a number ends, if it always ends alike.
+
+        Raises:
+            InvalidInputError: If it doesn't. Names the attributes that its line reads.
+        """
+        made = self._cones.made(asked)
+        if made is not None and made.func in _COMPARISONS:
+            drawn = self._cones.made(made.operands[0])
+            if drawn is not None and drawn.func in _UNIFORM:
+                with plain():
+                    ends = torch.tensor([0.0, _ALMOST_ONE], dtype=torch.float64)
+                    found = made.func(ends, made.args[1]).tolist()
+                if found[0] == found[1]:
+                    return bool(found[0])
+        raise InvalidInputError(_by_lot(user_frame(sys._getframe(1))))
+
+
+def _by_lot(frame: FrameType | None) -> str:
+    """Returns the refusal of a line whose way is drawn by lot."""
+    place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+    read = {} if frame is None else _options_read(frame)
+    options = ", ".join(f"{name} (now {value:g})" for name, value in read.items())
+    what = f"set {options} so that nothing is drawn" if options else "draw nothing here"
+    return (
+        f"{place}a random number decides which way this line goes, and a program goes one way;"
+        f" {what}, or compute both ways and choose with torch.where"
+    )
+
+
+_ATTRIBUTE = re.compile(r"\bself((?:\.\w+)+)")
+_NAME = re.compile(r"(?<![\w.])[a-z_]\w*")
+
+
+def _options_read(frame: FrameType) -> dict[str, float]:
+    """Returns the numbers that a line of code depends on, by the names of their attributes.
+
+    Those are the attributes of `self` in the line, and in the lines before that set what it reads.
+    """
+    try:
+        lines, first = inspect.getsourcelines(frame.f_code)
+    except (OSError, TypeError):
+        return {}
+    before = lines[: frame.f_lineno - max(first, 1) + 1]
+    names = set(_NAME.findall(before[-1]))
+    read = [line for line in before[:-1] if names & set(_NAME.findall(line.partition("=")[0]))]
+    found: dict[str, float] = {}
+    for path in _ATTRIBUTE.findall("".join([*read, before[-1]])):
+        value: object = frame.f_locals.get("self")
+        for name in path.split(".")[1:]:
+            value = getattr(value, name, None)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[path.removeprefix(".")] = value
+    return found
+
+
+@contextmanager
+def questions_kept() -> Iterator[None]:
+    """Keeps questions in graphs that are traced within, though nothing reads the answers."""
+    kept = fx.node._side_effectful_functions
+    added = set(QUESTIONS) - kept
+    kept |= added
+    try:
+        yield
+    finally:
+        kept -= added

@@ -1,0 +1,75 @@
+"""Masks as indices, as in `h[mask] = value` and `h[mask]`, without shapes that depend on them.
+
+What is written alike to all elements that a mask selects is a choice between two tensors. Else the
+number of these elements is asked for, as the user's code may ask for it itself (see `conditions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class StaticMasks(TorchFunctionMode):
+    """Calls ops whose results have shapes of their own where a mask decides about them."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.__setitem__ and _is_choice(*args):
+            return _choose(*args)
+        if func is Tensor.__setitem__ and isinstance(args[2], Tensor) and args[2].ndim:
+            return func(args[0], _static(args[1]), args[2])
+        if func is Tensor.__getitem__:
+            return func(args[0], _static(args[1]))
+        if func in (torch.nonzero, Tensor.nonzero) and not (kwargs or {}).get("as_tuple"):
+            return torch.stack(list(_places(args[0])), dim=1) if args[0].ndim else func(*args)
+        if func in (torch.masked_select, Tensor.masked_select) and len(args) == 2:
+            source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
+            return source[_places(mask)]
+        return func(*args, **(kwargs or {}))
+
+
+def _is_choice(target: Any, mask: Any, value: Any) -> bool:
+    """Whether a value is written alike wherever a mask says so."""
+    if not isinstance(value, Tensor) or not _is_mask(mask):
+        return False
+    inner = target.ndim - mask.ndim
+    return mask.shape == target.shape[: mask.ndim] and (
+        value.ndim <= inner or (value.ndim == inner + 1 and value.shape[0] == 1)
+    )
+
+
+def _choose(target: Tensor, mask: Tensor, value: Tensor) -> None:
+    inner = target.ndim - mask.ndim
+    rows = mask.reshape(*mask.shape, *[1] * inner)
+    row = value.squeeze(0) if value.ndim > inner else value
+    target.copy_(torch.where(rows, row.to(target.dtype), target))
+
+
+def _static(index: Any) -> Any:
+    """Returns an index whose mask, if it has one, became the places that it selects."""
+    if _is_mask(index):
+        return _places(index)
+    if not isinstance(index, tuple) or not any(map(_is_mask, index)):
+        return index
+    parts = (_places(each) if _is_mask(each) else (each,) for each in index)
+    return tuple(place for each in parts for place in each)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype == torch.bool and index.ndim > 0
+
+
+def _places(mask: Tensor) -> Sequence[Tensor]:
+    """Returns where a tensor isn't zero, by dimension."""
+    found: Tensor = torch.nonzero_static(mask, size=int(mask.ne(0).sum()))
+    return found.unbind(1)

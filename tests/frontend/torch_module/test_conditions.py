@@ -1,0 +1,331 @@
+"""Models whose code asks for values: what programs assume, and do where that is wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autopar
+from autopar import runtime
+from autopar.frontend.torch import Captured, capture
+from autopar.ir.assumptions import Assumption, assumption_ports
+from autopar.ir.errors import InvalidInputError
+
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Asking(nn.Module):
+    """A layer, and a function of its result that may ask for values."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.shared = nn.Parameter(torch.randn(4))
+        self.register_buffer("calls", torch.zeros(()))
+        self.then = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)  # type: ignore[operator]
+        return self.then(self, self.layer(x))
+
+
+def assumed(captured: Captured) -> list[Assumption]:
+    program = captured.program
+    return [Assumption.of(port) for port in assumption_ports(program, program.main)]
+
+
+def branch(model: nn.Module, h: Tensor) -> Tensor:
+    return h * 2 if (h > 100).any() else h + 1
+
+
+def count(model: nn.Module, h: Tensor) -> Tensor:
+    return h * int((h > 100).sum())
+
+
+def listed(model: nn.Module, h: Tensor) -> Tensor:
+    return h + (h > 100).sum(0).tolist()[1]
+
+
+def equal(model: nn.Module, h: Tensor) -> Tensor:
+    return h + torch.equal(h.clamp(max=100), h)
+
+
+def close(model: nn.Module, h: Tensor) -> Tensor:
+    return h + 1 if torch.allclose(h.clamp(max=100), h) else h
+
+
+def asserted(model: nn.Module, h: Tensor) -> Tensor:
+    torch._assert_async((h < 100).all(), "not so large")
+    return h
+
+
+def picked(model: nn.Module, h: Tensor) -> Tensor:
+    return h[h[:, 0] > 100].sum(0) + h.sum()
+
+
+def inverse(model: nn.Module, h: Tensor) -> Tensor:
+    # What is too large leaves no inverse.
+    return torch.linalg.inv(torch.where(h.abs().max() > 100, 0.0, 1.0) * torch.eye(4) * 2) @ h.T
+
+
+QUESTIONS = {
+    branch: False,
+    count: 0,
+    listed: 0,
+    equal: True,
+    close: True,
+    asserted: True,
+    picked: 0,
+    inverse: True,
+}
+
+
+def usual() -> Tensor:
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def large() -> Tensor:
+    return 1e4 * usual().abs()
+
+
+@pytest.mark.parametrize("ask", QUESTIONS)
+@pytest.mark.parametrize("mesh", ["2", "3x2"])
+def test_what_the_example_answers(tmp_path: Path, ask: Forward, mesh: str) -> None:
+    model = Asking(ask)
+    compiled = autopar.compile(model, (usual(),), mesh=mesh, strategy="data")
+    expected = {each.expected for each in map(Assumption.of, _ports(compiled))}
+    assert QUESTIONS[ask] in expected
+    summary = compiled.summary()
+    assert f"assumes  {Path(__file__).name}:" in summary
+    compiled.save(tmp_path / "build")
+    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})
+    assert list(found) == ["output"]
+    torch.testing.assert_close(found["output"], model(usual()))
+    with pytest.raises(InvalidInputError, match=rf"{Path(__file__).name}:\d+"):
+        runtime.run_virtual(tmp_path / "build", {"x": large()})
+    with pytest.raises(InvalidInputError, match=rf"{Path(__file__).name}:\d+"):
+        runtime.run_one_device(tmp_path / "build", {"x": large()})
+
+
+def _ports(compiled: Any) -> Any:
+    program = compiled.compiled.serial
+    return assumption_ports(program, program.main)
+
+
+def test_the_message() -> None:
+    [assumption] = set(assumed(capture(Asking(branch), (usual(),))))
+    assert str(assumption).endswith("(return h * 2 if (h > 100).any() else h + 1) is False")
+    said = assumption.refusal(True)
+    assert "was False for the example" in said
+    assert "is True for this input" in said
+    [assertion] = assumed(capture(Asking(asserted), (usual(),)))
+    assert str(assertion).endswith("(not so large) is True")
+    assert "not so large (torch._assert_async((h < 100).all()" in assertion.refusal(False)
+
+
+@pytest.mark.parametrize("ask", [branch, count, asserted, picked])
+def test_training_goes_on(tmp_path: Path, ask: Forward) -> None:
+    """A batch that would go the other way changes nothing, and the next one is trained on."""
+    model = Asking(ask)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    target = torch.ones(6, 4)
+
+    def loss(found: Tensor, target: Tensor) -> Tensor:
+        return (found - target).square().mean()
+
+    compiled = autopar.compile(
+        *(model, (usual(), target)), mesh="2x2", strategy="fsdp", loss=loss, optimizer=optimizer
+    )
+    compiled.save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        losses = [trainer.step((usual(), target))]
+        before = trainer.state_dict()
+        with pytest.raises(InvalidInputError, match="for this input"):
+            trainer.step((large(), target))
+        after = trainer.state_dict()
+        assert all(torch.equal(after[name], before[name]) for name in before)
+        losses.append(trainer.step((usual(), target)))
+        assert trainer.state_dict()["calls"] == 2
+    for found in losses:
+        expected = loss(model(usual()), target)
+        torch.testing.assert_close(found, expected.detach())
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+
+
+def test_microbatches_assume_one_by_one() -> None:
+    model = Asking(branch)
+    compiled = autopar.compile(
+        *(model, (usual(), torch.ones(6, 4))),
+        mesh="2",
+        loss=nn.functional.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        accumulate=3,
+    )
+    assert len(_ports(compiled)) == 3
+
+
+class OfInput(nn.Module):
+    """Asks for values of its input only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)  # type: ignore[operator]
+        found: Tensor = self.layer(x * 2 if (x > 100).any() else x + 1)
+        return found
+
+
+def test_parallelize() -> None:
+    expected = OfInput()(usual())
+    parallel = autopar.parallelize(OfInput(), (usual(),), mesh="1")
+    torch.testing.assert_close(parallel(usual()), expected)
+    with pytest.raises(InvalidInputError, match="for this input"):
+        parallel(large())
+    torch.testing.assert_close(parallel(usual()), expected)
+    assert parallel.state_dict()["calls"] == 2
+
+
+def test_constants_are_no_assumptions() -> None:
+    def ask(model: nn.Module, h: Tensor) -> Tensor:
+        half = torch.div(torch.tensor(h.shape[0]), 2, rounding_mode="trunc")
+        return h[: int(half)] * len(torch.arange(4).repeat(2).unique())
+
+    captured = capture(Asking(ask), (usual(),))
+    assert not assumed(captured)
+    assert captured.program.signature.outputs[0].shape == (3, 4)
+
+
+def test_values_on_the_meta_device_are_refused() -> None:
+    with torch.device("meta"):
+        model = Asking(branch)
+    with pytest.raises(InvalidInputError, match="depends on the values of a tensor"):
+        capture(model, (usual(),))
+    with torch.device("meta"):
+        asking = OfInput()
+    assert len(assumed(capture(asking, (usual(),)))) == 1
+
+
+def test_strided_weights_have_the_values_that_they_have() -> None:
+    """Fake tensors are dense, and views of them count on it."""
+
+    def ask(model: nn.Module, h: Tensor) -> Tensor:
+        return h * int(model.table.view(2, 6)[1, 0])  # type: ignore[union-attr]
+
+    model = Asking(ask)
+    model.register_buffer("table", torch.arange(12).reshape(4, 3).t())
+    model.table = model.table.t().contiguous().t().reshape(3, 4)
+    [assumption] = assumed(capture(model, (usual(),)))
+    assert assumption.expected == int(model.table.reshape(2, 6)[1, 0])
+
+
+def test_lots_are_refused() -> None:
+    class Skipping(nn.Module):
+        def __init__(self, rate: float) -> None:
+            super().__init__()
+            self.rate = rate
+
+        def forward(self, x: Tensor) -> Tensor:
+            lot = torch.rand([])
+            skip = lot < self.rate
+            return x if skip else x * 2
+
+    with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+: .*rate \(now 0.25\)"):
+        capture(Skipping(0.25), (usual(),))
+    for rate, ops in ((0.0, 1), (1.0, 0)):
+        captured = capture(Skipping(rate), (usual(),))
+        assert not assumed(captured)
+        assert len(captured.program.main.ops) == ops
+
+
+def test_drawn_values_of_the_batch_are_assumed() -> None:
+    """Not whether a lot falls is asked, but what is so whichever falls."""
+
+    def ask(model: nn.Module, h: Tensor) -> Tensor:
+        dropped = nn.functional.dropout(h, 0.5)
+        return dropped if torch.isfinite(dropped).all() else h
+
+    [assumption] = assumed(capture(Asking(ask), (usual(),)))
+    assert assumption.expected is True
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: random.random(), lambda: random.uniform(0, 1), lambda: np.random.rand()]
+)
+def test_lots_of_python_are_refused(draw: Callable[[], float]) -> None:
+    random.seed(1)
+    np.random.seed(1)
+    first = draw()
+    random.seed(1)
+    np.random.seed(1)
+    model = Asking(lambda self, h: h * draw())
+    with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+.*random"):
+        capture(model, (usual(),))
+    assert draw() == first
+
+
+def written(model: nn.Module, h: Tensor) -> Tensor:
+    h = h.clone()
+    h[h[:, 0] > 0] = model.shared
+    return h
+
+
+def written_rows(model: nn.Module, h: Tensor) -> Tensor:
+    h = h.clone()
+    h[h[:, 0] > 0] = h[h[:, 0] > 0] * 2
+    return h
+
+
+def written_one(model: nn.Module, h: Tensor) -> Tensor:
+    h = h.clone()
+    h[h > 0] = model.shared[:1]
+    return h
+
+
+def written_wide(model: nn.Module, h: Tensor) -> Tensor:
+    h = h.clone()
+    h[h[:, 0] > 0] = model.shared[None]
+    return h
+
+
+def read_pair(model: nn.Module, h: Tensor) -> Tensor:
+    return (
+        h[h[:, 0] > 0, 1].sum()
+        + h.masked_select(h > 0).mean()
+        + h[torch.nonzero(h[:, 0] > 0)].sum()
+    )
+
+
+@pytest.mark.parametrize("ask", [written, written_rows, written_one, written_wide, read_pair])
+@pytest.mark.parametrize("mesh", ["2", "3x2"])
+def test_masks_as_indices(tmp_path: Path, ask: Forward, mesh: str) -> None:
+    model = Asking(ask)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(found: Tensor, target: Tensor) -> Tensor:
+        return (found - target[0, 0]).square().sum()
+
+    batch = usual(), torch.ones(6, 4)
+    autopar.compile(
+        *(model, batch), mesh=mesh, strategy="data", loss=loss, optimizer=optimizer
+    ).save(tmp_path / "build")
+    expected = loss(model(batch[0]), batch[1])
+    expected.backward()
+    optimizer.step()
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        torch.testing.assert_close(trainer.step(batch), expected.detach())
+        for name, tensor in trainer.state_dict().items():
+            torch.testing.assert_close(tensor, model.state_dict()[name])
