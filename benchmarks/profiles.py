@@ -172,7 +172,7 @@ def planned(model: nn.Module, batch: dict[str, Tensor]) -> list[tuple[int, int]]
 def executed(serial: Program, given: Mapping[str, Tensor]) -> int:
     """Returns the measured peak of a serial program."""
     program = specialize(serial, {})
-    module = emit(program, {}, "cpu", InPlace(lambda loss: None))
+    module = emit(program, {}, "cpu", InPlace(lambda loss, refusal: None))
     arguments = tuple(_arguments(program, given))
     tracking = Tracking(arguments)
     with tracking, torch.no_grad():

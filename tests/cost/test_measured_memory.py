@@ -57,7 +57,7 @@ def arguments(program: Program, weights: Mapping[str, Tensor]) -> tuple[Tensor, 
 def executed(program: Program, weights: Mapping[str, Tensor]) -> Tracking:
     """Runs a serial program as a trainer does."""
     concrete = specialize(program, {})
-    module = emit(concrete, {}, "cpu", InPlace(lambda loss: None))
+    module = emit(concrete, {}, "cpu", InPlace(lambda loss, refusal: None))
     inputs = arguments(concrete, weights)
     with Tracking(inputs) as seen, torch.no_grad():
         results = module.forward(*inputs)

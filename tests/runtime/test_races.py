@@ -165,7 +165,7 @@ def test_each_member_gets_memory_of_its_own(tmp_path: Path) -> None:
     write_weights(tmp_path / "w.safetensors", {"w": torch.arange(4.0)})
     with WeightFile(tmp_path / "w.safetensors") as file:
         deployment = deploy({"tp": 2}, SHARED, tp=["tp"])
-        mesh = VirtualMesh(deployment, file, InPlace(lambda loss: None))
+        mesh = VirtualMesh(deployment, file, InPlace(lambda loss, refusal: None))
     found = mesh.run({"x": torch.ones(2)})
     assert found["first"].tolist() == [0.0, 1.0]
     assert found["w"].tolist() == [-1.0, 0.0, 1.0, 2.0]

@@ -11,7 +11,7 @@ from autopar.runtime.emit import emit
 from autopar.runtime.kernels import kernel
 from autopar.runtime.updates import Abandoned, InPlace
 
-KEEP = InPlace(lambda loss: None)
+KEEP = InPlace(lambda loss, refusal: None)
 W = torch.tensor([1.0, 2.0, 3.0])
 X = torch.tensor([0.5, -1.0, 2.0])
 
@@ -185,7 +185,7 @@ def test_steps_of_several_dtypes_stay_apart() -> None:
 
 
 def test_a_guard_stops_before_anything_is_written() -> None:
-    def refuse(loss: torch.Tensor) -> None:
+    def refuse(loss: torch.Tensor, broken: object) -> None:
         raise Abandoned(loss.item())
 
     for text in CASES.values():
