@@ -160,7 +160,9 @@ func main {
 
 def test_what_is_sent_and_read_by_nobody_is_overwritten_at_the_end() -> None:
     """A short sum sends the memory of %w itself."""
-    found = emit(parse_program(STORED), {"all": GROUP}, in_place=InPlace(lambda loss, refusal: None))
+    found = emit(
+        parse_program(STORED), {"all": GROUP}, in_place=InPlace(lambda loss, refusal: None)
+    )
     targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
     copy = torch.ops.aten.copy_.default
     assert targets.index(start_sum) < targets.index(end_sum) < targets.index(copy)
