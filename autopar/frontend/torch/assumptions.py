@@ -15,6 +15,8 @@ from autopar.frontend.source_line import source_line
 from autopar.frontend.spelling import kind_of
 from autopar.frontend.torch.conditions import QUESTIONS, Example
 from autopar.ir.assumptions import Assumption, Scalar
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.units import counted
 
 aten = torch.ops.aten
 
@@ -37,10 +39,15 @@ def take_assumptions(graph: fx.Graph, example: Example) -> tuple[Assumed, ...]:
     Args:
         graph: The graph, which is changed.
         example: What it was traced with, which knows the answers.
+
+    Raises:
+        InvalidInputError: If the graph's questions aren't those that were answered.
     """
     _free_effects(graph)
     mode, answers = example.mode, iter(example.asked)
     found: list[Assumed] = []
+    questions = [node for node in graph.nodes if node.target in QUESTIONS]
+    _check_same(questions, example)
     for node in list(graph.nodes):
         if node.target in QUESTIONS:
             question = next(answers)
@@ -59,6 +66,16 @@ def take_assumptions(graph: fx.Graph, example: Example) -> tuple[Assumed, ...]:
             continue
         graph.erase_node(node)
     return tuple(_distinct(found))
+
+
+def _check_same(questions: Sequence[fx.Node], example: Example) -> None:
+    traced, answered = [node.target for node in questions], [each.func for each in example.asked]
+    if traced != answered:
+        raise InvalidInputError(
+            f"the code asked for {counted(len(answered), 'value')} of tensors, and"
+            f" {counted(len(traced), 'question')} of them were traced; ask in forward only, and"
+            " for nothing where another thread compiles a model"
+        )
 
 
 def _asked(node: fx.Node, mode: FakeTensorMode) -> fx.Node | None:

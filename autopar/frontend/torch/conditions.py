@@ -59,8 +59,8 @@ class Asked:
 class Example:
     """The mode of fake tensors of a model and a batch, and what these stand for.
 
-    Code runs several times while it is captured, each time alike. What the first run asked isn't
-    computed again.
+    Code runs several times while it is captured. Each run computes what it asks by itself: torch
+    answers questions about constants without the mode where it traces, so they have no numbers.
 
     Attributes:
         mode: The mode.
@@ -73,7 +73,6 @@ class Example:
         self._dispatch = self.mode.dispatch
         self.mode.dispatch = self._noted  # type: ignore[method-assign]
         self.asked: list[Asked] = []
-        self._before: list[Asked] = []
         self._cones = Cones()
         self._answers = False
         self._within = False
@@ -93,7 +92,6 @@ class Example:
 
     def begin(self) -> None:
         """Says that the code runs once more."""
-        self._before = max(self._before, self.asked, key=len)
         self.asked = []
 
     def _noted(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> object:
@@ -142,9 +140,6 @@ class Example:
             constant: Any = self._dispatch(func, types, args, kwargs)
             return Asked(func, constant, varies=False)
         except DataDependentOutputException as unanswered:
-            at = len(self.asked)
-            if at < len(self._before) and self._before[at].func is func:
-                return self._before[at]
             try:
                 return self._computed(func, args, kwargs)
             except Unknown:

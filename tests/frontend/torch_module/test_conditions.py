@@ -209,6 +209,23 @@ def test_constants_are_no_assumptions() -> None:
     assert captured.program.signature.outputs[0].shape == (3, 4)
 
 
+def test_constants_among_questions(tmp_path: Path) -> None:
+    """Where torch traces, it answers for constants alone, and the answers of others stay theirs."""
+
+    def ask(model: nn.Module, h: Tensor) -> Tensor:
+        half = int(torch.tensor(3) * 2 + 1)
+        few = int((h > 100).sum())
+        sign = torch.tensor(True).item()
+        return h * half + few if (h < 100).all() and sign else h
+
+    model = Asking(ask)
+    compiled = autopar.compile(model, (usual(),), mesh="2", strategy="data")
+    assert [each.expected for each in map(Assumption.of, _ports(compiled))] == [0, True]
+    compiled.save(tmp_path / "build")
+    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    torch.testing.assert_close(found, model(usual()))
+
+
 def test_values_on_the_meta_device_are_refused() -> None:
     with torch.device("meta"):
         model = Asking(branch)
