@@ -23,6 +23,7 @@ from autopar.completion.apart import taken_apart
 from autopar.completion.complete import Completed
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.search.watch import Watch
+from autopar.completion.undivided import undivided
 from autopar.cost import CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
 from autopar.ir.deployment import Deployment
@@ -162,7 +163,8 @@ def _compiled(
     if decided.forecast is None and options.memory_bytes is not None:
         held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
         said = (*said, ReportEntry("search", "memory", held))
-    entries = (*report, *said, *exceeded, *explain(program, planner))
+    left = undivided(completed, options.strategy)
+    entries = (*report, *said, *exceeded, *left, *explain(program, planner))
     return Compiled(program, completed, options, partitioned, deployment, entries)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autopar.completion.presets.strategy import AUTO
+from autopar.completion.undivided import UNDIVIDED
 from autopar.cost.summary import (
     BUFFER_ROLES,
     STATE_ROLES,
@@ -245,6 +246,8 @@ def _render_totals(summary: Summary) -> Iterator[str]:
     if len(summary.assumes) > SHOWN:
         yield f"assumes  {counted(len(summary.assumes) - SHOWN, 'value')} more"
     for entry in summary.report:
+        if entry.category == UNDIVIDED:
+            yield f"{entry.subject}: {entry.detail} [{entry.loc}]"
         if entry.category == LAYOUTS:
             yield f"layouts  {entry.subject}: {entry.detail}"
         if entry.category == PLAN:
@@ -274,7 +277,7 @@ def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
 def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
     by_category: dict[str, list[ReportEntry]] = {"replicated": []}
     for entry in entries:
-        if entry.category not in (LAYOUTS, PLAN):
+        if entry.category not in (LAYOUTS, PLAN, UNDIVIDED):
             by_category.setdefault(entry.category, []).append(entry)
     lines: list[str] = []
     for category, group in by_category.items():

@@ -1,0 +1,89 @@
+"""Says which presets leave work undivided: each process along their axis does all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autopar.completion.presets.strategy import AUTO, AxisPreset, parse_strategy
+from autopar.cost.flops import product_flops
+from autopar.ir.layout import dim_axes
+from autopar.ir.manifest import ReportEntry
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import rule_of
+from autopar.ir.program import Op, Program
+
+UNDIVIDED = "undivided"
+"""The category of what presets leave undivided."""
+
+TOLERATED = 0.1
+"""The part of the flops of all products that may stay undivided without a word."""
+
+Product = tuple[Op, int]
+"""An op and its flops."""
+
+_NAMED = 3
+"""How many ops are named."""
+
+
+def undivided(program: Program, strategy: str | None) -> tuple[ReportEntry, ...]:
+    """Returns a remark for each mesh axis along which presets leave much undivided.
+
+    Args:
+        program: Serial and completed.
+        strategy: The presets, if there are any.
+    """
+    if program.mesh is None or not strategy or strategy == AUTO:
+        return ()
+    products = _products(program)
+    total = sum(count for _, count in products)
+    found = []
+    for axis, presets in _by_axis(strategy, program.mesh).items():
+        left = [(op, count) for op, count in products if not _splits(op, axis, program.mesh)]
+        if sum(count for _, count in left) > TOLERATED * total:
+            found.append(_entry(axis, presets, left, total, program.mesh))
+    return tuple(found)
+
+
+def _products(program: Program) -> list[Product]:
+    values = program.main.values
+    found = ((op, product_flops(op.kind, rule_of(op, values))) for op in program.main.ops)
+    return [(op, count) for op, count in found if count]
+
+
+def _by_axis(strategy: str, mesh: ProcessMesh) -> Mapping[str, Sequence[AxisPreset]]:
+    found: dict[str, list[AxisPreset]] = {}
+    for item in parse_strategy(strategy, mesh):
+        if item.preset != "replicate" and mesh.axis_size(item.axis) > 1:
+            found.setdefault(item.axis, []).append(item)
+    return found
+
+
+def _splits(op: Op, axis: str, mesh: ProcessMesh) -> bool:
+    """Whether an op's work is divided along an axis, or done by one slice of it alone."""
+    if op.dist is None:
+        return False
+    if op.dist.mesh != mesh and axis not in op.dist.mesh.dim_names:
+        return True
+    return any(axis in dim_axes(dim) for _, dim in op.dist.factors)
+
+
+def _entry(
+    axis: str,
+    presets: Sequence[AxisPreset],
+    left: Sequence[Product],
+    total: int,
+    mesh: ProcessMesh,
+) -> ReportEntry:
+    by_kind: dict[str, int] = {}
+    for op, count in left:
+        by_kind[op.kind] = by_kind.get(op.kind, 0) + count
+    most, _ = max(left, key=lambda product: product[1])
+    kinds = sorted(by_kind, key=lambda kind: -by_kind[kind])
+    named = ", ".join(f"{kind} {by_kind[kind] / total:.0%}" for kind in kinds[:_NAMED])
+    more = ", ..." if len(kinds) > _NAMED else ""
+    part = sum(by_kind.values()) / total
+    detail = (
+        f"all {mesh.axis_size(axis)} processes along {axis} compute {part:.0%} of the flops"
+        f" ({named}{more})"
+    )
+    return ReportEntry(UNDIVIDED, ", ".join(map(str, presets)), detail, most.loc)
