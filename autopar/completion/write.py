@@ -95,7 +95,7 @@ def _value_origin(solution: Solution, value: int) -> Origin:
         return Origin("implied", ", ".join(_by(graph.nodes[at]) for at in sources))
     if axes:
         readers = [node for node, _ in graph.uses[value]]
-        return Origin("implied", _by(readers[0]))
+        return Origin("implied", _by(readers[0]) if readers else "as its new content lies")
     return Origin("default", "no reader wants it split")
 
 

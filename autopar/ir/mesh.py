@@ -139,7 +139,12 @@ class ProcessMesh:
         return mesh
 
     def axis_index(self, axis: int | str) -> int:
-        """Returns the position of an axis given by name or by index (negative from the end)."""
+        """Returns the position of an axis given by name or by index (negative from the end).
+
+        An index may be a text, as on the command line: no axis is called like a number.
+        """
+        if isinstance(axis, str) and axis.isdecimal():
+            axis = int(axis)
         if isinstance(axis, str):
             if axis in self.dim_names:
                 return self.dim_names.index(axis)

@@ -21,6 +21,7 @@ def test_what_a_mesh_tells() -> None:
     assert MESH.process_ids == MESH.process_group == tuple(range(8))
     assert MESH.axis_sizes() == {"dp": 2, "tp": 4}
     assert (MESH.axis_index("tp"), MESH.axis_index(-1), MESH.axis_size("tp")) == (1, 1, 4)
+    assert MESH.axis_index("1") == 1
     assert MESH.axes_size(("dp", "tp")) == 8
     assert repr(MESH) == "ProcessMesh(dp=2, tp=4)"
 
