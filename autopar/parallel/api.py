@@ -122,6 +122,7 @@ def parallelize(
         whole=outputs != "dtensor",
         outputs=() if isinstance(outputs, str) else outputs,
         torch_compile=torch_compile,
+        values={**dict(model.named_parameters()), **dict(model.named_buffers())},
     )
     modules, own = model.modules(), model.parameters()
     modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))

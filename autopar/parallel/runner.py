@@ -90,6 +90,7 @@ class Runner:
         whole: Whether outputs are whole on every rank; otherwise they are left split.
         outputs: Names of the outputs that are asked for; with none, all of them.
         torch_compile: Whether the programs run through `torch.compile`.
+        values: What the module's tensors hold when the first variant is captured, by name.
 
     Attributes:
         layouts: How parameters are laid out.
@@ -110,6 +111,7 @@ class Runner:
         whole: bool,
         outputs: Sequence[str] = (),
         torch_compile: bool = False,
+        values: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.skeleton = skeleton
         self.options = options
@@ -118,6 +120,7 @@ class Runner:
         self.whole = whole
         self.outputs = tuple(outputs)
         self.torch_compile = torch_compile
+        self._values = values
         self.layouts = Layouts()
         self.gathered: tuple[str, ...] = ()
         self.variants: dict[Any, Variant] = {}
@@ -332,6 +335,7 @@ class Runner:
         )
         if self.first is None:
             self.first = variant
+            self._values = None  # They are the rank's pieces from now on.
             self._labels = call.labels
             placement = tuple(entry.process_id for entry in plan.deployment.ranks)
             self.options = replace(self.options, placement=placement)
@@ -372,6 +376,8 @@ class Runner:
             differentiate=torch.is_grad_enabled(),
             autocast=self._autocast(),
             outputs=self.outputs,
+            values=self._values,
+            known=() if self.first is None else self.first.captured.asked,
         )
 
     def _compiled(self, captured: Differentiable, layouts: Sequence[Layout]) -> Compiled:

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -49,11 +49,13 @@ class Asked:
         func: The op that asks.
         answer: What it returned.
         varies: Whether another batch, or other weights, may have another answer.
+        place: The user's line.
     """
 
     func: Any
     answer: Scalar
     varies: bool
+    place: str = ""
 
 
 class Example:
@@ -62,12 +64,16 @@ class Example:
     Code runs several times while it is captured. Each run computes what it asks by itself: torch
     answers questions about constants without the mode where it traces, so they have no numbers.
 
+    Args:
+        known: What was asked of the same code before, for what can't be computed here.
+
     Attributes:
         mode: The mode.
         asked: What the latest run asked so far, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Sequence[Asked] = ()) -> None:
+        self._known = {(each.place, each.func): each for each in known}
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         # Ops of a higher order know modes by their very type, so this is no subclass.
         self._dispatch = self.mode.dispatch
@@ -140,9 +146,12 @@ class Example:
             constant: Any = self._dispatch(func, types, args, kwargs)
             return Asked(func, constant, varies=False)
         except DataDependentOutputException as unanswered:
+            place = _place(user_frame(sys._getframe(1)))
             try:
-                return self._computed(func, args, kwargs)
+                return replace(self._computed(func, args, kwargs), place=place)
             except Unknown:
+                if (place, func) in self._known:
+                    return self._known[place, func]
                 raise unanswered from None
             except Drawn:
                 return Asked(func, self._decided(args[0]), varies=False)
@@ -172,15 +181,18 @@ class Example:
         raise InvalidInputError(_by_lot(user_frame(sys._getframe(1))))
 
 
+def _place(frame: FrameType | None) -> str:
+    return "the model" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def _by_lot(frame: FrameType | None) -> str:
     """Returns the refusal of a line whose way is drawn by lot."""
-    place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}: "
     read = {} if frame is None else _options_read(frame)
     options = ", ".join(f"{name} (now {value:g})" for name, value in read.items())
     what = f"set {options} so that nothing is drawn" if options else "draw nothing here"
     return (
-        f"{place}a random number decides which way this line goes, and a program goes one way;"
-        f" {what}, or compute both ways and choose with torch.where"
+        f"{_place(frame)}: a random number decides which way this line goes, and a program goes one"
+        f" way; {what}, or compute both ways and choose with torch.where"
     )
 
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, only
-from autopar.frontend.torch.conditions import Example
+from autopar.frontend.torch.conditions import Asked, Example
 from autopar.frontend.torch.fake import fake_batch, fake_model
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.mixed import refuse_mixed_products
@@ -48,6 +48,7 @@ class Differentiable:
         batch_gradients: Names of the gradients of the call's tensors, by position.
         updates: Names of the new contents of buffers, by name of the buffer.
         constants: Tensors that the code holds, by name.
+        asked: What the code asked of values.
     """
 
     program: Program
@@ -58,6 +59,7 @@ class Differentiable:
     batch_gradients: Mapping[int, str]
     updates: Mapping[str, str]
     constants: Mapping[str, Tensor]
+    asked: tuple[Asked, ...] = ()
 
 
 def capture_differentiable(
@@ -69,6 +71,8 @@ def capture_differentiable(
     differentiate: bool = True,
     autocast: torch.dtype | None = None,
     outputs: Sequence[str] = (),
+    values: Mapping[str, Tensor] | None = None,
+    known: Sequence[Asked] = (),
 ) -> Differentiable:
     """Captures `model(*args, **kwargs)` and its derivative.
 
@@ -82,13 +86,15 @@ def capture_differentiable(
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         outputs: The outputs that are asked for, by name; the others are None. If the model returns
             none of these, or nothing is named, all of them.
+        values: What the model's tensors hold, by name, if it is on the meta device.
+        known: What the same code was answered before.
 
     Raises:
         AnnotationError: If a mark in the model doesn't fit its tensor or the mesh.
         InvalidInputError: If the model has no static program, or returns what can't be returned
             again. Names the user's line.
     """
-    fake = fake_model(model)
+    fake = fake_model(model, values, known)
     whole = [_fake_input(tensor, fake.example) for tensor in tensors]
 
     def compute(module: nn.Module, given: Sequence[Tensor]) -> Any:
@@ -121,7 +127,7 @@ def capture_differentiable(
     program = lower(step.graph, lowering)
     refuse_mixed_products(program)
     constants = {f"constant.{at}": each for at, each in enumerate(joint.constants.values())}
-    return _named(program, joint, constants)
+    return _named(program, joint, constants, fake.example.asked)
 
 
 def _fake_input(tensor: Tensor, example: Example) -> Tensor:
@@ -183,7 +189,9 @@ def _apart(step: Step, node: fx.Node, taken: set[fx.Node], phase: str) -> fx.Nod
     return step.call((phase, 0), aten.mul.Scalar, node, 1)
 
 
-def _named(program: Program, joint: Joint, constants: Mapping[str, Tensor]) -> Differentiable:
+def _named(
+    program: Program, joint: Joint, constants: Mapping[str, Tensor], asked: Sequence[Asked]
+) -> Differentiable:
     names = iter(program.main.outputs)
     outputs = tuple(islice(names, len(joint.outputs)))
     batch_gradients = dict(zip(joint.batch_gradients, names))  # noqa: B905
@@ -198,4 +206,5 @@ def _named(program: Program, joint: Joint, constants: Mapping[str, Tensor]) -> D
         batch_gradients,
         updates,
         {name: each for name, each in constants.items() if name in program.main.inputs},
+        tuple(asked),
     )

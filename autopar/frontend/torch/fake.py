@@ -8,14 +8,14 @@ too: on meta, autograd drops gradients without a word.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from autopar.frontend.torch.conditions import Example
+from autopar.frontend.torch.conditions import Asked, Example
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,18 @@ class FakeModel:
         return self.example.mode
 
 
-def fake_model(model: nn.Module) -> FakeModel:
-    """Returns a copy of a module over fake tensors on the CPU."""
-    example = Example()
+def fake_model(
+    model: nn.Module, values: Mapping[str, Tensor] | None = None, known: Sequence[Asked] = ()
+) -> FakeModel:
+    """Returns a copy of a module over fake tensors on the CPU.
+
+    Args:
+        model: The module.
+        values: What its tensors stand for, by name, where they have no values themselves.
+        known: What the same code was answered before.
+    """
+    values = values or {}
+    example = Example(known)
     names: dict[int, list[str]] = {}
     tensors: dict[int, tuple[str, Tensor]] = {}
     for role, name, tensor in _owned(model):
@@ -72,8 +81,8 @@ def fake_model(model: nn.Module) -> FakeModel:
     memo: dict[int, Tensor] = {}
     for key, (role, tensor) in tensors.items():
         memo[key] = fake = fake_like(tensor, example.mode)
-        example.know(fake, tensor)
         first = names[key][0]
+        example.know(fake, values.get(first, tensor))
         aliases = tuple(names[key])
         stored[first] = Stored(first, role, tensor, fake, aliases, key in persistent)
     # What deepcopy finds in the memo it takes for copied: no weight is touched.

@@ -40,6 +40,7 @@ from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, user_line
 from autopar.frontend.torch.simplify import simplify
+from autopar.frontend.torch.strided import name_strided_views
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
 Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
@@ -135,6 +136,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         _correct_gradients(module.graph)
         assumed = take_assumptions(module.graph, fake.example)
     refuse_changes(step.model, step.seen)
+    name_strided_views(module.graph)
     simplify(module.graph)
     spread_origins(module.graph)
     assert step.structure is not None

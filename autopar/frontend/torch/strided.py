@@ -94,9 +94,9 @@ def _written(node: fx.Node) -> fx.Node | None:
 
 
 def _strides(node: fx.Node, source: fx.Node, args: Sequence[Any]) -> Strides:
-    sizes, strides, *offset = (*args, *node.kwargs.values())
-    default = Strides.of(source.meta["val"]).offset
-    return Strides(tuple(sizes), tuple(strides), offset[0] if offset else default)
+    given: list[Any] = [*args, *node.kwargs.values(), None]
+    offset = Strides.of(source.meta["val"]).offset if given[2] is None else given[2]
+    return Strides(tuple(given[0]), tuple(given[1]), offset)
 
 
 def _covers(whole: Strides, part: Strides) -> bool:

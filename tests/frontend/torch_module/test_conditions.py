@@ -189,14 +189,17 @@ class OfInput(nn.Module):
         return found
 
 
-def test_parallelize() -> None:
-    expected = OfInput()(usual())
-    parallel = autopar.parallelize(OfInput(), (usual(),), mesh="1")
+@pytest.mark.parametrize("make", [OfInput, lambda: Asking(branch)])
+def test_parallelize(make: Callable[[], nn.Module]) -> None:
+    expected = make()(usual())
+    parallel = autopar.parallelize(make(), (usual(),), mesh="1")
     torch.testing.assert_close(parallel(usual()), expected)
     with pytest.raises(InvalidInputError, match="for this input"):
         parallel(large())
     torch.testing.assert_close(parallel(usual()), expected)
     assert parallel.state_dict()["calls"] == 2
+    # What the first program assumes, those for batches of other shapes assume too.
+    torch.testing.assert_close(parallel(usual()[:3]), make()(usual()[:3]))
 
 
 def test_constants_are_no_assumptions() -> None:
