@@ -14,7 +14,7 @@ from pathlib import Path
 from autopar.ir.errors import Loc
 from autopar.ir.program import ASSUMPTION, Arg, Function, Port, Program
 
-Scalar = bool | int | float | complex
+Scalar = bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Assumption:
         """Returns what the port of an assumption says."""
         said = dict(port.options)
         expected, line = said["expected"], said["line"]
-        assert isinstance(expected, (bool, int, float, complex))
+        assert isinstance(expected, (bool, int, float))
         assert isinstance(line, int)
         loc = Loc(str(said["file"]), line)
         return cls(expected, str(said["code"]), loc, str(said["message"]))

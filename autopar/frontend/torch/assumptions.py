@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar.frontend.source_line import source_line
 from autopar.frontend.spelling import kind_of
-from autopar.frontend.torch.conditions import QUESTIONS, Example
+from autopar.frontend.torch.conditions import QUESTIONS, Answer, Example
 from autopar.ir.assumptions import Assumption, Scalar
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.units import counted
@@ -53,7 +53,8 @@ def take_assumptions(graph: fx.Graph, example: Example) -> tuple[Assumed, ...]:
             question = next(answers)
             asked = _asked(node, mode) if question.varies else None
             if asked is not None:
-                found.append(_assumed(node, _scalar(node, asked, mode), question.answer))
+                for scalar, answer in _scalars(node, asked, question.answer, mode):
+                    found.append(_assumed(node, scalar, answer))
         elif node.target in _ASSERTIONS:
             told = _add(node, mode, aten.ne.Scalar, node.args[0], 0)
             text = str(node.args[1]) if len(node.args) > 1 else "an assertion"
@@ -93,6 +94,19 @@ def _asked(node: fx.Node, mode: FakeTensorMode) -> fx.Node | None:
     else:
         same = _add(node, mode, aten.isclose.default, first, second, *rest, **node.kwargs)
     return _add(node, mode, aten.all.default, same)
+
+
+def _scalars(
+    node: fx.Node, asked: fx.Node, answer: Answer, mode: FakeTensorMode
+) -> Iterator[tuple[fx.Node, Scalar]]:
+    """Yields what a question comes to, and what that is; of a complex number, both parts."""
+    if not isinstance(answer, complex):
+        yield _scalar(node, asked, mode), answer
+        return
+    parts = _add(node, mode, aten.view_as_real.default, asked)
+    for at, part in enumerate((answer.real, answer.imag)):
+        chosen = _add(node, mode, aten.select.int, parts, -1, at)
+        yield _scalar(node, chosen, mode), part
 
 
 def _scalar(node: fx.Node, asked: fx.Node, mode: FakeTensorMode) -> fx.Node:

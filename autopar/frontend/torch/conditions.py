@@ -33,6 +33,8 @@ from autopar.ir.errors import InvalidInputError
 
 aten = torch.ops.aten
 
+Answer = Scalar | complex
+
 QUESTIONS = (aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default)
 """Ops that return plain values of tensors."""
 
@@ -53,7 +55,7 @@ class Asked:
     """
 
     func: Any
-    answer: Scalar
+    answer: Answer
     varies: bool
     place: str = ""
 
@@ -160,7 +162,7 @@ class Example:
         known = {id(arg): self._cones.value(arg) for arg in args if isinstance(arg, Tensor)}
         values = [known[id(arg)].tensor if id(arg) in known else arg for arg in args]
         with plain():
-            answer: Scalar = func(*values, **kwargs)
+            answer: Answer = func(*values, **kwargs)
         return Asked(func, answer, any(each.varies for each in known.values()))
 
     def _decided(self, asked: Tensor) -> bool:

@@ -71,6 +71,11 @@ def picked(model: nn.Module, h: Tensor) -> Tensor:
     return h[h[:, 0] > 100].sum(0) + h.sum()
 
 
+def rotated(model: nn.Module, h: Tensor) -> Tensor:
+    large = (h > 100).sum().float()
+    return h + torch.complex(large * 0 + 2, large).item().real
+
+
 def inverse(model: nn.Module, h: Tensor) -> Tensor:
     # What is too large leaves no inverse.
     return torch.linalg.inv(torch.where(h.abs().max() > 100, 0.0, 1.0) * torch.eye(4) * 2) @ h.T
@@ -84,6 +89,7 @@ QUESTIONS = {
     close: True,
     asserted: True,
     picked: 0,
+    rotated: 0.0,
     inverse: True,
 }
 
