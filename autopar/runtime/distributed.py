@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar import __version__
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.build import Build, read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
@@ -267,9 +268,9 @@ class Session(Closing):
         Raises:
             InvalidInputError: If it makes another model than the one that was compiled.
         """
+        missing = set(self.absent)
+        initialize(self, make_model, absent)
         with self.reported():
-            missing = set(self.absent)
-            initialize(self, make_model, absent)
             self._drawn = {
                 port.name: self.weights[port.name].clone()
                 for port in self.program.signature.inputs
@@ -334,7 +335,12 @@ class Session(Closing):
             InvalidInputError: On all ranks, if the program writes nothing, or the file can't be
                 written. The session can go on.
         """
-        jointly(self, "save_state", self._state.check)
+
+        def prepare() -> None:
+            expect(PATH, path=path)
+            self._state.check()
+
+        jointly(self, "save_state", prepare)
         understood(self, lambda: self._state.write(Path(path), self.messages(meeting=True)))
 
     def load_state(self, path: str | Path) -> None:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from autopar.ir.arguments import CALLABLE, expect
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import Port
 from autopar.runtime.boxes import Box, fill, narrowed
 from autopar.runtime.construction import View
 from autopar.runtime.ports import is_weight, label_of, port_box, region_of
-from autopar.runtime.ranks import Ranks
+from autopar.runtime.ranks import Ranks, jointly
 from autopar.runtime.rates import trains
 from autopar.runtime.state import MODEL_ROLES, OPTIMIZER_ROLES
 
@@ -46,6 +47,12 @@ def initialize(ranks: Ranks, make_model: MakeModel, absent: bool = False) -> Non
     Raises:
         InvalidInputError: If it isn't the model that was compiled, or can't be carried out so.
     """
+    jointly(ranks, "initialize", lambda: expect(CALLABLE, make_model=make_model), absent=absent)
+    with ranks.reported():
+        _initialize(ranks, make_model, absent)
+
+
+def _initialize(ranks: Ranks, make_model: MakeModel, absent: bool) -> None:
     # Fake tensors take long to import, and a training that goes on from a checkpoint needs none.
     from autopar.runtime.construction_record import record
     from autopar.runtime.construction_replay import replay

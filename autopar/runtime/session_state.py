@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from autopar.ir.arguments import MAPPING, expect
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import STORED_ROLES
 from autopar.runtime.messages import Messages
@@ -47,6 +48,7 @@ class SessionState:
         self.ranks.absent.difference_update(self.model.entries)
 
     def _known(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        expect(MAPPING, state_dict=given)
         known = {name: each for name, each in given.items() if name in self.model.label_of}
         self.model.check(known, "state dict")
         return known

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from autopar.ir.arguments import PATH, expect
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.messages import Messages
@@ -90,6 +91,7 @@ def read_state(
 
     def prepare() -> None:
         check()
+        expect(PATH, path=path)
         expect_weights(path, wanted)
 
     jointly(state.ranks, call, prepare)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from autopar.ir.arguments import CALLABLE, FLAG, PATH, expect
+from autopar.ir.arguments import FLAG, PATH, WHOLE, expect
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
@@ -240,9 +240,7 @@ class Trainer(Closing):
             InvalidInputError: If it makes another model, or what it does depends on numbers that
                 it drew.
         """
-        expect(CALLABLE, make_model=make_model)
-        with self.ranks.reported():
-            initialize(self.ranks, make_model, absent)
+        initialize(self.ranks, make_model, absent)
 
     def state_dict(self, *, rank0_only: bool = False) -> dict[str, Tensor]:
         """Returns parameters and buffers, whole and in main memory, by the model's names.
@@ -334,8 +332,6 @@ class Trainer(Closing):
                 or a rank can't be given what it was, or is given another. Training can go on.
             RuntimeFailure: If another rank fails.
         """
-        expect(PATH, path=path)
-        expect(FLAG, wait=wait)
         self._settle()
         # Here, since it takes torch.distributed.checkpoint a second to load.
         from autopar.runtime.checkpoint import brief, check_extra, write_checkpoint
@@ -343,6 +339,8 @@ class Trainer(Closing):
         from autopar.runtime.checkpoint_series import Place
 
         def prepare() -> Place:
+            expect(PATH, path=path)
+            expect(FLAG, wait=wait)
             check_present(self.ranks.absent)
             check_extra(extra)
             return Place.of(Path(path), keep, self.steps)
@@ -385,9 +383,8 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if there is none, or names or shapes are wrong. Names
                 all.
         """
-        expect(PATH, path=path)
         self._settle()
-        jointly(self.ranks, "load_checkpoint", lambda: None)
+        jointly(self.ranks, "load_checkpoint", lambda: expect(PATH, path=path))
         with self.ranks.reported():
             messages = self._messages(meeting=True)
         found = understood(self.ranks, lambda: self._state.read(Path(path), messages))
@@ -409,9 +406,8 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if there are only damaged ones, the newest doesn't fit
                 the program, or `folder` is a file or can't be read.
         """
-        expect(PATH, folder=folder)
         self._settle()
-        jointly(self.ranks, "resume", lambda: None)
+        jointly(self.ranks, "resume", lambda: expect(PATH, folder=folder))
         from autopar.runtime.checkpoint_series import agreed_candidates
 
         with self.ranks.reported():
@@ -478,6 +474,7 @@ class Trainer(Closing):
 
         def prepare() -> None:
             expect(PATH, path=path)
+            expect(WHOLE.or_none, max_shard_bytes=max_shard_bytes)
             check_present(self.ranks.absent)
             if max_shard_bytes is not None and max_shard_bytes <= 0:
                 raise InvalidInputError(
@@ -501,7 +498,6 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if one can't read the file, or it lacks a tensor or has
                 it otherwise. The state is what it was then.
         """
-        expect(PATH, path=path)
         self._state.read_weights(path)
 
     def shards(self) -> dict[str, tuple[Piece, ...]]:

@@ -7,17 +7,18 @@ part; as a file of weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from autopar.ir.arguments import MAPPING, Kind, expect
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.folder import recover_folder
 from autopar.ir.layout import Layout
-from autopar.runtime.checkpoint_index import DamagedCheckpoint
+from autopar.runtime.checkpoint_index import DamagedCheckpoint, Index
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.messages import Messages
 from autopar.runtime.owners import pieces_written
@@ -40,8 +41,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
+Result = TypeVar("Result")
+
 PROGRESS = ("steps", "seed")
 """Plain values that say where a training is."""
+
+_GROUPS = Kind(
+    lambda value: isinstance(value, (list, tuple)) and all(map(MAPPING.fits, value)),
+    "a list with a dict per group",
+)
 
 EXTRA = "extra"
 """The plain value that the user has a checkpoint keep."""
@@ -102,7 +110,12 @@ class TrainingState:
         Raises:
             InvalidInputError: On all ranks, if they don't fit on one. Names all problems.
         """
-        jointly(self.ranks, "load_state_dict", lambda: self.model.check(given, "state dict"))
+
+        def prepare() -> None:
+            expect(MAPPING, state_dict=given)
+            self.model.check(given, "state dict")
+
+        jointly(self.ranks, "load_state_dict", prepare)
         with self.ranks.reported():
             self.model.put_all(given)
         self._given(self.model)
@@ -132,10 +145,15 @@ class TrainingState:
         self, given: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Sequence[Mapping[str, Any]]]:
         """Returns the tensors of an optimizer's state dict by label, and its groups."""
-        groups = given.get("param_groups", [])
+        expect(MAPPING, state_dict=given)
+        groups, states = given.get("param_groups", []), given.get("state", {})
+        expect(MAPPING, state=states)
+        expect(_GROUPS, param_groups=groups)
+        for parameter, tensors in states.items():
+            expect(MAPPING, **{f"state[{parameter!r}]": tensors})
         state = {
             f"{kind}/{parameter}": tensor
-            for parameter, tensors in given.get("state", {}).items()
+            for parameter, tensors in states.items()
             for kind, tensor in tensors.items()
         }
         self.optimizer.check(state, "optimizer's state dict")
@@ -198,20 +216,19 @@ class TrainingState:
         Raises:
             DamagedCheckpoint: On all ranks, if it isn't what was saved. If that was noticed only
                 while it was read, parameters and buffers have no values after that.
-            InvalidInputError: On all ranks, if there is none or it doesn't fit. Names all problems.
+            InvalidInputError: On all ranks, if there is none for one of them, or it doesn't fit.
+                Names all problems. The state is what it was then.
         """
-        if messages.first:
+
+        def recovered() -> bytes:
             recover_folder(path)
-        messages.from_first()
-        found: dict[Key, Any] = {}
-        try:
-            found = self._read(path)
-            problem: InvalidInputError | None = None
-        except InvalidInputError as error:
-            problem = error
-        if told := messages.agreed(_told(problem)):
-            damaged, text = json.loads(told)
-            raise (DamagedCheckpoint if damaged else InvalidInputError)(text) from problem
+            return b""
+
+        messages.made_by_first(recovered)
+        index, content, labels = _on_all(messages, lambda: self._fitting(path))
+        # Behind an error all of them are half read, and each has to be given anew.
+        self.ranks.absent.update(labels)
+        found = _on_all(messages, lambda: _read(path, index, content))
         groups = [dict(group) for group in self.rates.groups()]
         for key, value in found.items():
             if key[0] == "optimizer":
@@ -220,8 +237,13 @@ class TrainingState:
         self._given(self.model, self.optimizer, self.unsaved)
         return {str(key[1]): value for key, value in found.items() if key[0] == "trainer"}
 
-    def _read(self, path: Path) -> dict[Key, Any]:
-        from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint
+    def _fitting(self, path: Path) -> tuple[Index, Content, list[str]]:
+        """Opens a checkpoint; returns what to read of it, and the labels of the tensors.
+
+        Raises:
+            InvalidInputError: If there is none or it doesn't fit.
+        """
+        from autopar.runtime.checkpoint import open_checkpoint
 
         index = open_checkpoint(path)
         every = [
@@ -236,10 +258,8 @@ class TrainingState:
         values: dict[Key, Any] = {("trainer", name): None for name in (*PROGRESS, EXTRA)}
         values.update(self._group_values(wanted))
         present = {key: value for key, value in values.items() if flat_key(key) in index.values}
-        # Behind an error all of them are half read, and each has to be given anew.
-        self.ranks.absent.update(label for _, label, _ in every)
         tensors = [held._replace(pieces=state.all_pieces(label)) for state, label, held in every]
-        return read_checkpoint(path, index, Content(tensors, present))
+        return index, Content(tensors, present), [label for _, label, _ in every]
 
     def write_weights(
         self, path: Path, messages: Messages, max_shard_bytes: int | None = None
@@ -320,6 +340,30 @@ def _split(label: str) -> tuple[str, str]:
     """Returns (kind, parameter) of `exp_avg/up.weight`."""
     kind, _, parameter = label.partition("/")
     return kind, parameter
+
+
+def _read(path: Path, index: Index, content: Content) -> dict[Key, Any]:
+    # Here, since it takes torch.distributed.checkpoint a second to load.
+    from autopar.runtime.checkpoint import read_checkpoint
+
+    return read_checkpoint(path, index, content)
+
+
+def _on_all(messages: Messages, act: Callable[[], Result]) -> Result:
+    """Returns what an act of each rank returns.
+
+    Raises:
+        InvalidInputError: On all ranks, if one of them raises it: that of the first one.
+    """
+    problem: InvalidInputError | None = None
+    try:
+        result = act()
+    except InvalidInputError as error:
+        problem = error
+    if told := messages.agreed(_told(problem)):
+        damaged, text = json.loads(told)
+        raise (DamagedCheckpoint if damaged else InvalidInputError)(text) from problem
+    return result
 
 
 def _told(problem: InvalidInputError | None) -> str:

@@ -94,6 +94,10 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         found["weights"] = said(trainer.load_weights, path)
         found["state"] = said(trainer.load_state_dict, {} if mine else other)
         found["optimizer"] = said(trainer.load_optimizer_state_dict, trainer_state)
+        found.update(unfit_arguments(trainer, folder, mine))
+        trainer.save_checkpoint(folder / "c")
+        path = folder / ("none" if mine else "c")
+        found["checkpoint"] = said(trainer.load_checkpoint, path)
         found["copy"] = said(trainer.copy_to, torch.nn.Linear(1, 1) if mine else Model())
         path = folder / "w.safetensors"
         found["calls"] = said(trainer.load_weights if mine else trainer.save_weights, path)
@@ -102,6 +106,25 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         same &= _sum(optimizer["state"]) == _sum(groups["state"])
         same &= not (folder / "d").exists()
         return found, same, float(trainer.step(batches(2)[1]))
+
+
+def unfit_arguments(trainer: Trainer, folder: Path, mine: bool) -> dict[str, str]:
+    """Returns what a trainer says to arguments of a wrong type on one rank alone."""
+    given = {
+        "save_checkpoint": folder / "d",
+        "load_checkpoint": folder / "d",
+        "resume": folder / "d",
+        "save_weights": folder / "d",
+        "load_weights": folder / "w.safetensors",
+        "load_state_dict": trainer.state_dict(),
+        "load_optimizer_state_dict": trainer.optimizer_state_dict(),
+        "initialize": Model,
+    }
+    found = {call: said(getattr(trainer, call), 3 if mine else fit) for call, fit in given.items()}
+    found["wait"] = said(trainer.save_checkpoint, folder / "d", wait="no" if mine else True)
+    size: Any = "1" if mine else 1
+    found["max_shard_bytes"] = said(trainer.save_weights, folder / "d", max_shard_bytes=size)
+    return found
 
 
 def _plus_one(state: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:

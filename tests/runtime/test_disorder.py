@@ -46,8 +46,14 @@ def test_a_trainers_mistakes_on_one_rank_are_those_of_all(tmp_path: Path) -> Non
     assert first.pop("copy") == ""
     assert "the model isn't the one that was compiled" in second.pop("copy")
     assert all(each.startswith("InvalidInputError: ") for each in first.values())
+    unfit = [name for name in second if "=3: give " in second[name]]
+    assert len(unfit) == 8
     own = {name: text.removeprefix("InvalidInputError: ") for name, text in second.items()}
+    assert "is no checkpoint" in first["checkpoint"]
     names = {
+        **{call: call for call in unfit},
+        "wait": "save_checkpoint",
+        "max_shard_bytes": "save_weights",
         "extra": "save_checkpoint",
         "keep": "save_checkpoint",
         "beside": "save_checkpoint",
