@@ -35,7 +35,13 @@ def test_a_workspace(sizes: tuple[int, ...], dtype: torch.dtype, slack: float) -
     state = torch.zeros(1, batch, hidden, dtype=dtype)
     x = torch.zeros(steps, batch, features, dtype=dtype)
     options = (False, [], 2, hidden, 1, True, False, False, True)
-    *_, workspace = torch.ops.aten.mkldnn_rnn_layer(x, *weights, state, state, *options)
+    try:
+        *_, workspace = torch.ops.aten.mkldnn_rnn_layer(x, *weights, state, state, *options)
+    except RuntimeError as error:
+        # Of halves, oneDNN has a layer for some processors only.
+        if dtype == torch.float32 or "could not create a primitive" not in str(error):
+            raise
+        pytest.skip("oneDNN has no such layer for this processor")
     found = workspace_bytes(*sizes, dtype.itemsize)
     assert found == pytest.approx(workspace.nbytes, rel=slack)
 
