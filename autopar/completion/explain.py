@@ -12,12 +12,21 @@ from autopar.ir.layout import ORIGIN_KINDS, Layout
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Function, Op, OpDist, Program
+from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program
 from autopar.ir.rule import Rule
 from autopar.ir.units import counted
 
 MOVES_WITHOUT_CONFLICT = frozenset(("all_reduce", "reduce_scatter"))
 """What finishes a reduction; any other collective means that two layouts disagree."""
+
+_SAME_ELEMENTS = (
+    "aten.t.default",
+    "aten.transpose.int",
+    "aten.permute.default",
+    "aten.view.default",
+    "aten._to_copy.default",
+)
+"""Ops between a weight and what reads it."""
 
 Layouts = tuple[Layout, ...]
 
@@ -27,7 +36,8 @@ def explain(program: Program, planner: ReshardPlanner) -> tuple[ReportEntry, ...
 
     `replicated`: an op without a rule, with the bytes that every rank computes. `reshard`: a value
     whose layout is not the one that an op needs, with the bytes that arrive at the rank with the
-    largest piece. `origins`: how many values have their layout from where.
+    largest piece; but for what is stored split and gathered where it is read, as a strategy wants
+    it. `origins`: how many values have their layout from where.
 
     Args:
         program: Serial and completed.
@@ -37,6 +47,7 @@ def explain(program: Program, planner: ReshardPlanner) -> tuple[ReportEntry, ...
         return ()
     main = program.main
     changes = _Changes(main)
+    weights = _weights(main)
     entries: dict[tuple[str, Layout | str], ReportEntry] = {}
     for op in main.ops:
         if op.origin is not None and op.origin.kind == "fallback":
@@ -44,7 +55,9 @@ def explain(program: Program, planner: ReshardPlanner) -> tuple[ReportEntry, ...
             entries[op.results[0], "fallback"] = _fallback(op, main, mesh)
         for name, source, target in changes.around(op):
             plan = planner.plan(source, target, main.values[name].itemsize)
-            if (name, target) not in entries and _is_conflict(plan):
+            if (name, target) in entries or (name in weights and _gathers(plan)):
+                continue
+            if _is_conflict(plan):
                 entries[name, target] = _reshard(op, name, source, target, plan)
     return (*entries.values(), _origins(main))
 
@@ -105,6 +118,23 @@ class _Changes:
 
 def _is_conflict(plan: Reshard) -> bool:
     return any(move.bytes and move.kind not in MOVES_WITHOUT_CONFLICT for move in plan.moves)
+
+
+def _weights(main: Function) -> set[str]:
+    """Returns what is stored, but not as the user wants it, and what it is turned or cast to."""
+    found = {
+        name
+        for name, value in main.values.items()
+        if value.role in STORED_ROLES and (value.origin is None or value.origin.kind != "annotated")
+    }
+    for op in main.ops:
+        if op.kind in _SAME_ELEMENTS and found.issuperset(op.operands):
+            found.update(op.results)
+    return found
+
+
+def _gathers(plan: Reshard) -> bool:
+    return all(move.kind == "all_gather" for move in plan.moves if move.bytes)
 
 
 def _reshard(op: Op, name: str, source: Layout, target: Layout, plan: Reshard) -> ReportEntry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from autopar.cost.summary import (
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.build import read_build
 from autopar.ir.deployment import Deployment
+from autopar.ir.errors import Loc
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.program import DTYPE_BYTES, Port, Program
 from autopar.ir.units import counted, human_bytes, human_flops
@@ -49,6 +51,9 @@ TITLES = {
 
 SUMMED_UP = ("recompute", "offload", MEMORY)
 """Categories whose entries say themselves how many things they are about."""
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=_)\d+$")
+"""What tells the names of layers, and those of equal ops, apart."""
 
 SHOWN = 10
 """How many entries of a category are spelled out."""
@@ -286,12 +291,32 @@ def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
             continue
         count = f" ({len(group)}):" if group else ": nothing"
         lines.append(TITLES.get(category, category) + count)
-        lines.extend(f"  {_render_entry(entry)}" for entry in group[:SHOWN])
-        if len(group) > SHOWN:
+        alike = _folded(group)
+        lines.extend(f"  {_render_entry(entry)}" for entry in alike[:SHOWN])
+        if len(alike) > SHOWN:
             lines.append(
-                f"  ... and {len(group) - SHOWN} more (autopar inspect --format json lists all)"
+                f"  ... and {len(alike) - SHOWN} more (autopar inspect --format json lists all)"
             )
     return lines
+
+
+def _folded(entries: Sequence[ReportEntry]) -> list[ReportEntry]:
+    """Returns entries, one for those that differ in the numbers of layers only, as `layers.*`.
+
+    Its bytes are those of all of them.
+    """
+    groups: dict[tuple[str, str, Loc], list[ReportEntry]] = {}
+    for entry in entries:
+        key = _NUMBER.sub("*", entry.subject), entry.detail, entry.loc
+        groups.setdefault(key, []).append(entry)
+    return [_joined(subject, group) for (subject, _, _), group in groups.items()]
+
+
+def _joined(subject: str, group: Sequence[ReportEntry]) -> ReportEntry:
+    if len(group) == 1:
+        return group[0]
+    total = sum(entry.bytes for entry in group)
+    return replace(group[0], subject=f"{subject} (x{len(group)})", bytes=total)
 
 
 def _render_entry(entry: ReportEntry) -> str:

@@ -97,8 +97,8 @@ def test_summary_as_json(here: Path) -> None:
 
 
 def test_summary_of_a_mesh_that_does_not_divide_and_of_many_remarks(here: Path) -> None:
-    loc = Loc("model.onnx", name="relu (Relu)")
-    remarks = [ReportEntry("replicated", "my.op", "no rule", loc, 2048) for _ in range(12)]
+    locs = [Loc("model.onnx", name=f"relu{at} (Relu)") for at in range(12)]
+    remarks = [ReportEntry("replicated", "my.op", "no rule", loc, 2048) for loc in locs]
     summary = replace(
         summarize(here / "build"),
         weight_bytes_min=528,
@@ -107,7 +107,7 @@ def test_summary_of_a_mesh_that_does_not_divide_and_of_many_remarks(here: Path) 
     lines = render_summary(summary).splitlines()
     assert lines[2].endswith("(25.0%), 528 B on the rank with least")
     at = lines.index("replicated for lack of a rule (12):")
-    assert lines[at + 1] == "  my.op: no rule (2.0 KiB) [model.onnx: relu (Relu)]"
+    assert lines[at + 1] == "  my.op: no rule (2.0 KiB) [model.onnx: relu0 (Relu)]"
     assert lines[at + 11] == "  ... and 2 more (autopar inspect --format json lists all)"
     assert lines[at + 12 :] == ["ignored (1):", "  configuration 'pair': 2 devices"]
 
@@ -256,3 +256,16 @@ def test_print_after(here: Path) -> None:
     done = autopar("compile", "model.onnx", *words, "--print-after", "strip")
     programs = re.split(r"(?m)^(?=program )", done.stdout)
     assert [parse_program(text).level for text in programs[1:]] == ["serial", "executable"]
+
+
+def test_entries_of_equal_layers_are_folded(here: Path) -> None:
+    def entry(subject: str, line: int, size: int) -> ReportEntry:
+        return ReportEntry("reshard", subject, "[8@d0] -> [8]: all_gather", Loc("m.py", line), size)
+
+    layers = [entry(f"net.layers.{at}.weight", 3, 8) for at in range(12)]
+    report = (*layers, entry("net.head.weight", 9, 16))
+    summary = replace(summarize(here / "build"), report=report)
+    lines = render_summary(summary).splitlines()
+    assert "resharded, because two ops need different layouts (13):" in lines
+    assert "  net.layers.*.weight (x12): [8@d0] -> [8]: all_gather (96 B) [m.py:3]" in lines
+    assert "  net.head.weight: [8@d0] -> [8]: all_gather (16 B) [m.py:9]" in lines

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
+import autopar
 from autopar.completion import Complete, explain
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.errors import Loc
@@ -50,3 +54,23 @@ def test_reductions_are_no_conflicts() -> None:
         )
     )
     assert [entry.category for entry in explain(done, planner_of(done))] == ["origins"]
+
+
+def test_what_a_strategy_gathers_by_itself_is_no_news() -> None:
+    layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    batch = torch.randn(8, 8), torch.randn(8, 8)
+
+    def reshards(shard: dict[str, list[str | None]]) -> list[str]:
+        compiled = autopar.compile(
+            *(layers, batch),
+            mesh="dp=2,tp=2",
+            strategy="fsdp",
+            shard=shard,
+            loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD(layers.parameters(), lr=0.1),
+        )
+        return [each.subject for each in compiled.compiled.report if each.category == "reshard"]
+
+    assert not reshards({})
+    pinned = reshards({"*.weight": ["dp", "tp"]})
+    assert {"1.weight", "2.weight"} <= set(pinned)
