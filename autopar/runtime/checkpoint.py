@@ -124,6 +124,19 @@ def open_checkpoint(path: Path) -> Index:
     return read_metadata(path)
 
 
+def index_digest(path: Path) -> str:
+    """Returns what checkpoints differ in that have different content; copies of one don't.
+
+    Raises:
+        InvalidInputError: If what says what it holds can't be read.
+    """
+    told = path / INDEX if (path / INDEX).is_file() else path / METADATA
+    try:
+        return f"{digest_bytes(told.read_bytes()):x}" if told.is_file() else ""
+    except OSError as error:
+        raise InvalidInputError(f"can't read {told}: {os_reason(error)}") from error
+
+
 def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any]:
     """Reads tensors into the pieces of this process, and returns plain values.
 

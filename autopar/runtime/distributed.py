@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,8 +290,8 @@ class Session(Closing):
         Raises:
             InvalidInputError: If there are tensors without values.
         """
-        self.standing.check()
-        check_present(self.absent)
+        present = partial(check_present, self.absent)
+        jointly(self, "state_dict", present, rank0_only=rank0_only)
         with self.reported():
             return self._state.model_state(not rank0_only)
 

@@ -249,9 +249,10 @@ class Trainer(Closing):
             rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
 
         Raises:
-            InvalidInputError: If there are tensors without values.
+            InvalidInputError: On all ranks, if there are tensors without values, or they make
+                different calls.
         """
-        self._check_present()
+        self._agree_present("state_dict", rank0_only=rank0_only)
         with self.ranks.reported():
             return self._state.model_state(not rank0_only)
 
@@ -274,9 +275,10 @@ class Trainer(Closing):
             rank0_only: Whether only rank 0 gets the tensors.
 
         Raises:
-            InvalidInputError: If there are tensors without values.
+            InvalidInputError: On all ranks, if there are tensors without values, or they make
+                different calls.
         """
-        self._check_present()
+        self._agree_present("optimizer_state_dict", rank0_only=rank0_only)
         with self.ranks.reported():
             return self._state.optimizer_state(not rank0_only)
 
@@ -300,7 +302,7 @@ class Trainer(Closing):
             InvalidInputError: If the model hasn't got these parameters and buffers, or there are
                 tensors without values.
         """
-        self._check_present()
+        self._agree_present("copy_to")
         self._state.copy_to(model, optimizer)
 
     def save_checkpoint(
@@ -562,10 +564,9 @@ class Trainer(Closing):
             raise InvalidInputError("nothing is fetched before the first step")
         return self._plan.fetched(self._results)
 
-    def _check_present(self) -> None:
-        """Refuses a call that takes that all tensors have values, which all ranks know alike."""
-        self.ranks.standing.check()
-        check_present(self.ranks.absent)
+    def _agree_present(self, call: str, **alike: object) -> None:
+        """Has all ranks begin a call that takes that all tensors have values; see `jointly`."""
+        jointly(self.ranks, call, lambda: check_present(self.ranks.absent), **alike)
 
     def _prepared(
         self, batch: Any, lr: float | Sequence[float] | None, local: bool

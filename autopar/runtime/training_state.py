@@ -216,16 +216,21 @@ class TrainingState:
         Raises:
             DamagedCheckpoint: On all ranks, if it isn't what was saved. If that was noticed only
                 while it was read, parameters and buffers have no values after that.
-            InvalidInputError: On all ranks, if there is none for one of them, or it doesn't fit.
-                Names all problems. The state is what it was then.
+            InvalidInputError: On all ranks, if there is none for one of them, it doesn't fit, or
+                they find different ones. Names all problems. The state is what it was then.
         """
+        # Here, since it takes torch.distributed.checkpoint a second to load.
+        from autopar.runtime.checkpoint import index_digest
 
         def recovered() -> bytes:
             recover_folder(path)
             return b""
 
         messages.made_by_first(recovered)
-        index, content, labels = _on_all(messages, lambda: self._fitting(path))
+        digest, (index, content, labels) = _on_all(
+            messages, lambda: (index_digest(path), self._fitting(path))
+        )
+        _check_same(path, digest, messages)
         # Behind an error all of them are half read, and each has to be given anew.
         self.ranks.absent.update(labels)
         found = _on_all(messages, lambda: _read(path, index, content))
@@ -340,6 +345,16 @@ def _split(label: str) -> tuple[str, str]:
     """Returns (kind, parameter) of `exp_avg/up.weight`."""
     kind, _, parameter = label.partition("/")
     return kind, parameter
+
+
+def _check_same(path: Path, digest: str, messages: Messages) -> None:
+    """Refuses, on all ranks, a checkpoint that isn't the same on all of them."""
+    found = messages.of_all(digest)
+    if other := next((rank for rank, each in enumerate(found) if each != found[0]), 0):
+        raise InvalidInputError(
+            f"the checkpoint {path} isn't the same on all ranks: rank {other} finds another one"
+            " than rank 0; give all of them one folder, or copies of it"
+        )
 
 
 def _read(path: Path, index: Index, content: Content) -> dict[Key, Any]:

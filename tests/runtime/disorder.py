@@ -98,6 +98,12 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         trainer.save_checkpoint(folder / "c")
         path = folder / ("none" if mine else "c")
         found["checkpoint"] = said(trainer.load_checkpoint, path)
+        other_checkpoint(trainer, folder)
+        path = folder / ("other" if mine else "c")
+        found["other checkpoint"] = said(trainer.load_checkpoint, path)
+        found["rank0_only"] = said(trainer.state_dict, rank0_only=mine)
+        call = trainer.state_dict if mine else trainer.optimizer_state_dict
+        found["other state"] = said(call)
         found["copy"] = said(trainer.copy_to, torch.nn.Linear(1, 1) if mine else Model())
         path = folder / "w.safetensors"
         found["calls"] = said(trainer.load_weights if mine else trainer.save_weights, path)
@@ -125,6 +131,14 @@ def unfit_arguments(trainer: Trainer, folder: Path, mine: bool) -> dict[str, str
     size: Any = "1" if mine else 1
     found["max_shard_bytes"] = said(trainer.save_weights, folder / "d", max_shard_bytes=size)
     return found
+
+
+def other_checkpoint(trainer: Trainer, folder: Path) -> None:
+    """Saves another checkpoint of as many steps, and goes back to the first."""
+    state = trainer.state_dict()
+    trainer.load_state_dict({name: tensor + 1 for name, tensor in state.items()})
+    trainer.save_checkpoint(folder / "other")
+    trainer.load_state_dict(state)
 
 
 def _plus_one(state: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:

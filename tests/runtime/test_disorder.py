@@ -50,6 +50,9 @@ def test_a_trainers_mistakes_on_one_rank_are_those_of_all(tmp_path: Path) -> Non
     assert len(unfit) == 8
     own = {name: text.removeprefix("InvalidInputError: ") for name, text in second.items()}
     assert "is no checkpoint" in first["checkpoint"]
+    assert "rank 1 finds another one than rank 0" in first["other checkpoint"]
+    assert "rank0_only is False on rank 0 and True on rank 1" in first["rank0_only"]
+    assert "optimizer_state_dict on rank 0 and state_dict on rank 1" in first["other state"]
     names = {
         **{call: call for call in unfit},
         "wait": "save_checkpoint",
