@@ -208,6 +208,33 @@ def test_parallelize(make: Callable[[], nn.Module]) -> None:
     torch.testing.assert_close(parallel(usual()[:3]), make()(usual()[:3]))
 
 
+def test_parallelize_another_shape_with_several_questions_on_a_line() -> None:
+    """Each is answered as it was before, and constants answer for nothing else."""
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.few = torch.tensor(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.layer(x)
+            for large in (100, -100):
+                h = h + int((h > large).any()) + int(self.few)
+            found: Tensor = h
+            return found
+
+    torch.manual_seed(0)
+    model = Asks()
+    batches = usual(), usual()[:3], 1e4 * torch.ones(2, 4)
+    first, second = (model(batch).detach() for batch in batches[:2])
+    parallel = autopar.parallelize(model, (batches[0],), mesh="1")
+    torch.testing.assert_close(parallel(batches[0]), first)
+    torch.testing.assert_close(parallel(batches[1]), second)
+    with pytest.raises(InvalidInputError, match="for this input"):
+        parallel(batches[2])
+
+
 def test_constants_are_no_assumptions() -> None:
     def ask(model: nn.Module, h: Tensor) -> Tensor:
         half = torch.div(torch.tensor(h.shape[0]), 2, rounding_mode="trunc")
