@@ -31,11 +31,13 @@ class Findings:
         silent: Those that don't answer, with where they were last.
         absent: Those that answer and don't wait for anybody, as far as one knows.
         waiting: Those that wait.
+        timed_out: Whether the time is up for which this one, or one of those, waits.
     """
 
     silent: dict[int, Beat | None] = field(default_factory=dict)
     absent: dict[int, Beat] = field(default_factory=dict)
     waiting: dict[int, Beat] = field(default_factory=dict)
+    timed_out: bool = False
 
 
 def inquire(
@@ -71,6 +73,35 @@ def inquire(
         if time.monotonic() > deadline:
             return found
         time.sleep(0.02)
+
+
+def inquire_lost(
+    board: FailureBoard,
+    place: Place,
+    waited_for: Collection[int],
+    members: Members,
+    timed_out: bool,
+) -> Findings:
+    """Finds out where the ranks are to which a connection was lost, or for which the time is up.
+
+    Who times out closes its connections before it can say so: where all that one waits for are
+    alive and wait, one of them is about to.
+
+    Args:
+        board, place, waited_for, members: See `inquire`.
+        timed_out: Whether the time is up for this rank.
+
+    Raises:
+        RuntimeError: If the store is gone.
+    """
+    deadline = time.monotonic() + 2 * ANSWER
+    while True:
+        found = inquire(board, place, waited_for, members)
+        found.timed_out = timed_out or any(beat.timed_out for beat in found.waiting.values())
+        told = found.timed_out or found.silent or not found.waiting
+        if told or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 def late(found: Findings, place: Place, seconds: float, rank: int) -> RankFailure:

@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from autopar.ir.errors import AutoparError
 from autopar.ir.program import Op
 from autopar.runtime.beats import Place
-from autopar.runtime.blame import ANSWER, gone, inquire, late
+from autopar.runtime.blame import ANSWER, gone, inquire_lost, late
 from autopar.runtime.describe import describe_failure, reason_of
 from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.guard import Guard
@@ -223,10 +223,8 @@ class Supervisor:
         rank, place = self.processes.rank, self._place_of(op)
         everybody = range(self.processes.size)
         waited_for = everybody if op is None else self.members(rank, place.group)
-        found = inquire(self.board, place, waited_for, self.members)
-        # Who times out closes its connections: others see no more than that.
-        timed_out = any(beat.timed_out for beat in found.waiting.values())
-        if timed_out or _is_timeout(error):
+        found = inquire_lost(self.board, place, waited_for, self.members, _is_timeout(error))
+        if found.timed_out:
             return late(found, place, self.timeout.total_seconds(), rank)
         return gone(found, place, rank)
 

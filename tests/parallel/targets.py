@@ -277,10 +277,10 @@ def failed(folder: Path) -> list[str]:
 
 
 class Branching(TinyGPT):
-    """Does what depends on data, so that it has no program."""
+    """Goes a way that is drawn by lot, so that it has no program."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        return super().forward(ids if int(ids.sum()) > 0 else -ids)
+        return super().forward(ids if torch.rand(()) > 0.5 else -ids)
 
 
 def _told(model: nn.Module | None = None, **options: Any) -> str:
