@@ -16,6 +16,8 @@ from autopar.ir.program import ASSUMPTION, Arg, Function, Port, Program
 
 Scalar = bool | int | float
 
+_EPSILONS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
@@ -26,12 +28,15 @@ class Assumption:
         code: The user's line that asks for it.
         loc: Where that is.
         message: Of something that is asserted, as its author put it.
+        rounding: How far another value may be, relatively, that is the same but for rounding: of
+            floats, which each mesh sums up in an order of its own.
     """
 
     expected: Scalar
     code: str
     loc: Loc
     message: str = ""
+    rounding: float = 0.0
 
     def to_options(self) -> tuple[tuple[str, Arg], ...]:
         """Returns the options of its port."""
@@ -51,7 +56,8 @@ class Assumption:
         assert isinstance(expected, (bool, int, float))
         assert isinstance(line, int)
         loc = Loc(str(said["file"]), line)
-        return cls(expected, str(said["code"]), loc, str(said["message"]))
+        rounding = _EPSILONS.get(port.dtype, 0.0) ** 0.75
+        return cls(expected, str(said["code"]), loc, str(said["message"]), rounding)
 
     def __str__(self) -> str:
         place = f"{Path(self.loc.file).name}:{self.loc.line}"
@@ -59,11 +65,13 @@ class Assumption:
 
     def holds(self, found: Scalar) -> bool:
         """Whether a run found what is expected; what isn't a number is the same each time."""
-        return found == self.expected or (_is_nan(found) and _is_nan(self.expected))
+        if found == self.expected or (_is_nan(found) and _is_nan(self.expected)):
+            return True
+        return self.rounding > 0 and math.isclose(found, self.expected, rel_tol=self.rounding)
 
     def refusal(self, found: Scalar) -> str:
         """Returns why a run with another value is refused."""
-        remedy = "The state is what it was; leave such inputs out"
+        remedy = "Leave such inputs out"
         if self.message:
             return (
                 f"{self.loc}: {self.message} ({self.code}): that isn't so for this input. {remedy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ class Known:
     varies: bool
 
 
+ROOM = 2**30
+"""Bytes of values that are kept for further questions; beyond them, each is computed anew."""
+
+
 class Cones:
     """Knows how fake tensors were made, and so their values.
 
@@ -73,6 +78,7 @@ class Cones:
         self._made = WeakIdKeyDictionary()
         self._known = WeakIdKeyDictionary()
         self._written: dict[int, torch.UntypedStorage] = {}
+        self._room = ROOM
 
     def know(self, fake: Tensor, tensor: Tensor) -> None:
         """Says what stands behind a fake tensor of the batch or the model."""
@@ -110,10 +116,19 @@ class Cones:
         if not isinstance(tensor, FakeTensor):
             return Known(tensor, varies=False)
         order = self._needed(tensor)
+        computed = {id(each) for each in order}
+        readers = Counter(id(operand) for each in order for operand in self._made[each].operands)
         with plain():
             for each in order:
-                self._known[each] = self._computed(each)
-        found: Known = self._known[tensor]
+                found = self._known[each] = self._computed(each)
+                self._room -= found.tensor.nbytes
+                for operand in self._made[each].operands:
+                    readers[id(operand)] -= 1
+                    last = not readers[id(operand)] and id(operand) in computed
+                    if last and self._room < 0 and operand in self._known:
+                        self._room += self._known[operand].tensor.nbytes
+                        del self._known[operand]
+        found = self._known[tensor]
         return Known(_like(tensor, found.tensor), found.varies)
 
     def constant(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
+
 
 class StaticMasks(TorchFunctionMode):
     """Calls ops whose results have shapes of their own where a mask decides about them."""
@@ -30,8 +32,11 @@ class StaticMasks(TorchFunctionMode):
             return func(args[0], _static(args[1]), args[2])
         if func is Tensor.__getitem__:
             return func(args[0], _static(args[1]))
-        if func in (torch.nonzero, Tensor.nonzero) and not (kwargs or {}).get("as_tuple"):
-            return torch.stack(list(_places(args[0])), dim=1) if args[0].ndim else func(*args)
+        if func in _PLACES and args[0].ndim:
+            found = tuple(_places(args[0]))
+            return found if (kwargs or {}).get("as_tuple") else torch.stack(found, dim=1)
+        if func is torch.where and len(args) == 1 and not kwargs and args[0].ndim:
+            return tuple(_places(args[0]))
         if func in (torch.masked_select, Tensor.masked_select) and len(args) == 2:
             source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
             return source[_places(mask)]

@@ -17,9 +17,9 @@ DEPENDENT = (
 """What torch raises where values of tensors decide which ops there are, or their shapes."""
 
 DEPENDS = (
-    "what this line does depends on the values of a tensor, so it has no static program; use"
-    " torch.where or masks instead of Python conditions, and keep .item(), .tolist() and nonzero()"
-    " out of the model"
+    "what this line does depends on the values of a tensor, which decide about a shape or aren't"
+    " known here (on the meta device, or of gradients), so it has no static program; use"
+    " torch.where or masks, or hand over a model with its values"
 )
 
 

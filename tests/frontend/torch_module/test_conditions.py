@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import autopar
 from autopar import runtime
-from autopar.frontend.torch import Captured, capture
+from autopar.frontend.torch import Captured, capture, cones
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.errors import InvalidInputError
 
@@ -166,6 +166,34 @@ def test_training_goes_on(tmp_path: Path, ask: Forward) -> None:
         optimizer.zero_grad()
         expected.backward()
         optimizer.step()
+
+
+@pytest.mark.parametrize("mesh", ["2", "3x2"])
+def test_floats_are_the_same_but_for_rounding(tmp_path: Path, mesh: str) -> None:
+    """Each mesh adds in an order of its own."""
+
+    def ask(model: nn.Module, h: Tensor) -> Tensor:
+        return h * float((h.detach() * 1000).sum())
+
+    model = Asking(ask)
+    autopar.compile(model, (usual(),), mesh=mesh, strategy="data").save(tmp_path / "build")
+    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    torch.testing.assert_close(found, model(usual()), rtol=1e-5, atol=1e-5)
+    with pytest.raises(InvalidInputError, match="for this input"):
+        runtime.run_virtual(tmp_path / "build", {"x": usual() + 1e-3})
+
+
+def test_values_are_let_go_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cones, "ROOM", 200)
+
+    def ask(model: nn.Module, h: Tensor) -> Tensor:
+        for _ in range(5):
+            h = (h.sin() + h).cos()
+            h = h + int(h.abs().max() < 100)
+        return h
+
+    asked = [each.expected for each in assumed(capture(Asking(ask), (usual(),)))]
+    assert asked == [True] * 5
 
 
 def test_microbatches_assume_one_by_one() -> None:
@@ -362,7 +390,16 @@ def read_pair(model: nn.Module, h: Tensor) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("ask", [written, written_rows, written_one, written_wide, read_pair])
+def read_places(model: nn.Module, h: Tensor) -> Tensor:
+    rows, columns = torch.where(h > 0)
+    others = torch.argwhere(h < 0)[:, 0] + torch.nonzero(h < 0, as_tuple=True)[1]
+    return h[rows, columns].sum() * others.sum()
+
+
+READING = [written, written_rows, written_one, written_wide, read_pair, read_places]
+
+
+@pytest.mark.parametrize("ask", READING)
 @pytest.mark.parametrize("mesh", ["2", "3x2"])
 def test_masks_as_indices(tmp_path: Path, ask: Forward, mesh: str) -> None:
     model = Asking(ask)
