@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -236,25 +236,36 @@ class Job:
         if refusal is not None:
             raise refusal
 
-    def jointly(self, call: str, prepare: Callable[[], Result], **alike: object) -> Result:
+    def jointly(
+        self,
+        call: str,
+        prepare: Callable[[], Result],
+        contents: Callable[[Result], Mapping[str, str]] = lambda _: {},
+        /,
+        **alike: object,
+    ) -> Result:
         """Returns what a rank prepares by itself for a call, if all ranks can; none begins it else.
 
         Args:
             call: Its name.
             prepare: Prepares it: it doesn't communicate, nor change anything.
+            contents: Returns, of what was prepared, the contents that must be the same on all
+                ranks, by label. It isn't called where nobody compares them.
             alike: What must be the same on all ranks, by name.
 
         Raises:
             InvalidInputError: On all ranks, if `prepare` raises it on one of them, or they make
-                different calls. They can go on.
+                different calls, or bring other contents. They can go on.
         """
         values = {LOCAL: str(False), CALL: call, **{n: str(value) for n, value in alike.items()}}
         try:
             prepared = prepare()
+            compared = self.agreement.compares_contents
+            found = contents(prepared) if compared else {}
         except InvalidInputError as error:
             self.agree(Offer(error, values, call=call))
             raise
-        self.agree(Offer(values=values, call=call))
+        self.agree(Offer(values=values, call=call, contents=found))
         return prepared
 
     def shapes_of_all(self, shapes: Sequence[Shape]) -> list[list[Shape]]:

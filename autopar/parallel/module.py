@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ from autopar.parallel.variant import Call, VariantCall
 from autopar.runtime.boxes import whole_box
 from autopar.runtime.outputs import Gathering
 from autopar.runtime.trainer import seed_of_step
-from autopar.runtime.weight_taking import Part, Wanted, expect_weights, take_weights
+from autopar.runtime.weight_taking import (
+    Part,
+    Wanted,
+    expect_weights,
+    sampled_contents,
+    take_weights,
+)
 
 
 class ParallelModule(nn.Module):
@@ -124,10 +131,11 @@ class ParallelModule(nn.Module):
 
         Raises:
             InvalidInputError: On all ranks, if one of them can't read the file, or it lacks a
-                tensor or has it otherwise. Nothing is changed then.
+                tensor or has it otherwise, or their files aren't the same. Nothing is changed then.
         """
         job = self._parallel.runner.job
-        take_weights(*job.jointly("load_weights", lambda: self._parallel.expected(self, path)))
+        expected = partial(self._parallel.expected, self, path)
+        take_weights(*job.jointly("load_weights", expected, lambda each: sampled_contents(*each)))
 
 
 def _check_flag(everywhere: bool) -> None:

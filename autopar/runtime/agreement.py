@@ -69,6 +69,8 @@ class Offer:
         tensors: What must be the same on all peers, by label.
         peers: Ranks in increasing order, this one among them; with none, all.
         call: What it is brought to; by default a call with a batch.
+        contents: What tensors hold that must be the same on all ranks, by label, in a few letters;
+            as `content_of` says it.
     """
 
     refusal: InvalidInputError | None = None
@@ -76,6 +78,7 @@ class Offer:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     peers: tuple[int, ...] = ()
     call: str = ""
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 class Agreement:
@@ -83,8 +86,8 @@ class Agreement:
 
     Args:
         talk: How they hear of one another; None where there is one process.
-        check_inputs: Whether tensors are compared. That others can go on, and plain values, always
-            are.
+        check_inputs: Whether tensors are compared, and what is loaded. That others can go on, and
+            plain values, always are.
 
     Attributes:
         asks_to_stop: Whether this rank asks all of them to stop, from the next call on.
@@ -103,6 +106,11 @@ class Agreement:
     def alone(self) -> bool:
         """Whether there is no other process."""
         return self.talk is None
+
+    @property
+    def compares_contents(self) -> bool:
+        """Whether there is somebody to compare the contents of tensors with."""
+        return not self.alone and self.check_inputs
 
     def start(self, offer: Offer) -> Pending:
         """Starts to compare what this rank brings, beside what is computed meanwhile."""
@@ -163,7 +171,8 @@ class Pending:
 
     def _vector(self, talk: Talk) -> Tensor:
         offer, everybody = self.offer, range(talk.size)
-        values = digest_bytes(json.dumps([*offer.values.items()]).encode())
+        plain = [[*offer.values.items()], [*offer.contents.items()]]
+        values = digest_bytes(json.dumps(plain).encode())
         numbers = [
             int(offer.refusal is not None),
             _signed(values * coefficient(talk.rank, everybody)),
@@ -211,6 +220,7 @@ class Pending:
                 if label in self._parts
             },
             offer.call,
+            offer.contents,
         )
 
     def _sketch(self, ruling: Ruling, rank: int) -> str:

@@ -31,6 +31,17 @@ def digest_tensors(tensors: Iterable[Tensor]) -> int:
     return digest_bytes(*map(tensor_bytes, tensors))
 
 
+def content_of(tensor: Tensor, parts: Iterable[Tensor] | None = None) -> str:
+    """Returns what a tensor is and holds, in a few letters: equal ones have equal letters.
+
+    Args:
+        tensor: It is dense and has memory.
+        parts: What of it is looked at; by default all.
+    """
+    kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return f"{kind} {digest_tensors((tensor,) if parts is None else parts):016x}"
+
+
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """Returns what a dense tensor holds, row by row, as bytes in main memory.
 

@@ -33,6 +33,12 @@ GLOBAL_BATCH = (
     " rank's part of it, pass local=True"
 )
 
+SAME_CONTENTS = (
+    "every rank needs the same weights: give all of them one file, or up-to-date copies of it, and"
+    " seed all alike (torch.manual_seed) before a model is made"
+)
+
+TURN_OFF = "check_inputs=False turns the comparison off"
 
 SAME_PART = (
     "with local=True a rank brings what its program reads of the batch, and these ranks read the"
@@ -52,6 +58,7 @@ class Report:
         digests: Of its tensors, by label.
         dtypes: Of its tensors, as torch calls them.
         call: The call that it can't go on with; by default one with a batch.
+        contents: What tensors hold that must be the same on all ranks, by label.
     """
 
     refused: str = ""
@@ -60,6 +67,7 @@ class Report:
     digests: Mapping[str, int] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     call: str = ""
+    contents: Mapping[str, str] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """Returns the report as text."""
@@ -105,6 +113,8 @@ def rule_on_reports(reports: Sequence[Report]) -> Ruling:
         found = _by_version(dict(enumerate(each.values.get(name, "") for each in reports)))
         if len(found) > 1:
             return Ruling(_TEXTS.get(name, _plain)(name, found))
+    if loaded := _loaded(reports):
+        return Ruling(_contents(reports[0].call, loaded))
     dtypes = _dtypes(reports)
     differing = {label: groups for label in dtypes if (groups := _differing(reports, label))}
     inexact = {
@@ -177,20 +187,42 @@ def _brings_parts(reports: Sequence[Report]) -> bool:
     return reports[0].values.get(LOCAL) == str(True)
 
 
+def _loaded(reports: Sequence[Report]) -> dict[str, list[dict[str, list[int]]]]:
+    """Returns the ranks of each version of the contents that differ, by label; see `_differing`."""
+    found: dict[str, list[dict[str, list[int]]]] = {}
+    for label in reports[0].contents:
+        given = {rank: each.contents.get(label, "") for rank, each in enumerate(reports)}
+        if len(versions := _by_version(given)) > 1:
+            found[label] = [versions]
+    return found
+
+
+def _contents(call: str, differing: Mapping[str, Sequence[Mapping[str, Sequence[int]]]]) -> str:
+    return (
+        f"{call}: the ranks were given different contents: {_said(differing)}; nothing is loaded;"
+        f" {SAME_CONTENTS}; {TURN_OFF}"
+    )
+
+
 def _batches(differing: Mapping[str, Sequence[Mapping[int, Sequence[int]]]], in_parts: bool) -> str:
+    return (
+        f"the ranks were given different batches: {_said(differing)};"
+        f" {SAME_PART if in_parts else GLOBAL_BATCH}; {TURN_OFF}"
+    )
+
+
+def _said(differing: Mapping[str, Sequence[Mapping[_T, Sequence[int]]]]) -> str:
+    """Returns what differs, and on which ranks."""
     label, groups = next(iter(differing.items()))
-    more = f", and {', '.join([*differing][1:SHOWN])}" if len(differing) > 1 else ""
+    names = [*differing][1:SHOWN]
+    rest = len(differing) - 1 - len(names)
+    more = f", and {', '.join(names)}" if names else ""
+    more += f" and {rest} more" if rest else ""
     usual, *others = groups[0].values()
     odd = sorted(rank for ranks in others for rank in ranks)
     if len(usual) > 1:
-        said = f"{label!r} of {_ranks(odd)} is not what the other ranks have"
-    else:
-        said = f"{label!r} is not the same on {_ranks(sorted([*usual, *odd]))}"
-    return (
-        f"the ranks were given different batches: {said}{more};"
-        f" {SAME_PART if in_parts else GLOBAL_BATCH};"
-        " check_inputs=False turns the comparison off"
-    )
+        return f"{label!r} of {_ranks(odd)} is not what the other ranks have{more}"
+    return f"{label!r} is not the same on {_ranks(sorted([*usual, *odd]))}{more}"
 
 
 def _plain(name: str, found: Mapping[str, Sequence[int]]) -> str:

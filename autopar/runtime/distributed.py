@@ -95,8 +95,8 @@ class Session(Closing):
         weights: A safetensors file with weights, or a folder or index of Hugging Face's, which
             count before those of the build; or several.
         in_place: What is looked at before a training step overwrites anything; by default nothing.
-        check_inputs: Whether the ranks compare their inputs, which must be the same. Of large ones
-            each call compares a twentieth.
+        check_inputs: Whether the ranks compare their inputs, which must be the same, and what they
+            load. Of large inputs each call compares a twentieth.
 
     Raises:
         RuntimeFailure: If the ranks differ, or another rank failed.
@@ -301,8 +301,8 @@ class Session(Closing):
         What the program doesn't have, because the compiled `forward` doesn't read it, is ignored.
 
         Raises:
-            InvalidInputError: On all ranks, if names are missing, or shapes wrong on one of them.
-                Names all.
+            InvalidInputError: On all ranks, if names are missing, or shapes wrong on one of them,
+                or they were given other values. Names all.
         """
         self._state.put_model(state_dict)
 
@@ -349,7 +349,8 @@ class Session(Closing):
 
         Raises:
             InvalidInputError: On all ranks, if one of them can't read the file, or it lacks a
-                tensor or has it otherwise. The state is what it was then.
+                tensor or has it otherwise, or their files aren't the same. The state is what it
+                was then.
         """
         self._state.read(path)
 

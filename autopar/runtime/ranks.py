@@ -107,7 +107,20 @@ class Ranks(Protocol):
         """Ends the ranks."""
 
 
-def jointly(ranks: Ranks, call: str, prepare: Callable[[], Result], **alike: object) -> Result:
+def _nothing(prepared: object) -> Mapping[str, str]:
+    """Returns the contents of what has none."""
+    del prepared
+    return {}
+
+
+def jointly(
+    ranks: Ranks,
+    call: str,
+    prepare: Callable[[], Result],
+    contents: Callable[[Result], Mapping[str, str]] = _nothing,
+    /,
+    **alike: object,
+) -> Result:
     """Returns what a rank prepares by itself for a call, if all ranks can: none begins it else.
 
     So what can go wrong on one rank alone, as a file that is missing there, is looked at in
@@ -117,21 +130,27 @@ def jointly(ranks: Ranks, call: str, prepare: Callable[[], Result], **alike: obj
         ranks: Who makes the call.
         call: Its name.
         prepare: Prepares it: it doesn't communicate, nor change anything.
+        contents: Returns, of what was prepared, the contents that must be the same on all ranks,
+            by label, as `content_of` says them. It isn't called where nobody compares them.
         alike: What must be the same on all ranks, by name.
 
     Raises:
         InvalidInputError: On all ranks, if `prepare` raises it on one of them, or they make
-            different calls. They can go on.
+            different calls, or bring other contents. They can go on.
         RuntimeFailure: If `prepare` raises anything else, here or elsewhere.
     """
     values = {METHOD: call, **{name: str(value) for name, value in alike.items()}}
     with ranks.reported():
         refused: InvalidInputError | None = None
+        found: Mapping[str, str] = {}
         try:
             prepared = prepare()
+            if ranks.agreement.compares_contents:
+                found = contents(prepared)
         except InvalidInputError as error:
             refused = error
-        refused = ranks.agreement.start(Offer(refused, values, call=call)).settle()
+        offer = Offer(refused, values, call=call, contents=found)
+        refused = ranks.agreement.start(offer).settle()
     if refused is not None:
         raise refused
     return prepared

@@ -39,10 +39,12 @@ class SessionState:
         """Takes over parameters and buffers; a program need not have all that the model has.
 
         Raises:
-            InvalidInputError: On all ranks, if names are missing, or shapes wrong on one of them.
-                Names all problems.
+            InvalidInputError: On all ranks, if names are missing, or shapes wrong on one of them,
+                or they were given other values. Names all problems.
         """
-        known = jointly(self.ranks, "load_state_dict", lambda: self._known(given))
+        known = jointly(
+            self.ranks, "load_state_dict", lambda: self._known(given), self.model.contents
+        )
         with self.ranks.reported():
             self.model.put_all(known)
         self.ranks.absent.difference_update(self.model.entries)

@@ -16,6 +16,7 @@ from torch import Tensor
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.runtime.boxes import Box, narrowed, take
 from autopar.runtime.boxes import Region as Part
+from autopar.runtime.digest import content_of
 from autopar.runtime.kernels import IR_DTYPES
 from autopar.runtime.ports import labelled, port_box, region_of
 from autopar.runtime.ranks import Ranks
@@ -174,6 +175,11 @@ class State:
             for name in self.entries[label].names
         }
 
+    def contents(self, given: Mapping[str, Tensor]) -> dict[str, str]:
+        """Returns what whole tensors hold, each given under one of its names, by label."""
+        named = ((label, self.name_in(label, given)) for label in self.entries)
+        return {label: content_of(given[name]) for label, name in named if name is not None}
+
     def put_all(self, given: Mapping[str, Tensor]) -> None:
         """Takes over whole tensors, each under one of its names."""
         for label in self.entries:
@@ -224,7 +230,8 @@ class State:
             what: What errors call them, as `state dict`.
 
         Raises:
-            InvalidInputError: If tensors are missing or surplus, or of the wrong shape. Names all.
+            InvalidInputError: If tensors are missing or surplus, of the wrong shape, or without
+                values. Names all.
         """
         missing = (label for label in self.entries if self.name_in(label, given) is None)
         problems = [f"{label!r} is missing" for label in missing]
@@ -236,6 +243,10 @@ class State:
             if not isinstance(tensor, Tensor) or tuple(tensor.shape) != entry.shape:
                 expected = f"{entry.dtype}{list(entry.shape)}"
                 problems.append(f"{name!r} is {_type(tensor)}, it must be {expected}")
+            elif tensor.is_meta:
+                problems.append(f"{name!r} has no values: it is on the meta device")
+            elif tensor.layout != torch.strided:
+                problems.append(f"{name!r} is sparse; give it as to_dense() returns it")
         if problems:
             lines = "\n".join(f"  - {problem}" for problem in problems)
             raise InvalidInputError(f"the {what} doesn't fit the program:\n{lines}")

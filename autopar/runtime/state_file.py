@@ -15,7 +15,13 @@ from autopar.runtime.ranks import jointly
 from autopar.runtime.replacing import replacing
 from autopar.runtime.state import State
 from autopar.runtime.weight_shards import SHARD_BYTES, write_folder
-from autopar.runtime.weight_taking import Part, Wanted, expect_weights, take_weights
+from autopar.runtime.weight_taking import (
+    Part,
+    Wanted,
+    expect_weights,
+    sampled_contents,
+    take_weights,
+)
 from autopar.runtime.weight_writing import Entry, write_order, write_tensors
 
 
@@ -84,7 +90,8 @@ def read_state(
 
     Raises:
         InvalidInputError: On all ranks, if a rank can't read the file, or it lacks a tensor or has
-            it otherwise. No tensor is changed then.
+            it otherwise, or their files aren't the same, of which samples are compared. No tensor
+            is changed then.
         RuntimeFailure: If a file can't be read any more, here or elsewhere.
     """
     wanted = [_wanted(state, label) for label in state.entries]
@@ -94,7 +101,7 @@ def read_state(
         expect(PATH, path=path)
         expect_weights(path, wanted)
 
-    jointly(state.ranks, call, prepare)
+    jointly(state.ranks, call, prepare, lambda _: sampled_contents(path, wanted))
     with state.ranks.reported():
         take_weights(path, wanted)
 

@@ -261,7 +261,7 @@ class Trainer(Closing):
 
         Raises:
             InvalidInputError: On all ranks, if names are missing or surplus, or shapes wrong on one
-                of them. Names all. The state is what it was.
+                of them, or they were given other values. Names all. The state is what it was.
         """
         self._state.put_model(state_dict)
 
@@ -287,7 +287,7 @@ class Trainer(Closing):
 
         Raises:
             InvalidInputError: On all ranks, if names are missing or surplus, or shapes wrong on one
-                of them. Names all. The state is what it was.
+                of them, or they were given other values. Names all. The state is what it was.
         """
         self._state.put_optimizer(state_dict)
 
@@ -498,7 +498,8 @@ class Trainer(Closing):
 
         Raises:
             InvalidInputError: On all ranks, if one can't read the file, or it lacks a tensor or has
-                it otherwise. The state is what it was then.
+                it otherwise, or their files aren't the same, of which samples are compared. The
+                state is what it was then.
         """
         self._state.read_weights(path)
 

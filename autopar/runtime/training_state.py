@@ -108,14 +108,16 @@ class TrainingState:
         """Takes over parameters and buffers.
 
         Raises:
-            InvalidInputError: On all ranks, if they don't fit on one. Names all problems.
+            InvalidInputError: On all ranks, if they don't fit on one, or aren't the same on all.
+                Names all problems.
         """
 
-        def prepare() -> None:
+        def prepare() -> Mapping[str, Any]:
             expect(MAPPING, state_dict=given)
             self.model.check(given, "state dict")
+            return given
 
-        jointly(self.ranks, "load_state_dict", prepare)
+        jointly(self.ranks, "load_state_dict", prepare, self.model.contents)
         with self.ranks.reported():
             self.model.put_all(given)
         self._given(self.model)
@@ -132,10 +134,16 @@ class TrainingState:
         """Takes over an optimizer's state, by names.
 
         Raises:
-            InvalidInputError: On all ranks, if it doesn't fit on one. Names all problems.
+            InvalidInputError: On all ranks, if it doesn't fit on one, or isn't the same on all.
+                Names all problems.
         """
+
+        def contents(found: tuple[dict[str, Any], Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+            tensors, options = found
+            return {**self.optimizer.contents(tensors), **_listed(options)}
+
         call = "load_optimizer_state_dict"
-        state, groups = jointly(self.ranks, call, lambda: self._optimizer_given(given))
+        state, groups = jointly(self.ranks, call, lambda: self._optimizer_given(given), contents)
         with self.ranks.reported():
             self.optimizer.put_all(state)
             self.rates.put_groups(groups)
@@ -339,6 +347,11 @@ class TrainingState:
         if problems:
             lines = "\n".join(f"  - {problem}" for problem in problems)
             raise InvalidInputError(f"the checkpoint {path} doesn't fit the program:\n{lines}")
+
+
+def _listed(groups: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the options of an optimizer's groups, as text, by the way to them."""
+    return {f"param_groups[{at}]": repr(sorted(group.items())) for at, group in enumerate(groups)}
 
 
 def _split(label: str) -> tuple[str, str]:

@@ -10,8 +10,18 @@ import torch
 from torch import Tensor
 
 from autopar.runtime.boxes import Box, Region
+from autopar.runtime.digest import content_of
 from autopar.runtime.weight_names import check_names
 from autopar.runtime.weights import WeightFile
+
+SMALL = 1 << 16
+"""Bytes of a tensor up to which all of it is looked at."""
+
+PLACES = 16
+"""Of a larger one, at equal distances, that are looked at."""
+
+PIECE = 1 << 12
+"""Bytes that are read at each place."""
 
 
 class Part(NamedTuple):
@@ -51,6 +61,26 @@ def expect_weights(path: str | os.PathLike[str], tensors: Sequence[Wanted]) -> N
     """
     with WeightFile(path) as file:
         _expect(file, tensors)
+
+
+def sampled_contents(path: str | os.PathLike[str], tensors: Sequence[Wanted]) -> dict[str, str]:
+    """Returns what tensors of a file are and hold, by name: all of small ones, samples of others.
+
+    Raises:
+        InvalidInputError: If the file can't be read.
+    """
+    with WeightFile(path) as file:
+        found = {wanted.names[0]: file.mapped(_name(file, wanted)) for wanted in tensors}
+        return {name: content_of(tensor, _samples(tensor)) for name, tensor in found.items()}
+
+
+def _samples(tensor: Tensor) -> list[Tensor]:
+    flat = tensor.view(-1)
+    if tensor.nbytes <= SMALL:
+        return [flat]
+    count = PIECE // tensor.element_size()
+    last = flat.numel() - count
+    return [flat.narrow(0, at * last // (PLACES - 1), count) for at in range(PLACES)]
 
 
 def take_weights(path: str | os.PathLike[str], tensors: Sequence[Wanted]) -> None:

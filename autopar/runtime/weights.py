@@ -152,6 +152,11 @@ class WeightFile(Closing):
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
         return piece.to(device, copy=shares)
 
+    def mapped(self, name: str) -> Tensor:
+        """Returns a tensor that is there, of which nothing is read before somebody looks at it."""
+        found: Tensor = self._files[name].file.get_tensor(name)
+        return found
+
     def expect(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         """Refuses a tensor that isn't what a program expects.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from autopar.ir.errors import AutoparError
@@ -112,6 +113,66 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         same &= _sum(optimizer["state"]) == _sum(groups["state"])
         same &= not (folder / "d").exists()
         return found, same, float(trainer.step(batches(2)[1]))
+
+
+def other_contents(
+    processes: Processes, build: Path, stateful: Path, folder: Path, checked: bool
+) -> tuple[dict[str, str], bool]:
+    """Loads state of which a tensor has another number on rank 1.
+
+    Returns:
+        What is said to each, and whether the state is what it was.
+    """
+    mine = processes.rank == 1
+    options = {**OPTIONS, "check_inputs": checked}
+    with open_trainer(build, processes=processes, **options) as trainer:
+        model, optimizer = trainer.state_dict(), trainer.optimizer_state_dict()
+        last, of = [*model][-1], [*optimizer["state"]][-1]
+        other, file = _changed(model, last), folder / f"w{processes.rank}.safetensors"
+        save_file(other if mine else model, file)
+        states = {**optimizer["state"], of: _changed(optimizer["state"][of], "exp_avg")}
+        group = {**optimizer["param_groups"][0], "lr": 0.5}
+        loads = {
+            "model": (trainer.load_state_dict, model, other),
+            "optimizer": (
+                trainer.load_optimizer_state_dict,
+                optimizer,
+                {**optimizer, "state": states},
+            ),
+            "groups": (
+                trainer.load_optimizer_state_dict,
+                optimizer,
+                {**optimizer, "param_groups": [group, *optimizer["param_groups"][1:]]},
+            ),
+            "weights": (trainer.load_weights, file, file),
+        }
+        found = {
+            name: said(load, odd if mine else usual) for name, (load, usual, odd) in loads.items()
+        }
+        same = all(torch.equal(model[name], each) for name, each in trainer.state_dict().items())
+        same &= _sum(optimizer["state"]) == _sum(trainer.optimizer_state_dict()["state"])
+        found["alike"] = said(trainer.load_state_dict, model)
+        meta = {name: tensor.to("meta") for name, tensor in model.items()}
+        found["meta"] = said(trainer.load_state_dict, meta if mine else model)
+    with Session(stateful, processes=processes, **options) as session:
+        session(calls("cache")[0])
+        session.save_state(folder / "cache")
+        state = load_file(folder / "cache")
+        file = folder / f"s{processes.rank}"
+        save_file(_changed(state, next(iter(state))) if mine else state, file)
+        found["state"] = said(session.load_state, file)
+        given = session.state_dict()
+        found["session"] = said(
+            session.load_state_dict, _changed(given, next(iter(given))) if mine else given
+        )
+    return found, same
+
+
+def _changed(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Returns tensors of which one has another number."""
+    other = tensors[name].clone()
+    other.view(-1)[-1] += 1
+    return {**tensors, name: other}
 
 
 def unfit_arguments(trainer: Trainer, folder: Path, mine: bool) -> dict[str, str]:

@@ -34,6 +34,43 @@ def test_state_that_one_rank_cannot_read_is_taken_over_by_none(tmp_path: Path) -
     assert first[4].startswith("InvalidInputError: rank 1 refused reset: ")
 
 
+def test_state_that_is_not_the_same_on_all_ranks_is_taken_over_by_none(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[2])
+    stateful = stateful_build(tmp_path / "s", "cache", "a=2,b=1")
+    outcomes = run_ranks(2, disorder.other_contents, build, stateful, tmp_path, True)
+    assert not isinstance(outcomes[0], str), outcomes
+    (found, same), (second, also) = outcomes
+    assert found.pop("meta").startswith("InvalidInputError: rank 1 refused load_state_dict")
+    assert "has no values: it is on the meta device" in second.pop("meta")
+    assert found == second
+    assert same
+    assert also
+    assert found.pop("alike") == ""
+    label = {"groups": "'param_groups[0]'", "optimizer": "'exp_avg/"}
+    call = {
+        "model": "load_state_dict",
+        "session": "load_state_dict",
+        "weights": "load_weights",
+        "state": "load_state",
+    }
+    for name, text in found.items():
+        called = call.get(name, "load_optimizer_state_dict")
+        assert text.startswith(
+            f"InvalidInputError: {called}: the ranks were given different contents: "
+        )
+        assert label.get(name, "'") in text
+        assert "is not the same on ranks 0, 1; nothing is loaded; every rank needs the same" in text
+        assert "check_inputs=False" in text
+
+
+def test_contents_are_not_compared_where_inputs_are_not(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[2])
+    stateful = stateful_build(tmp_path / "s", "cache", "a=2,b=1")
+    for found, _ in run_ranks(2, disorder.other_contents, build, stateful, tmp_path, False):
+        found.pop("meta")
+        assert set(found.values()) == {""}
+
+
 def test_a_trainers_mistakes_on_one_rank_are_those_of_all(tmp_path: Path) -> None:
     build = training_build(tmp_path / "b", LAYOUTS[2])
     outcomes = run_ranks(2, disorder.mistakes, build, tmp_path)
