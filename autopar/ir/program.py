@@ -340,6 +340,25 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """What the example that a model was compiled with has besides tensors: part of the program.
+
+    Values are as `autopar.ir.leaves.recorded` makes them, and called by their paths.
+
+    Attributes:
+        given: What a call or batch must have too.
+        defaults: What the model's `forward` has by default, which a call may leave out.
+        arguments: Of a forward pass: the names of the arguments of `forward` that may be given by
+            position, in order; `*rest` takes all further ones. None are noted where `given` and
+            `defaults` are empty.
+    """
+
+    given: tuple[tuple[str, Arg], ...] = ()
+    defaults: tuple[tuple[str, Arg], ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Functions over meshes.
 
@@ -350,6 +369,8 @@ class Program:
             after strip.
         signature: The inputs and outputs of `main`.
         name: What the user calls the model.
+        example: What is no tensor in the model's example; None if an older autopar compiled it,
+            which didn't note that.
     """
 
     functions: Mapping[str, Function]
@@ -357,6 +378,7 @@ class Program:
     mesh: ProcessMesh | None = None
     level: str = "serial"
     name: str = ""
+    example: Example | None = Example()
 
     @property
     def main(self) -> Function:

@@ -26,12 +26,13 @@ class File(_message.Message):
     def __init__(self, magic: _Optional[str] = ..., format_version: _Optional[int] = ..., minimum_reader_version: _Optional[int] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., deployment: _Optional[_Union[Deployment, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("name", "level", "mesh", "functions", "signature", "strings", "locs", "exprs", "meshes", "layouts", "op_dists", "origins")
+    __slots__ = ("name", "level", "mesh", "functions", "signature", "example", "strings", "locs", "exprs", "meshes", "layouts", "op_dists", "origins")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MESH_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
     STRINGS_FIELD_NUMBER: _ClassVar[int]
     LOCS_FIELD_NUMBER: _ClassVar[int]
     EXPRS_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +45,7 @@ class Program(_message.Message):
     mesh: int
     functions: _containers.RepeatedCompositeFieldContainer[Function]
     signature: Signature
+    example: Example
     strings: _containers.RepeatedScalarFieldContainer[bytes]
     locs: _containers.RepeatedCompositeFieldContainer[Loc]
     exprs: _containers.RepeatedCompositeFieldContainer[Expr]
@@ -51,7 +53,7 @@ class Program(_message.Message):
     layouts: _containers.RepeatedCompositeFieldContainer[Layout]
     op_dists: _containers.RepeatedCompositeFieldContainer[OpDist]
     origins: _containers.RepeatedCompositeFieldContainer[Origin]
-    def __init__(self, name: _Optional[int] = ..., level: _Optional[int] = ..., mesh: _Optional[int] = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., strings: _Optional[_Iterable[bytes]] = ..., locs: _Optional[_Iterable[_Union[Loc, _Mapping]]] = ..., exprs: _Optional[_Iterable[_Union[Expr, _Mapping]]] = ..., meshes: _Optional[_Iterable[_Union[Mesh, _Mapping]]] = ..., layouts: _Optional[_Iterable[_Union[Layout, _Mapping]]] = ..., op_dists: _Optional[_Iterable[_Union[OpDist, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[Origin, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[int] = ..., level: _Optional[int] = ..., mesh: _Optional[int] = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., example: _Optional[_Union[Example, _Mapping]] = ..., strings: _Optional[_Iterable[bytes]] = ..., locs: _Optional[_Iterable[_Union[Loc, _Mapping]]] = ..., exprs: _Optional[_Iterable[_Union[Expr, _Mapping]]] = ..., meshes: _Optional[_Iterable[_Union[Mesh, _Mapping]]] = ..., layouts: _Optional[_Iterable[_Union[Layout, _Mapping]]] = ..., op_dists: _Optional[_Iterable[_Union[OpDist, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[Origin, _Mapping]]] = ...) -> None: ...
 
 class Loc(_message.Message):
     __slots__ = ("file", "line", "name")
@@ -353,6 +355,16 @@ class Signature(_message.Message):
     inputs: _containers.RepeatedCompositeFieldContainer[Signature.Port]
     outputs: _containers.RepeatedCompositeFieldContainer[Signature.Port]
     def __init__(self, inputs: _Optional[_Iterable[_Union[Signature.Port, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Signature.Port, _Mapping]]] = ...) -> None: ...
+
+class Example(_message.Message):
+    __slots__ = ("given", "defaults", "arguments")
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    given: _containers.RepeatedCompositeFieldContainer[Arg]
+    defaults: _containers.RepeatedCompositeFieldContainer[Arg]
+    arguments: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, given: _Optional[_Iterable[_Union[Arg, _Mapping]]] = ..., defaults: _Optional[_Iterable[_Union[Arg, _Mapping]]] = ..., arguments: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Deployment(_message.Message):
     __slots__ = ("program_count", "axes", "program", "process_id", "row_major", "shape", "coords", "groups")

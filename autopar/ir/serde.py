@@ -27,7 +27,7 @@ from autopar.ir.serde_read import program_from_proto
 from autopar.ir.serde_tables import Corrupt
 from autopar.ir.serde_write import write_program
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """The version of the format that this code writes, and the newest that it understands."""
 
 MINIMUM_READER_VERSION = 2

@@ -23,6 +23,7 @@ from autopar.ir.program import (
     Arg,
     BoxDim,
     DType,
+    Example,
     Function,
     Op,
     OpDist,
@@ -90,7 +91,18 @@ class _ProgramReader:
             mesh=_optional(self._meshes, message.mesh, "mesh"),
             level=self._word(message.level, LEVELS, "level"),
             name=self._text(message.name),
+            example=self._example(message.example) if message.HasField("example") else None,
         )
+
+    def _example(self, example: pb.Example) -> Example:
+        return Example(
+            self._named(example.given),
+            self._named(example.defaults),
+            tuple(map(self._text, example.arguments)),
+        )
+
+    def _named(self, args: Iterable[pb.Arg]) -> tuple[tuple[str, Arg], ...]:
+        return tuple((self._text(arg.name), self._arg(arg, ())) for arg in args)
 
     def _word(self, number: int, known: Iterable[str], what: str, default: str = "") -> str:
         word = self._text(number) if number or not default else default
@@ -228,9 +240,7 @@ class _ProgramReader:
             fill=_number(port.fill) if port.HasField("fill") else None,
             aliases=tuple(map(self._text, port.aliases)),
             part=self._part(port.part) if port.HasField("part") else None,
-            options=tuple(
-                (self._text(option.name), self._arg(option, ())) for option in port.options
-            ),
+            options=self._named(port.options),
         )
 
     def _part(self, part: pb.Signature.Part) -> Part:

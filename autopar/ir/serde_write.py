@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from autopar.ir import program_pb2 as pb
@@ -14,6 +14,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     Arg,
     DType,
+    Example,
     Function,
     Op,
     OpDist,
@@ -109,6 +110,8 @@ class _ProgramWriter:
             self._port(port, message.signature.inputs.add())
         for port in program.signature.outputs:
             self._port(port, message.signature.outputs.add())
+        if program.example is not None:
+            self._example(program.example, message.example)
         message.strings.extend(self._strings.table())
 
     def _loc(self, loc: Loc) -> None:
@@ -276,8 +279,17 @@ class _ProgramWriter:
             message.part.of = self._string(port.part.of)
             message.part.shape.extend(port.part.shape)
             message.part.start.extend(port.part.start)
-        for name, option in port.options:
-            self._arg(option, message.options.add(name=self._string(name)), name, {})
+        self._named(port.options, message.options.add)
+
+    def _example(self, example: Example, message: pb.Example) -> None:
+        message.SetInParent()
+        self._named(example.given, message.given.add)
+        self._named(example.defaults, message.defaults.add)
+        message.arguments.extend(map(self._string, example.arguments))
+
+    def _named(self, args: Sequence[tuple[str, Arg]], add: Callable[..., pb.Arg]) -> None:
+        for name, arg in args:
+            self._arg(arg, add(name=self._string(name)), name, {})
 
 
 def _depth(arg: Arg) -> int:

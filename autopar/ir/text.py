@@ -27,6 +27,9 @@ The lines:
     mesh dp=2, tp=4              the program's mesh, with process ids from 0;
       ... ids [0..3, 8..11]      with others; `... parent @m1` as a part of another mesh
     mesh @m1 x=4                 another mesh. `mesh[tp=0]` and `@m1[x=0]` are slices
+    given(scale=1.0)             what is no tensor in the example of the model, by path;
+    defaults(mask=none)          what its `forward` has by default, and
+    arguments("x", "scale")      what may be given by position. `example unknown`: none is noted
     signature { ... }            the ports, where the lines of main don't tell them
     func NAME { ... }            a function:
       ROLE %x: TYPE ...            an input

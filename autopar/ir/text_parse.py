@@ -13,6 +13,7 @@ from autopar.ir.program import (
     LEVELS,
     PHASES,
     ROLES,
+    Example,
     Function,
     Op,
     Port,
@@ -52,6 +53,7 @@ class _ProgramParser:
         self._header = Header()
         self._parts = PartsParser(cursor, self._header)
         self._main: _FunctionParser | None = None
+        self._example: Example | None = Example()
 
     def program(self) -> Program:
         if self._cursor.at_end():
@@ -69,7 +71,7 @@ class _ProgramParser:
             functions[function.name] = function
         if explicit is None:
             explicit = self._main.signature(level) if self._main is not None else Signature()
-        return Program(functions, explicit, self._header.mesh, level, name)
+        return Program(functions, explicit, self._header.mesh, level, name, self._example)
 
     def _title(self) -> tuple[str, str]:
         cursor = self._cursor
@@ -92,7 +94,28 @@ class _ProgramParser:
         if self._cursor.keyword("mesh"):
             self._mesh()
             return True
-        return False
+        return self._example_line()
+
+    def _example_line(self) -> bool:
+        cursor, example = self._cursor, self._example or Example()
+        if cursor.keyword("given"):
+            cursor.expect("(")
+            found = replace(example, given=cursor.listed(self._parts.named_arg, ")"))
+        elif cursor.keyword("defaults"):
+            cursor.expect("(")
+            found = replace(example, defaults=cursor.listed(self._parts.named_arg, ")"))
+        elif cursor.keyword("arguments"):
+            cursor.expect("(")
+            found = replace(example, arguments=cursor.listed(cursor.string, ")"))
+        elif cursor.keyword("example"):
+            start = cursor.at
+            cursor.one_of(cursor.word("unknown"), ("unknown",), "example", start)
+            self._example = None
+            return True
+        else:
+            return False
+        self._example = found
+        return True
 
     def _mesh(self) -> None:
         cursor, header, start = self._cursor, self._header, self._cursor.at

@@ -11,11 +11,12 @@ from dataclasses import replace
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import Loc
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import LEVELS, Function, Op, Port, Program, Signature, Value
+from autopar.ir.program import LEVELS, Example, Function, Op, Port, Program, Signature, Value
 from autopar.ir.serde_write import functions_in_order, values_in_order
 from autopar.ir.text_parts import (
     Context,
     mesh_ref,
+    named_args,
     op_call,
     op_clauses,
     port_clauses,
@@ -157,6 +158,19 @@ def _header(program: Program, context: Context) -> Iterator[str]:
     told: set[ProcessMesh] = set()
     for mesh in _meshes(program):
         yield from _mesh_lines(mesh, context, told)
+    yield from _example_lines(program.example)
+
+
+def _example_lines(example: Example | None) -> Iterator[str]:
+    if example is None:
+        yield "example unknown"
+        return
+    if example.given:
+        yield f"given({named_args(example.given)})"
+    if example.defaults:
+        yield f"defaults({named_args(example.defaults)})"
+    if example.arguments:
+        yield f"arguments({', '.join(map(quote, example.arguments))})"
 
 
 def _mesh_lines(mesh: ProcessMesh, context: Context, told: set[ProcessMesh]) -> Iterator[str]:

@@ -27,8 +27,9 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.program import Program
 from autopar.runtime.agreement import Agreement, Offer
-from autopar.runtime.batches import label_batch, looks_like_a_part
+from autopar.runtime.batches import label_call, looks_like_a_part
 from autopar.runtime.closing import Closing, close_at_exit
+from autopar.runtime.dense import odd_kind
 from autopar.runtime.disagreement import METHOD
 from autopar.runtime.emit import emit
 from autopar.runtime.failure import FailureBoard, RankFailure
@@ -212,7 +213,8 @@ class Session(Closing):
             RuntimeFailure: If this or another rank fails.
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
-        tensors = self._agreed(lambda: label_batch((args, kwargs), labels), "forward")
+        example = self.program.example
+        tensors = self._agreed(lambda: label_call(args, kwargs, labels, example), "forward")
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
             results = self._results(tensors)
             gathered = {
@@ -256,7 +258,7 @@ class Session(Closing):
             return check_inputs(self.program, given)
         except InvalidInputError as error:
             known = {label_of(port): port for port in user_inputs(self.program)}
-            names = known.keys() & given.keys()
+            names = [name for name in known.keys() & given.keys() if not odd_kind(given[name])]
             shapes = [getattr(given[name], "shape", ()) for name in names]
             wanted = [known[name].shape for name in names]
             if not looks_like_a_part(shapes, wanted, self.processes.size):

@@ -12,6 +12,7 @@ from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, Port, Program
 from autopar.ir.units import counted
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
+from autopar.runtime.dense import odd_kind
 from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.rates import is_rate
 from autopar.runtime.staging import moved
@@ -137,6 +138,9 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
             continue
         if label not in inputs:
             problems.append(f"input {label!r} is missing; it is {_expected(port)}")
+            continue
+        if kind := odd_kind(inputs[label]):
+            problems.append(f"input {label!r} is {kind}")
             continue
         try:
             tensors[port.name] = _tensor(inputs[label], port)

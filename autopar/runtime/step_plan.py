@@ -94,9 +94,10 @@ class StepPlan:
         """Returns the tensors of a batch by label.
 
         Raises:
-            InvalidInputError: If there are more than the program takes, or fewer.
+            InvalidInputError: If there are more than the program takes, or fewer, or what is no
+                tensor isn't as in the example.
         """
-        return label_batch(batch, [port.label for port in self._ports])
+        return label_batch(batch, [port.label for port in self._ports], self.program.example)
 
     def given(self, batch: Any, plain: Mapping[str, Any]) -> Given:
         """Returns what each rank is given.
@@ -200,8 +201,12 @@ class StepPlan:
         """Whether a global batch has the shapes that the program takes."""
         return self._shapes_of(batch) == self.shapes
 
-    def _shapes_of(self, batch: Any) -> Shapes:
-        given = self.label(batch)
+    def _shapes_of(self, batch: Any) -> Shapes | None:
+        """Returns the shapes of the tensors of a batch; None if it is one of another program."""
+        try:
+            given = self.label(batch)
+        except InvalidInputError:
+            return None
         return tuple(tuple(given[port.label].shape) for port in self._ports)
 
     def keep(self, results: Results) -> None:
@@ -226,11 +231,7 @@ class StepPlan:
 
 
 def plan_for(plans: Sequence[StepPlan], batch: Any) -> StepPlan:
-    """Returns the plan whose shapes a global batch has; the first one, if none has.
-
-    Raises:
-        InvalidInputError: If the batch has more tensors than the programs take, or fewer.
-    """
+    """Returns the plan whose shapes a global batch has; the first one, if none has."""
     return next((plan for plan in plans if plan.fits(batch)), plans[0])
 
 
@@ -238,8 +239,7 @@ def local_plan_for(plans: Sequence[StepPlan], batches: Sequence[Any]) -> StepPla
     """Returns the plan that fits what ranks are handed of a batch; the first one, if none does.
 
     Raises:
-        InvalidInputError: If there isn't a batch for each rank, or one has a wrong number of
-            tensors.
+        InvalidInputError: If there isn't a batch for each rank.
     """
     count = len(plans[0].ranks.programs)
     if len(batches) != count:

@@ -22,6 +22,7 @@ from autopar.ir.program import (
     Arg,
     BoxDim,
     DType,
+    Example,
     Function,
     Op,
     OpDist,
@@ -318,7 +319,16 @@ def programs(
             tuple(draw(ports(main.values[name], axes)) for name in main.inputs),
             tuple(draw(ports(main.values[name], axes)) for name in main.outputs),
         )
-    return Program(functions_, signature, mesh, level, draw(any_text))
+    example = draw(st.one_of(st.none(), examples()))
+    return Program(functions_, signature, mesh, level, draw(any_text), example)
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> Example:
+    """What an example has besides tensors."""
+    plain = st.lists(st.tuples(any_text, args(False, ())), max_size=2)
+    arguments = st.lists(any_text, max_size=2)
+    return Example(tuple(draw(plain)), tuple(draw(plain)), tuple(draw(arguments)))
 
 
 @st.composite

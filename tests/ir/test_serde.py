@@ -208,9 +208,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=9, minimum_reader_version=8, program=pb.Program()),
-            r"m\.pb: has format version 9 and needs a reader of version 8 or newer, this is"
-            r" version 7; update autopar",
+            envelope(format_version=10, minimum_reader_version=9, program=pb.Program()),
+            r"m\.pb: has format version 10 and needs a reader of version 9 or newer, this is"
+            r" version 8; update autopar",
         ),
     ],
 )
@@ -221,7 +221,7 @@ def test_foreign_bytes_are_refused(data: bytes, message: str) -> None:
 
 def test_a_newer_format_that_old_readers_understand_is_read() -> None:
     file = pb.File.FromString(program_to_bytes(COMPLETED))
-    file.format_version = 7
+    file.format_version = 9
     # A field that this version doesn't know: number 1000, a varint.
     assert program_from_bytes(file.SerializeToString() + b"\xc0\x3e\x01") == COMPLETED
 

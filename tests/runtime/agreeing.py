@@ -115,6 +115,20 @@ def differing_steps(processes: Processes, build: Path) -> tuple[list[str], list[
     return [*found, *losses], warned
 
 
+def odd_steps(processes: Processes, build: Path) -> list[str]:
+    """Trains two ranks, of which one has what no program takes between good batches."""
+    good = batches(2)
+    (x, target), odd = good[0], [torch.nested.nested_tensor([torch.ones(2)]), 5.0, None]
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        found = [said(trainer.step, good[0])]
+        for each in (x.to_sparse(), x.to("meta"), x.to_mkldnn(), odd[0]):
+            found.append(said(trainer.step, (each if processes.rank == 0 else x, target)))
+        for other in odd[1:]:
+            given = (x, target, other) if processes.rank == 1 else good[0]
+            found.append(said(trainer.step, given))
+        return [*found, said(trainer.step, good[1])]
+
+
 def steps_of_parts(processes: Processes, build: Path) -> list[str]:
     """Trains dp=2, tp=2 on parts, of which one rank first brings another than its peer."""
     x, target = batches(1)[0]

@@ -19,6 +19,7 @@ from tests.runtime.agreeing import (
     ThreadTalk,
     differing_steps,
     divided,
+    odd_steps,
     requests,
     said,
     steps_of_parts,
@@ -65,6 +66,23 @@ def test_what_differs_is_refused_on_all_ranks_and_training_goes_on(tmp_path: Pat
     (warning,) = first
     assert warning.startswith("x: what rank 1 brought differs from what the other ranks brought,")
     assert others == [[], []]
+
+
+def test_what_no_program_takes_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    first, second = run_ranks(2, odd_steps, training_build(tmp_path / "b", LAYOUTS[2]))
+    kinds = ("the layout sparse_coo", "on the meta device", "the layout _mkldnn", "a nested tensor")
+    for at, kind in enumerate(kinds, 1):
+        assert first[at].startswith("InvalidInputError: input 'x' is ")
+        assert kind in first[at]
+        assert "InvalidInputError: rank 0 was given a wrong batch: input 'x' is" in second[at]
+    for at, plain in enumerate(("5.0", "None"), 5):
+        problem = f"batch[2] is {plain}, the program was compiled without it; what is no tensor"
+        assert second[at].startswith(f"InvalidInputError: {problem}")
+        assert f"rank 1 was given a wrong batch: {problem}" in first[at]
+    reference = Reference.of_seed()
+    losses = [float(reference.step(batch)) for batch in batches(2)]
+    assert [float(first[0]), float(first[-1])] == pytest.approx(losses)
+    assert second[-1] == first[-1]
 
 
 def test_ranks_that_read_the_same_part_must_bring_the_same(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_tensors_are_told_by_their_place(batch: Any, labels: dict[str, torch.Ten
     ("batch", "message"),
     [
         ((A,), "the batch has 1 tensor, the program takes 2: x, target; nothing is given for"),
-        ((A, B, C), "has 3 tensors, the program takes 2: x, target; nothing takes '2'"),
-        ({"x": A, "tagret": B}, "nothing is given for target; nothing takes 'tagret'"),
+        ((A, B, C), "has 3 tensors, the program takes 2: x, target; nothing takes batch.2."),
+        ({"x": A, "tagret": B}, "nothing is given for target; nothing takes batch.'tagret'."),
     ],
 )
 def test_what_does_not_fit_is_named(batch: Any, message: str) -> None:

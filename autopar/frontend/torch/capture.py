@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, flatten
+from autopar.frontend.torch.example import example_of_batch, example_of_call
 from autopar.frontend.torch.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.recipe import LOSS, Recipe
@@ -97,6 +98,11 @@ class _Capture:
         self.recipe = recipe
         recipe.check(model, example_inputs)
         self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
+        self.example = (
+            example_of_batch(example_inputs)
+            if recipe.trains
+            else example_of_call(model, example_inputs)
+        )
         self.fake: FakeModel = fake_model(model)
         self.mode = self.fake.mode
 
@@ -115,6 +121,7 @@ class _Capture:
         step.assume(done.assumed)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
+        program = replace(program, example=self.example)
         weights = self._weights(joint, inputs, states, program)
         return Captured(program, weights, self.structure)
 
