@@ -399,6 +399,7 @@ class Session(Closing):
             self.timeout.total_seconds() + PATIENCE,
             board.first,
             (lambda: self.extremes(0)) if meeting else (lambda: None),
+            self.supervisor.lost_store,
         )
 
     def execute(

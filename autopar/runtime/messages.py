@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from torch.distributed import DistNetworkError
 from torch.distributed.distributed_c10d import Store
 
 from autopar.ir.errors import AnnotationError, AutoparError, InvalidInputError, RuntimeFailure
@@ -33,6 +35,10 @@ def _nothing() -> None:
     """Is told of no failure, and meets nobody."""
 
 
+def _gone() -> RuntimeFailure:
+    return RuntimeFailure("the store over which the processes meet is gone")
+
+
 class Messages:
     """What one process says to the others and hears from them.
 
@@ -44,6 +50,7 @@ class Messages:
         failure: Returns the failure of another process, if there is one.
         meet: Called in each exchange before anybody waits, and when all have heard rank 0: a
             collective there notices at once that a process has died.
+        lost: Returns the failure of who serves the store, when that is gone.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class Messages:
         seconds: float = 600.0,
         failure: Callable[[], RuntimeFailure | None] = _nothing,
         meet: Callable[[], object] = _nothing,
+        lost: Callable[[], RuntimeFailure] = _gone,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -61,6 +69,7 @@ class Messages:
         self._seconds = seconds
         self._failure = failure
         self._meet = meet
+        self._lost = lost
         self._exchanges = 0
         self._read_by_all: list[str] = []
 
@@ -126,14 +135,15 @@ class Messages:
         """
         key = self._next_key()
         if not self.first:
-            self._store.set(f"{key}/{self.rank}", text)
+            self._set(f"{key}/{self.rank}", text)
         self._meet()
         if not self.first:
             return []
         others = [self._heard(f"{key}/{rank}", rank) for rank in range(1, self.size)]
         # Whoever has answered has read all that was said before.
         for old in (*self._read_by_all, *(f"{key}/{rank}" for rank in range(1, self.size))):
-            self._store.delete_key(old)
+            with self._answered():
+                self._store.delete_key(old)
         self._read_by_all.clear()
         return [text, *others]
 
@@ -149,7 +159,7 @@ class Messages:
     def _said_by_first(self, text: str = "") -> str:
         key = self._next_key()
         if self.first:
-            self._store.set(key, text)
+            self._set(key, text)
             self._read_by_all.append(key)
         self._meet()
         return text if self.first else self._heard(key, 0)
@@ -160,12 +170,13 @@ class Messages:
         keys = [f"{self._exchanges + 1}.{at}" for at in range(-(-len(packed) // _PART))]
         for at, key in enumerate(keys):
             part: Any = packed[at * _PART : (at + 1) * _PART]
-            self._store.set(key, part)
+            self._set(key, part)
         self._read_by_all.extend(keys)
         return len(keys)
 
     def _unpacked(self, number: int, parts: int) -> bytes:
-        packed = b"".join(self._store.get(f"{number}.{at}") for at in range(parts))
+        with self._answered():
+            packed = b"".join(self._store.get(f"{number}.{at}") for at in range(parts))
         if not packed:
             return b""
         return zlib.decompressobj().decompress(packed, MOST)
@@ -174,7 +185,24 @@ class Messages:
         self._exchanges += 1
         return str(self._exchanges)
 
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Raises the failure of who serves the store if that ends within."""
+        try:
+            yield
+        except DistNetworkError as error:
+            raise self._lost() from error
+
+    def _set(self, key: str, text: str) -> None:
+        with self._answered():
+            self._store.set(key, text)
+
     def _heard(self, key: str, rank: int) -> str:
+        with self._answered():
+            self._await(key, rank)
+            return str(self._store.get(key).decode())
+
+    def _await(self, key: str, rank: int) -> None:
         deadline = time.monotonic() + self._seconds
         pause = 0.001
         while not self._store.check([key]):
@@ -184,7 +212,6 @@ class Messages:
                 raise RankFailure(rank, f"no word from it within {self._seconds:g} s", self.rank)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        return str(self._store.get(key).decode())
 
 
 def _told(error: BaseException) -> tuple[str, str]:

@@ -55,7 +55,12 @@ def prepare_on_first(
             if processes.rank == 0:
                 _understood(prepare)
             messages = Messages(
-                supervisor.store, processes.rank, processes.size, seconds, supervisor.board.first
+                supervisor.store,
+                processes.rank,
+                processes.size,
+                seconds,
+                supervisor.board.first,
+                lost=supervisor.lost_store,
             )
             messages.from_first("prepared")
     finally:

@@ -84,7 +84,7 @@ class Supervisor:
         except TimeoutError as error:
             raise self._silent_store() from error
         except RuntimeError as error:
-            raise self._lost_store() from error
+            raise self.lost_store() from error
         self._watch.start()
         silent = self._silent_store
         self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
@@ -105,7 +105,7 @@ class Supervisor:
         """Begins; returns what will watch over the rank."""
         self._begin(store)
         board = FailureBoard(self.connection(), self.processes.rank)
-        lost, size = self._lost_store, self.processes.size
+        lost, size = self.lost_store, self.processes.size
         return Watch(board, self.whereabouts, end, lost, size, start_seconds)
 
     @contextmanager
@@ -198,7 +198,7 @@ class Supervisor:
             return self._silent_store()
         except RuntimeError:
             self._store_gone = True
-            return self._lost_store()
+            return self.lost_store()
 
     def _failure_of(self, error: Exception) -> RankFailure:
         rank = self.processes.rank
@@ -231,7 +231,7 @@ class Supervisor:
     def _place_of(self, op: Op | None) -> Place:
         return self.whereabouts.meeting() if op is None else self.whereabouts.at(op)
 
-    def _lost_store(self) -> RankFailure:
+    def lost_store(self) -> RankFailure:
         """Returns the failure of who serves the store: rank 0, unless a launcher does."""
         if self.processes.served:
             mine = "the launcher's store is gone, and the launcher with it (killed?)"

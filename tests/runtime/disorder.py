@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -372,3 +373,15 @@ def sleep_in_save(processes: Processes, build: Path, folder: Path, victim: int) 
 
 def _say_and_exit(failure: RankFailure) -> None:
     os._exit(17)
+
+
+def killed_while_saving(processes: Processes, build: Path, folder: Path) -> str:
+    """Returns what is said at the end where rank 0 is killed while it saves beside the training."""
+    if processes.rank == 0:
+        checkpoint.write_rectangles = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+    def train() -> None:
+        with open_trainer(build, processes=processes, **OPTIONS) as trainer:
+            trainer.save_checkpoint(folder / "c", wait=False)
+
+    return said(train)

@@ -209,3 +209,10 @@ def test_who_sleeps_in_a_call_is_told_from_who_waits_in_it(tmp_path: Path, victi
     late = "did not arrive at Trainer.save_checkpoint within 3 s"
     found = f"RankFailure: rank {victim} failed: it {late}; it has been in Trainer.save_checkpoint "
     assert said.startswith(found), said
+
+
+def test_a_rank_killed_while_it_saves_beside_is_named_at_the_end(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[2])
+    killed, told = run_ranks(2, disorder.killed_while_saving, build, tmp_path)
+    assert killed == -9
+    assert told.startswith("RankFailure: rank 0 failed: it ended without a word (killed?)")

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, HashStore  # type: ignore[attr-defined]
 
 from autopar.ir.errors import AnnotationError, AutoparError, RuntimeFailure
 from autopar.runtime import messages as messages_module
+from autopar.runtime.failure import RankFailure
 from autopar.runtime.messages import Messages
 
 
@@ -106,3 +107,29 @@ def test_the_failure_of_another_process_ends_waiting() -> None:
     messages = Messages(HashStore(), 1, 2, failure=lambda: RuntimeFailure("rank 0 failed"))
     with pytest.raises(RuntimeFailure, match="rank 0 failed"):
         messages.from_first()
+
+
+class Gone:
+    """A store whose server has ended."""
+
+    def __getattr__(self, _: str) -> Callable[..., Any]:
+        def reset(*_: Any) -> None:
+            raise DistNetworkError("Connection reset by peer")
+
+        return reset
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "talk",
+    [
+        lambda messages: messages.from_first(),
+        lambda messages: messages.to_first("") if messages.rank else messages.of_all(""),
+        lambda messages: messages.made_by_first(lambda: b"made"),
+    ],
+)
+def test_who_served_a_store_that_is_gone_is_named(rank: int, talk: Callable[..., Any]) -> None:
+    store: Any = Gone()
+    messages = Messages(store, rank, 2, lost=lambda: RankFailure(0, "it ended without a word"))
+    with pytest.raises(RankFailure, match="rank 0 failed: it ended without a word"):
+        talk(messages)
