@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from torch.distributed.distributed_c10d import Store
 
@@ -20,6 +21,7 @@ _FAILURE = "failure"
 _ALARMS = "alarms"
 _INQUIRIES = "inquiries"
 _CLOSED = "closed"
+_ENDS = "ends"
 _LEFT = "left"
 
 
@@ -114,8 +116,22 @@ class FailureBoard:
         """Notes that this rank needs the store no more."""
         self.store.add(_LEFT, 1)
 
-    def await_left(self, count: int, seconds: float) -> None:
-        """Returns when `count` ranks need the store no more, or after some seconds."""
+    def await_left(self, count: int, seconds: float) -> bool:
+        """Returns whether `count` ranks need the store no more, within some seconds."""
         deadline = time.monotonic() + seconds
-        while self.store.add(_LEFT, 0) < count and time.monotonic() < deadline:
+        while self.store.add(_LEFT, 0) < count:
+            if time.monotonic() >= deadline:
+                return False
             time.sleep(0.02)
+        return True
+
+    def end(self, count: int, seconds: float) -> None:
+        """Lets the ranks that need the store still know that it ends; for who serves it."""
+        with suppress(RuntimeError):
+            self.store.set(_ENDS, "1")
+            self.alarm()
+            self.await_left(count, seconds)
+
+    def ends(self) -> bool:
+        """Returns whether the store ends at any moment, and all is well."""
+        return self.store.check([_ENDS])

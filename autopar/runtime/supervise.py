@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -86,6 +87,9 @@ class Supervisor:
         except RuntimeError as error:
             raise self.lost_store() from error
         self._watch.start()
+        if self._serves:
+            # Behind the closing of what wasn't closed before, which is registered later.
+            atexit.register(self.board.end, processes.size, CLOSING)
         silent = self._silent_store
         self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
         self._guard.start()
@@ -259,13 +263,20 @@ class Supervisor:
 
     def _await_others(self) -> None:
         """Waits, once, for those to whom this process serves the store."""
-        if self._waited or self.processes.rank or self.processes.served:
+        if self._waited or not self._serves:
             return
         self._waited = True
-        if self.processes.size > 1:
-            with suppress(RuntimeError):
-                self.board.announce_close()
-                self.board.await_left(self.processes.size, CLOSING)
+        left = True
+        with suppress(RuntimeError):
+            self.board.announce_close()
+            left = self.board.await_left(self.processes.size, CLOSING)
+        if left or self._failure is not None:
+            atexit.unregister(self.board.end)
+
+    @property
+    def _serves(self) -> bool:
+        """Whether other processes need the store that this one serves."""
+        return self.processes.size > 1 and not (self.processes.rank or self.processes.served)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
         tell(failure, self.processes)

@@ -59,6 +59,7 @@ class Watch(threading.Thread):
         self.answered = time.monotonic()
         self._failure: RankFailure | None = None
         self._closed = False
+        self._store_ends = False
         self._last: Place | None = None
         self._pulse = Pulse(board, size, start_seconds)
         self.post()
@@ -68,6 +69,10 @@ class Watch(threading.Thread):
         try:
             while not self._ended.wait(LOOK):
                 self._look()
+                if self._store_ends:
+                    # torch writes half a page of warnings if it asks a store that is gone.
+                    self.board.leave()
+                    return
             # Here and not by the main thread: the store may not answer, and torch waits for it.
             self.post(self._last)
             self.board.leave()
@@ -105,6 +110,7 @@ class Watch(threading.Thread):
             self.post()
             self._failure = self.board.first()
             self._closed = self.board.is_closed()
+            self._store_ends = self._failure is None and self.board.ends()
         elif time.monotonic() - self._posted >= BEAT:
             self.post()
             self._feel()

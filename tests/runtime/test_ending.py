@@ -1,0 +1,61 @@
+"""The end of who serves the store, while others go on by themselves for a while."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+_SCRIPT = """
+import sys, time
+from datetime import timedelta
+from autopar.runtime.processes import Processes
+from autopar.runtime.supervise import Supervisor
+
+processes = Processes.from_environment()
+time_out = timedelta(seconds=30)
+supervisor = Supervisor(
+    processes, processes.connect(time_out), time_out, time_out, lambda *_: range(2)
+)
+with supervisor.reported():
+    supervisor.store.set(f"here/{processes.rank}", "1")
+    supervisor.store.wait(["here/0", "here/1"])
+if processes.rank:
+    print("there", flush=True)
+    sys.stdin.readline()
+    time.sleep(1.5)
+    with supervisor.reported():
+        print("at work", flush=True)
+supervisor.close()
+"""
+
+
+def _started(rank: int, port: int) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", _SCRIPT]
+    return subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def test_who_works_on_when_the_store_has_ended_hears_nothing_of_it() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    first, second = _started(0, port), _started(1, port)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "there\n", second.communicate()
+    assert first.communicate(timeout=60)[1] == ""
+    assert first.returncode == 0
+    out, err = second.communicate("end\n", timeout=60)
+    assert out == "at work\n"
+    assert err == ""
+    assert second.returncode == 0
