@@ -52,7 +52,7 @@ def replace_folder(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _clean_up(target)
-        _check_target(target, check)
+        _check_target(target, check, advice)
         with _new_folder(target) as folder:
             result = fill(folder)
             _sync_folders(folder)
@@ -89,7 +89,7 @@ def check_place(path: Path, check: Callable[[Path], None]) -> None:
     """
     target = Path(os.path.realpath(path))
     try:
-        _check_target(target, check)
+        _check_target(target, check, ADVICE)
         above = next(folder for folder in target.parents if folder.exists())
         with _new_folder(above / target.name):
             pass
@@ -114,11 +114,11 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> InvalidInputError:
     return InvalidInputError(f"can't write {path}: {why}; {advice}")
 
 
-def _check_target(target: Path, check: Callable[[Path], None]) -> None:
+def _check_target(target: Path, check: Callable[[Path], None], advice: str) -> None:
     if target.is_dir():
         check(target)
     elif target.exists():
-        raise InvalidInputError(f"{target} is not a folder; choose another one with -o")
+        raise InvalidInputError(f"{target} is not a folder; {advice}")
 
 
 @contextmanager

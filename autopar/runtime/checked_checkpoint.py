@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from autopar.runtime.checkpoint_index import DamagedCheckpoint, Index, StoredPiece
+from autopar.runtime.checkpoint_foreign import metadata_damage
+from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, Index, StoredPiece
 from autopar.runtime.checkpoint_pieces import opened_file
 from autopar.runtime.checkpoint_series import holds_checkpoint, members
 from autopar.runtime.digest import growing_digest
@@ -48,6 +49,8 @@ def check_checkpoint(folder: Path) -> Checked:
     pieces = _pieces(index)
     names = sorted({*index.files, *pieces})
     found = [_damage(folder, index, name, pieces.get(name, {})) for name in names]
+    if (folder / INDEX).is_file():
+        found.append(metadata_damage(folder, index))
     if damages := [damage for damage in found if damage]:
         raise DamagedCheckpoint("\n".join(damages))
     every = list(itertools.chain(*pieces.values()))

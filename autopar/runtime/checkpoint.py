@@ -119,7 +119,8 @@ def open_checkpoint(path: Path) -> Index:
     if not (path / METADATA).is_file():
         hint = "; it is a folder of several, of which resume() takes the newest"
         raise InvalidInputError(
-            f"{path} is no checkpoint: it has no {METADATA}{hint if is_series(path) else ''}"
+            f"{path} is no checkpoint: it has no {INDEX}, nor a {METADATA} of plain PyTorch"
+            f"{hint if is_series(path) else ''}"
         )
     return read_metadata(path)
 

@@ -58,21 +58,56 @@ def read_metadata(folder: Path) -> Index:
     Raises:
         DamagedCheckpoint: If it isn't what DCP writes, or was beside an index.
     """
+    index = _parsed(folder)
+    if MARK in index.values:
+        raise DamagedCheckpoint(
+            f"{folder / INDEX} is missing, which says what the checkpoint holds; go on from another"
+        )
+    return index
+
+
+def metadata_damage(folder: Path, index: Index) -> str:
+    """Returns how the `.metadata` beside an index is damaged; an empty text if it isn't.
+
+    Args:
+        folder: The checkpoint.
+        index: What its index says.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        return f"{path} is missing, so that plain PyTorch can't read the checkpoint"
+    try:
+        told = _parsed(folder)
+    except DamagedCheckpoint as error:
+        return str(error)
+    names = [*dict.fromkeys((*index.tensors, *told.tensors))]
+    for name in names:
+        if _outline(told.tensors.get(name)) != _outline(index.tensors.get(name)):
+            return f"{path} isn't what was saved: {name!r} is not what {INDEX} says"
+    if others := sorted((told.values.keys() ^ index.values.keys()) - {MARK}):
+        return f"{path} isn't what was saved: {others[0]!r} is not what {INDEX} says"
+    return ""
+
+
+def _outline(tensor: StoredTensor | None) -> object:
+    """Returns what both say of a tensor: its type, and where its pieces are."""
+    if tensor is None:
+        return None
+    pieces = {(each.slice[:3], each.at, each.sizes) for each in tensor.pieces}
+    return tensor.dtype, tensor.shape, pieces
+
+
+def _parsed(folder: Path) -> Index:
     path = folder / METADATA
     content = read_whole(path)
     try:
-        index = _index(read_inert(content, _ALLOWED), len(content))
+        return _index(read_inert(content, _ALLOWED), len(content))
     except NotInert as error:
         raise DamagedCheckpoint(f"{path} can't be read as a checkpoint's: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise DamagedCheckpoint(
             f"{path} is damaged, or not what torch.distributed.checkpoint writes: {error}"
         ) from error
-    if MARK in index.values:
-        raise DamagedCheckpoint(
-            f"{folder / INDEX} is missing, which says what the checkpoint holds; go on from another"
-        )
-    return index
 
 
 def _index(metadata: Inert, length: int) -> Index:

@@ -13,6 +13,7 @@ import json
 import re
 import stat
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from autopar.runtime.checkpoint_index import INDEX, DamagedCheckpoint, number_of
 from autopar.runtime.messages import Messages
 
 _MEMBER = re.compile(r"step-\d{8,}")
+_OTHERS = (".py", ".pb", ".safetensors", ".onnx", ".pt", ".pth")
+"""What files of builds, programs and models end in."""
+
 _OURS = re.compile(r"\.(step-\d{8,})\.(new-.*|old)")
 
 
@@ -130,16 +134,20 @@ def candidates(folder: Path) -> tuple[list[Path], list[str]]:
     newest if its step is the largest, with a warning, else as older than all others.
 
     Raises:
-        InvalidInputError: If it is no folder, or can't be read.
+        InvalidInputError: If it is no folder, holds a build, a program, a model or
+            folders of checkpoints in place of them, or can't be read.
     """
     recover_folder(folder)
     try:
         _check_folder(folder)
+        before = _names(folder)
         recover_series(folder)
         if holds_checkpoint(folder):
             return [folder], []
         known, problems = numbered(folder)
         others, damages = _unnumbered(folder)
+        if not members(folder):
+            _check_empty(folder, before)
     except OSError as error:
         raise InvalidInputError(
             f"can't look for checkpoints in {folder}: {os_reason(error)}"
@@ -166,6 +174,36 @@ def _check_folder(folder: Path) -> None:
         raise InvalidInputError(
             f"{folder} is no folder, so that there can't be checkpoints in it; name the folder of"
             " one, or of several"
+        )
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _is_other(path: Path) -> bool:
+    """Returns whether this lies in folders that checkpoints aren't saved to, or above them."""
+    return path.suffix in _OTHERS or is_series(path) or holds_checkpoint(path)
+
+
+def _check_empty(folder: Path, before: Sequence[str]) -> None:
+    """Refuses a folder without checkpoints that is for something else; a log doesn't make it so.
+
+    Args:
+        folder: The folder.
+        before: What was in it before that was completed or removed which interrupted saves left.
+    """
+    if others := [name for name in _names(folder) if _is_other(folder / name)]:
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        raise InvalidInputError(
+            f"there is no checkpoint in {folder}, but {', '.join(others[:4])}{more}; name the"
+            " folder that checkpoints were saved to; to start anew, name an empty one or none"
+        )
+    if left := [name for name in before if _OURS.fullmatch(name)]:
+        warnings.warn(
+            f"there is no checkpoint in {folder}, only {left[0]}, which is what an interrupted save"
+            " left; the training starts anew",
+            stacklevel=2,
         )
 
 

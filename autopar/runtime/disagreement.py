@@ -112,7 +112,9 @@ def rule_on_reports(reports: Sequence[Report]) -> Ruling:
     for name in reports[0].values:
         found = _by_version(dict(enumerate(each.values.get(name, "") for each in reports)))
         if len(found) > 1:
-            return Ruling(_TEXTS.get(name, _plain)(name, found))
+            # What a call is given, and not what a step depends on.
+            usual = _argument if reports[0].call else _plain
+            return Ruling(_TEXTS.get(name, usual)(name, found))
     if loaded := _loaded(reports):
         return Ruling(_contents(reports[0].call, loaded))
     dtypes = _dtypes(reports)
@@ -230,6 +232,10 @@ def _plain(name: str, found: Mapping[str, Sequence[int]]) -> str:
         f"the ranks differ: {name} is {_listed(found)}; every rank must be given the same,"
         " or random numbers and parameters drift apart"
     )
+
+
+def _argument(name: str, found: Mapping[str, Sequence[int]]) -> str:
+    return f"the ranks differ: {name} is {_listed(found)}; give every rank the same {name}="
 
 
 def _shapes(_: str, found: Mapping[str, Sequence[int]]) -> str:

@@ -53,7 +53,7 @@ from autopar.runtime.ports import (
     user_inputs,
 )
 from autopar.runtime.processes import Processes
-from autopar.runtime.ranks import jointly, understood
+from autopar.runtime.ranks import jointly, path_text, understood
 from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
 from autopar.runtime.specialize import specialize
@@ -343,7 +343,7 @@ class Session(Closing):
             expect(PATH, path=path)
             self._state.check()
 
-        jointly(self, "save_state", prepare)
+        jointly(self, "save_state", prepare, path=path_text(path))
         understood(self, lambda: self._state.write(Path(path), self.messages(meeting=True)))
 
     def load_state(self, path: str | Path) -> None:

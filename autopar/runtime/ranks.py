@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
@@ -154,6 +155,11 @@ def jointly(
     if refused is not None:
         raise refused
     return prepared
+
+
+def path_text(path: object) -> str:
+    """Returns a path as ranks compare it, however it is given; whether it is one, others say."""
+    return str(Path(path)) if isinstance(path, (str, Path)) else repr(path)
 
 
 def understood(ranks: Ranks, act: Callable[[], Result]) -> Result:

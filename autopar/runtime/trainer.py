@@ -31,7 +31,7 @@ from autopar.runtime.ports import (
     check_present,
     seed_input,
 )
-from autopar.runtime.ranks import Ranks, Results, jointly, understood
+from autopar.runtime.ranks import Ranks, Results, jointly, path_text, understood
 from autopar.runtime.rates import LearningRates, trains
 from autopar.runtime.saving import Saving
 from autopar.runtime.state import Piece
@@ -320,7 +320,8 @@ class Trainer(Closing):
         file system.
 
         Args:
-            path: The folder; with `keep`, a folder of several, as `path/step-00000100`.
+            path: The folder, the same on all ranks; with `keep`, a folder of several, as
+                `path/step-00000100`.
             keep: How many checkpoints stay there. Older ones are removed when this one is complete.
             wait: Whether to return when it is complete. Otherwise what is written is copied to main
                 memory, `snapshot_bytes` of it, and written while training goes on; what goes
@@ -347,7 +348,7 @@ class Trainer(Closing):
             check_extra(extra)
             return Place.of(Path(path), keep, self.steps)
 
-        alike = {"keep": keep, "wait": wait, "extra": brief(extra)}
+        alike = {"path": path_text(path), "keep": keep, "wait": wait, "extra": brief(extra)}
         place = jointly(self.ranks, "save_checkpoint", prepare, **alike)
         values = {"steps": self.steps, "seed": self.seed, EXTRA: extra}
         with self.ranks.reported():
@@ -406,10 +407,16 @@ class Trainer(Closing):
 
         Raises:
             InvalidInputError: On all ranks, if there are only damaged ones, the newest doesn't fit
-                the program, or `folder` is a file or can't be read.
+                the program, or `folder` is a file, can't be read, or holds a build, a program
+                or a model and no checkpoint.
         """
         self._settle()
-        jointly(self.ranks, "resume", lambda: expect(PATH, folder=folder))
+        jointly(
+            self.ranks,
+            "resume",
+            lambda: expect(PATH, folder=folder),
+            folder=path_text(folder),
+        )
         from autopar.runtime.checkpoint_series import agreed_candidates
 
         with self.ranks.reported():
@@ -483,7 +490,8 @@ class Trainer(Closing):
                     f"max_shard_bytes={max_shard_bytes}: a file holds some bytes"
                 )
 
-        jointly(self.ranks, "save_weights", prepare, max_shard_bytes=max_shard_bytes)
+        alike = {"path": path_text(path), "max_shard_bytes": max_shard_bytes}
+        jointly(self.ranks, "save_weights", prepare, **alike)
         with self.ranks.reported():
             messages = self._messages(meeting=True)
         understood(

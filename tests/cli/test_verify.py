@@ -213,6 +213,21 @@ def test_files_of_checkpoints(here: Path) -> None:
     assert "step-00000001/index.jsonl is missing" in told
 
 
+def test_what_plain_pytorch_reads_of_a_checkpoint_is_compared_too(here: Path) -> None:
+    save("c")
+    save("d")
+    metadata = Path("c/.metadata")
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[:-10])
+    assert "c/.metadata can't be read" in refusal(autopar("verify", "c", "--files"), 1)
+    metadata.write_bytes(whole.replace(b"model.up", b"model.us"))
+    told = refusal(autopar("verify", "c", "--files"), 1)
+    assert "c/.metadata isn't what was saved: 'model.up' is not what index.jsonl says" in told
+    metadata.unlink()
+    assert "c/.metadata is missing" in refusal(autopar("verify", "c", "--files"), 1)
+    assert autopar("verify", "d", "--files").exit_code == 0
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_files_of_a_checkpoint_of_plain_pytorch(here: Path) -> None:
     dcp.save({"model": {"up": torch.ones(4)}}, checkpoint_id="theirs", no_dist=True)  # type: ignore[attr-defined]

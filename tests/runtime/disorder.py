@@ -76,7 +76,7 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         trainer.step(batches(1)[0])
         trainer.save_weights(folder / "w.safetensors")
         before, optimizer = trainer.state_dict(), trainer.optimizer_state_dict()
-        other = {name: tensor + 1 for name, tensor in before.items()}
+        state = {name: tensor + 1 for name, tensor in before.items()}
         if not mine:
             trainer_state = {**optimizer, "state": _plus_one(optimizer["state"])}
         else:
@@ -89,12 +89,16 @@ def mistakes(processes: Processes, build: Path, folder: Path) -> tuple[dict[str,
         found["other extra"] = save(extra=1 if mine else 2)
         found["keep"] = save(keep=0 if mine else 1)
         found["beside"] = save(keep=0 if mine else 1, wait=False)
+        other = folder / ("e" if mine else "d")
+        found["other path"] = said(trainer.save_checkpoint, other)
+        found["other weights"] = said(trainer.save_weights, other)
+        found["other folder"] = said(trainer.resume, other)
         found["shards"] = said(
             trainer.save_weights, folder / "d", max_shard_bytes=-1 if mine else None
         )
         path = folder / ("none" if mine else "w.safetensors")
         found["weights"] = said(trainer.load_weights, path)
-        found["state"] = said(trainer.load_state_dict, {} if mine else other)
+        found["state"] = said(trainer.load_state_dict, {} if mine else state)
         found["optimizer"] = said(trainer.load_optimizer_state_dict, trainer_state)
         found.update(unfit_arguments(trainer, folder, mine))
         trainer.save_checkpoint(folder / "c")

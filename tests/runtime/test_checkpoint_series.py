@@ -84,6 +84,33 @@ def test_nothing_to_resume(tmp_path: Path, trainer: Trainer) -> None:
     assert trainer.steps == 0
 
 
+def test_a_folder_of_other_things_is_not_where_a_training_starts_anew(
+    tmp_path: Path, trainer: Trainer, build: Path
+) -> None:
+    with pytest.raises(
+        InvalidInputError, match=rf"there is no checkpoint in {build}, but .*manifest"
+    ):
+        trainer.resume(build)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / ".keep").touch()
+    assert trainer.resume(tmp_path / "c") is None
+    left_by_a_killed_save(tmp_path / "c" / step(1))
+    with pytest.warns(UserWarning, match=rf"only .{step(1)}.new.* an interrupted save left"):
+        assert trainer.resume(tmp_path / "c") is None
+    trainer.step(BATCHES[0])
+    trainer.save_checkpoint(tmp_path / "c", keep=1)
+    with pytest.raises(InvalidInputError, match="but c; name the folder that checkpoints were"):
+        trainer.resume(tmp_path)
+
+
+def test_a_file_is_no_folder_for_a_checkpoint(tmp_path: Path, trainer: Trainer) -> None:
+    (tmp_path / "model.py").touch()
+    with pytest.raises(InvalidInputError, match=r"is not a folder; choose another folder$"):
+        trainer.save_checkpoint(tmp_path / "model.py")
+    with pytest.raises(InvalidInputError, match=r"it has no index.jsonl, nor a .metadata of plain"):
+        trainer.load_checkpoint(tmp_path)
+
+
 def test_a_single_checkpoint_is_resumed(tmp_path: Path, trainer: Trainer) -> None:
     trainer.step(BATCHES[0])
     trainer.save_checkpoint(tmp_path / "c", extra={"epoch": 7})

@@ -88,6 +88,10 @@ def test_a_trainers_mistakes_on_one_rank_are_those_of_all(tmp_path: Path) -> Non
     own = {name: text.removeprefix("InvalidInputError: ") for name, text in second.items()}
     assert "is no checkpoint" in first["checkpoint"]
     assert "rank 1 finds another one than rank 0" in first["other checkpoint"]
+    for call, name in (("path", "path"), ("weights", "path"), ("folder", "folder")):
+        told = f"{name} is {tmp_path}/d on rank 0 and {tmp_path}/e on rank 1"
+        assert told in first[f"other {call}"]
+        assert f"give every rank the same {name}=" in first[f"other {call}"]
     assert "rank0_only is False on rank 0 and True on rank 1" in first["rank0_only"]
     assert "optimizer_state_dict on rank 0 and state_dict on rank 1" in first["other state"]
     names = {
