@@ -231,7 +231,7 @@ def test_output_folders(here: Path) -> None:
     for output, message in {
         "mine": "is not empty and not an autopar build; choose another folder with -o",
         "build": "is an autopar build, but holds other files too: notes.txt; move them",
-        "x.npy": "is not a folder; choose another one with -o",
+        "x.npy": "is not a folder; choose another folder with -o",
         "x.npy/build": "x.npy is a file; choose another folder with -o",
         "/proc/build": "can't write /proc/build: no folder can be made in /proc;",
         "/": "/ is not empty and not an autopar build",
