@@ -25,7 +25,7 @@ from autopar.annotate.mapping_text import Entry
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
 from autopar.frontend.torch.batch import call_arguments
-from autopar.ir.arguments import shown
+from autopar.ir.arguments import FLAG, NAMES, WHOLE, Kind, expect, shown
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.units import counted
@@ -105,7 +105,7 @@ def parallelize(
             another number of processes than the mesh.
     """
     _check_types(model, seed, outputs)
-    _check_flags(torch_compile=torch_compile, check_inputs=check_inputs, local=local)
+    expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs, local=local)
     _check_options(mesh, parameters, outputs, placement)
     options = CompileOptions.of(
         mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
@@ -134,25 +134,20 @@ def parallelize(
     return instance(model, runner, seed, local)
 
 
+_OUTPUTS = Kind(
+    lambda value: isinstance(value, str) or NAMES.fits(value),
+    "'global', 'dtensor', or a list of names of outputs",
+)
+
+
 def _check_types(model: nn.Module, seed: int, outputs: Outputs | Sequence[str]) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
             f"parallelize() was given a {type(model).__name__} as the model; it takes a"
             " torch.nn.Module"
         )
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InvalidInputError(f"seed={shown(seed)}: a seed is a whole number")
-    names = isinstance(outputs, (list, tuple)) and all(isinstance(each, str) for each in outputs)
-    if not (names or isinstance(outputs, str)):
-        raise InvalidInputError(
-            f"outputs={shown(outputs)}; give 'global', 'dtensor', or a list of names of outputs"
-        )
-
-
-def _check_flags(**flags: bool) -> None:
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise InvalidInputError(f"{name}={shown(flag)}; give True or False")
+    expect(WHOLE, seed=seed)
+    expect(_OUTPUTS, outputs=outputs)
 
 
 def _check_options(

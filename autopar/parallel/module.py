@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autopar.ir.arguments import FLAG, PATH, expect
 from autopar.ir.errors import InvalidInputError
 from autopar.parallel.runner import Modes, Runner
 from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
@@ -119,7 +120,9 @@ class ParallelModule(nn.Module):
             InvalidInputError: On all ranks, if they don't all ask for the same.
         """
         job = self._parallel.runner.job
-        job.jointly("full_state_dict", lambda: _check_flag(everywhere), everywhere=everywhere)
+        job.jointly(
+            "full_state_dict", lambda: expect(FLAG, everywhere=everywhere), everywhere=everywhere
+        )
         return self._parallel.gathered(self, everywhere)
 
     def load_weights(self, path: str | Path) -> None:
@@ -136,11 +139,6 @@ class ParallelModule(nn.Module):
         job = self._parallel.runner.job
         expected = partial(self._parallel.expected, self, path)
         take_weights(*job.jointly("load_weights", expected, lambda each: sampled_contents(*each)))
-
-
-def _check_flag(everywhere: bool) -> None:
-    if not isinstance(everywhere, bool):
-        raise InvalidInputError(f"everywhere={everywhere!r}; give True or False")
 
 
 def _positive(name: str, value: float, least: float = math.ulp(0.0)) -> float:
@@ -300,8 +298,7 @@ class State:
         Raises:
             InvalidInputError: If it isn't or doesn't.
         """
-        if not isinstance(path, (str, Path)):
-            raise InvalidInputError(f"load_weights({path!r}): give the path of a file or folder")
+        expect(PATH, path=path)
         wanted = self.wanted(module)
         expect_weights(path, wanted)
         return path, wanted

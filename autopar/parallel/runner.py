@@ -23,6 +23,7 @@ from autopar.annotate import apply_pins_of
 from autopar.completion.presets.strategy import AUTO
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
+from autopar.ir.arguments import FLAG, expect
 from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.manifest import ReportEntry
@@ -35,6 +36,7 @@ from autopar.parallel.sharing import Plan
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
 from autopar.runtime.agreement import Offer
+from autopar.runtime.dense import odd_kind
 from autopar.runtime.digest import digest_bytes
 from autopar.runtime.disagreement import CALL, LOCAL, MODULE
 from autopar.runtime.placements import check_ascending, is_split, placeable
@@ -163,8 +165,7 @@ class Runner:
                 another rank makes another call.
         """
         try:
-            if not isinstance(local, bool):
-                raise InvalidInputError(f"local={local!r}; give True or False")
+            expect(FLAG, local=local)
             call, tensors = flatten((args, dict(kwargs)), self._named)
             _check_plain(call)
             _check_tensors(call, tensors, absent=self.first is None)
@@ -473,11 +474,9 @@ def _check_tensors(call: Structure, tensors: Sequence[Tensor], absent: bool) -> 
         absent: Whether they may be without values, as an example is.
     """
     for label, each in zip(call.labels, tensors, strict=True):
-        if each.is_nested or each.is_quantized or each.layout != torch.strided:
-            kind = "nested" if each.is_nested else "quantized" if each.is_quantized else each.layout
-            raise InvalidInputError(f"{label!r} is {kind}; hand over a dense tensor")
-        if each.is_meta and not absent:
-            raise InvalidInputError(f"{label!r} is on the meta device; hand over its values")
+        kind = odd_kind(each, absent)
+        if kind:
+            raise InvalidInputError(f"{label!r} is {kind}")
 
 
 def _described(modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool) -> str:

@@ -11,13 +11,18 @@ from torch import Tensor
 from autopar.ir.errors import InvalidInputError
 
 
-def odd_kind(value: Any) -> str:
-    """Returns what a tensor is that has no plain memory, and what to do; "" for all others."""
+def odd_kind(value: Any, absent: bool = False) -> str:
+    """Returns what a tensor is that has no plain memory, and what to do; "" for all others.
+
+    Args:
+        value: Maybe a tensor.
+        absent: Whether it may be without values, as an example is.
+    """
     if not isinstance(value, Tensor):
         return ""
     if value.is_nested:
         return "a nested tensor; pad it, as torch.nested.to_padded_tensor does"
-    if value.is_meta:
+    if value.is_meta and not absent:
         return "on the meta device and has no values; give a tensor with values"
     if value.is_quantized:
         return "a quantized tensor; give dequantize() of it"

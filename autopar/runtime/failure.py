@@ -20,6 +20,7 @@ from autopar.runtime.beats import Beat
 _FAILURE = "failure"
 _ALARMS = "alarms"
 _INQUIRIES = "inquiries"
+_REASON = "reason"
 _CLOSED = "closed"
 _ENDS = "ends"
 _LEFT = "left"
@@ -37,13 +38,25 @@ class RankFailure(RuntimeFailure):
     """
 
     def __init__(
-        self, rank: int, reason: str, teller: int | None = None, silent: Sequence[int] = ()
+        self,
+        rank: int,
+        reason: str,
+        teller: int | None = None,
+        silent: Sequence[int] = (),
+        alike: Sequence[int] = (),
     ) -> None:
         self.rank = rank
         self.reason = reason
         self.teller = rank if teller is None else teller
         self.silent = tuple(silent)
-        super().__init__(f"rank {rank} failed: {reason}")
+        ranks = ", ".join(map(str, alike))
+        super().__init__(
+            f"ranks {ranks} failed alike: {reason}" if alike else f"rank {rank} failed: {reason}"
+        )
+
+    def with_alike(self, ranks: Sequence[int]) -> RankFailure:
+        """Returns the same failure as that of several ranks, which name the same op and reason."""
+        return RankFailure(self.rank, self.reason, self.teller, self.silent, ranks)
 
 
 class FailureBoard:
@@ -68,6 +81,19 @@ class FailureBoard:
         first = self.store.compare_set(_FAILURE, "", mine)
         self.alarm()
         return RankFailure(*json.loads(first))
+
+    def note(self, reason: str) -> None:
+        """Publishes what went wrong in an op of this rank."""
+        self.store.set(f"{_REASON}/{self.rank}", reason)
+
+    def alike(self, reason: str, size: int, seconds: float) -> list[int]:
+        """Returns the ranks, of so many, of which an op failed for this reason within seconds."""
+        keys = [f"{_REASON}/{rank}" for rank in range(size)]
+        deadline = time.monotonic() + seconds
+        while not self.store.check(keys) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        known = {rank: key for rank, key in enumerate(keys) if self.store.check([key])}
+        return [rank for rank, key in known.items() if self.store.get(key).decode() == reason]
 
     def first(self, seconds: float = 0.0) -> RankFailure | None:
         """Returns the first failure of any rank, or None if there is none within `seconds`.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autopar.ir.arguments import shown
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Port, Program
 
@@ -78,7 +79,9 @@ class LearningRates(torch.optim.Optimizer):
             rates = list(given)
         else:
             rates = [given] * count
-        if isinstance(given, str) or len(rates) != count:
+        if isinstance(given, (str, bytes)):
+            _number(given)
+        if len(rates) != count:
             raise InvalidInputError(
                 f"lr={given!r}: the program has {count} learning rates; give one number for all, or"
                 " one for each"
@@ -153,9 +156,15 @@ class LearningRates(torch.optim.Optimizer):
 
 def _number(rate: Any) -> float:
     try:
+        if isinstance(rate, (str, bytes)):
+            raise TypeError
         found = float(rate)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"lr={rate!r}: a learning rate is a number") from None
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidInputError(
+            f"lr={shown(rate)}: a learning rate is a number, as 0.001"
+        ) from None
+    if found < 0:
+        raise InvalidInputError(f"lr={rate!r}: a learning rate is at least 0")
     if not math.isfinite(found):
         raise InvalidInputError(f"lr={rate!r}: of the parameters no number would be left")
     return found

@@ -33,6 +33,10 @@ CLOSING = 2.0
 """Seconds that the process that serves the store gives the others to end too."""
 
 
+ALIKE = 1.0
+"""Seconds that a rank whose op failed looks for others that fail of the same."""
+
+
 class Supervisor:
     """Connects a rank to the store and turns what happens to it into messages.
 
@@ -182,8 +186,9 @@ class Supervisor:
             # Calls within calls fail of the same, and the store may not answer a second time.
             return self._failure
         failure = self._failure = self._report(error)
-        self.standing.fail(failure, self.whereabouts.call)
         self._stop_watching()
+        failure = self._failure = self._with_those_alike(failure, error)
+        self.standing.fail(failure, self.whereabouts.call)
         self._await_others()
         return failure
 
@@ -193,7 +198,10 @@ class Supervisor:
         try:
             if not isinstance(error, AutoparError):
                 within(ANSWER, self.board.alarms)
-            first = self.board.report(self._failure_of(error))
+            mine = self._failure_of(error)
+            if mine.rank == self.processes.rank and failing_op(error) is not None:
+                self.board.note(mine.reason)
+            first = self.board.report(mine)
             for rank in first.silent:
                 end_if_stopped(rank, self.board.beat(rank))
             return first
@@ -203,6 +211,21 @@ class Supervisor:
         except RuntimeError:
             self._store_gone = True
             return self.lost_store()
+
+    def _with_those_alike(self, failure: RankFailure, error: Exception) -> RankFailure:
+        """Returns a failure of an op of this rank as that of all in which the same op failed.
+
+        What all of them compute of the same, as of a label that is out of range, fails on each.
+        """
+        op = failing_op(error)
+        if op is None or self._store_gone or describe_failure(op, error) != failure.reason:
+            return failure
+        with suppress(RuntimeError, TimeoutError):
+            size = self.processes.size
+            ranks = within(ANSWER, lambda: self.board.alike(failure.reason, size, ALIKE))
+            if len(ranks) > 1:
+                return failure.with_alike(ranks)
+        return failure
 
     def _failure_of(self, error: Exception) -> RankFailure:
         rank = self.processes.rank

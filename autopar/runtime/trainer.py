@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,10 @@ from autopar.runtime.weights import WeightFile, weight_paths
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+
+_NO_BATCH = object()
+"""Stands for a batch that isn't given."""
 
 
 class NonFiniteLoss(RuntimeFailure):
@@ -165,7 +169,12 @@ class Trainer(Closing):
         close_at_exit(self)
 
     def step(
-        self, batch: Any, lr: float | Sequence[float] | None = None, *, local: bool = False
+        self,
+        batch: Any = _NO_BATCH,
+        lr: float | Sequence[float] | None = None,
+        *surplus: Never,
+        local: bool = False,
+        **unknown: Never,
     ) -> Tensor:
         """Trains on a batch and returns its loss, the same on all ranks.
 
@@ -176,6 +185,8 @@ class Trainer(Closing):
                 `optimizer`.
             local: Whether `batch` is only what this rank reads of the global one. On the virtual
                 mesh it is then a sequence with a batch per rank.
+            surplus, unknown: There is nothing else. One rank alone that gives more is waited for
+                by the others, so all of them are told.
 
         Raises:
             InvalidInputError: If the batch doesn't fit the program, here or on another rank, or
@@ -186,7 +197,8 @@ class Trainer(Closing):
         """
         self._settle(wait=False)
         with self.ranks.reported():
-            plan, offer, arguments = self._prepared(batch, lr, local)
+            wrong = _wrong_call(batch, surplus, unknown)
+            plan, offer, arguments = self._prepared(batch, lr, local, wrong)
             pending = self.ranks.agreement.start(offer)
             # Ranks with batches for different programs would wait for one another; and in the
             # first step, one whose batch is refused has nothing to run with meanwhile.
@@ -578,7 +590,7 @@ class Trainer(Closing):
         jointly(self.ranks, call, lambda: check_present(self.ranks.absent), **alike)
 
     def _prepared(
-        self, batch: Any, lr: float | Sequence[float] | None, local: bool
+        self, batch: Any, lr: float | Sequence[float] | None, local: bool, wrong: str
     ) -> tuple[StepPlan, Offer, Arguments]:
         """Returns what is to run, what all ranks must have alike, and the ranks' arguments.
 
@@ -587,7 +599,10 @@ class Trainer(Closing):
         """
         plan = self._plans[0]
         try:
+            if wrong:
+                raise InvalidInputError(wrong)
             check_present(self.ranks.absent)
+            expect(FLAG, local=local)
             rates = self.optimizer.rates(lr)
             plain = self._plain_inputs(rates)
             if local:
@@ -634,6 +649,16 @@ class Trainer(Closing):
         if (drawing := seed_input(self._plans[0].program)) is not None:
             inputs[drawing.label] = seed_of_step(self.seed, self.steps)
         return inputs
+
+
+def _wrong_call(batch: Any, surplus: Sequence[object], unknown: Mapping[str, object]) -> str:
+    """Returns why `step` can't be called with these arguments; "" if it can."""
+    takes = "step() takes a batch, lr= and local="
+    if unknown:
+        return f"{takes}, and no {', '.join(f'{name}=' for name in unknown)}"
+    if surplus:
+        return f"{takes}, and {len(surplus)} more are given"
+    return f"{takes}; no batch is given" if batch is _NO_BATCH else ""
 
 
 def seed_of_step(seed: int, step: int) -> int:

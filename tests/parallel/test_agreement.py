@@ -22,12 +22,12 @@ def test_ranks_with_different_batches_are_told_so_and_can_go_on(tmp_path: Path) 
     alike = ("sampler", "one", "local", "norms", "everywhere", "states", "drawn", "seeds")
     for name in (*alike, "options", "values"):
         assert [each[name] for each in others] == [first[name]] * 2, name
-    assert "rank 1 was given a wrong batch: the example inputs hold no tensor" in first["none"]
-    assert others[0]["none"].startswith("InvalidInputError: the example inputs hold no tensor")
+    assert "rank 1 was given a wrong batch: the inputs hold no tensor" in first["none"]
+    assert others[0]["none"].startswith("InvalidInputError: the inputs hold no tensor")
     assert first["right"] == ""
     assert first["wrong"] < 1e-5
     assert "local= is True on rank 0 and False on ranks 1, 2" in first["local"]
-    assert "rank 2 was given a wrong batch: local='yes'; give True or False" in first["flag"]
+    assert "rank 2 was given a wrong batch: local='yes': give True or False" in first["flag"]
     assert "max_norm is 1.0 on rank 0 and 2.0 on rank 1 and 3.0 on rank 2" in first["norms"]
     assert "rank 1 refused load_weights: " in first["weights"]
     assert first["kept"] < 1e-5

@@ -129,6 +129,34 @@ def odd_steps(processes: Processes, build: Path) -> list[str]:
         return [*found, said(trainer.step, good[1])]
 
 
+def wrong_calls(processes: Processes, build: Path) -> list[str]:
+    """Trains two ranks, of which one calls `step` now and then as it can't be called."""
+    good, first = batches(2)[0], processes.rank == 0
+    wrong: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+        ((good,), {"seed": 3}),
+        ((), {"foo": 1}),
+        ((), {}),
+        ((good, 0.1, 5), {}),
+        ((good,), {"lr": -1.0}),
+        ((good,), {"lr": "1e-3"}),
+        ((good,), {"local": "no"}),
+    )
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        found = [said(trainer.step, good)]
+        for args, options in wrong:
+            found.append(
+                said(trainer.step, *args, **options) if first else said(trainer.step, good)
+            )
+        return [*found, said(trainer.step, batches(2)[1])]
+
+
+def step_out_of_range(processes: Processes, build: Path) -> str:
+    """Trains on labels one of which there isn't."""
+    x, labels = torch.ones(4, 3), torch.tensor([0, 1, 0, 9])
+    with open_trainer(build, timeout=20.0, processes=processes) as trainer:
+        return said(trainer.step, (x, labels))
+
+
 def steps_of_parts(processes: Processes, build: Path) -> list[str]:
     """Trains dp=2, tp=2 on parts, of which one rank first brings another than its peer."""
     x, target = batches(1)[0]

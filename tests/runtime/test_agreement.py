@@ -22,10 +22,12 @@ from tests.runtime.agreeing import (
     odd_steps,
     requests,
     said,
+    step_out_of_range,
     steps_of_parts,
     steps_that_divide,
     together,
     unchecked_steps,
+    wrong_calls,
 )
 from tests.runtime.programs import LOOP, build, deploy
 from tests.runtime.real import run_ranks
@@ -83,6 +85,45 @@ def test_what_no_program_takes_is_refused_on_all_ranks(tmp_path: Path) -> None:
     losses = [float(reference.step(batch)) for batch in batches(2)]
     assert [float(first[0]), float(first[-1])] == pytest.approx(losses)
     assert second[-1] == first[-1]
+
+
+def test_a_call_that_one_rank_makes_wrongly_is_refused_on_all(tmp_path: Path) -> None:
+    first, second = run_ranks(2, wrong_calls, training_build(tmp_path / "b", LAYOUTS[1]))
+    takes = "step() takes a batch, lr= and local="
+    problems = (
+        f"{takes}, and no seed=",
+        f"{takes}, and no foo=",
+        f"{takes}; no batch is given",
+        f"{takes}, and 1 more are given",
+        "lr=-1.0: a learning rate is at least 0",
+        "lr='1e-3': a learning rate is a number, as 0.001",
+        "local='no': give True or False",
+    )
+    for at, problem in enumerate(problems, 1):
+        assert first[at] == f"InvalidInputError: {problem}"
+        assert second[at] == f"InvalidInputError: rank 0 was given a wrong batch: {problem}"
+    reference = Reference.of_seed()
+    losses = [float(reference.step(batch)) for batch in batches(2)]
+    assert [float(first[0]), float(first[-1])] == pytest.approx(losses)
+    assert second[-1] == first[-1]
+
+
+def test_an_op_that_fails_on_all_ranks_alike_is_no_failure_of_one(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    autopar.compile(
+        model,
+        (torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)),
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        mesh="x=2",
+        strategy="none",
+    ).save(tmp_path / "b")
+    outcomes = run_ranks(2, step_out_of_range, tmp_path / "b")
+    for said_there in outcomes:
+        assert "failed" in said_there
+        assert "Target 9 is out of bounds" in said_there
+    # The one that fails last knows of both, however long it takes to get there.
+    assert any("ranks 0, 1 failed alike: aten.nll_loss" in said_there for said_there in outcomes)
 
 
 def test_ranks_that_read_the_same_part_must_bring_the_same(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def flatten(batch: Any, label: Callable[[Path], str]) -> tuple[Structure, list[T
             tensors.append(leaf)
     if not tensors:
         found = ", ".join(type(leaf).__name__ for _, leaf in paths[:3]) or "nothing"
-        raise InvalidInputError(f"the example inputs hold no tensor, only {found}")
+        raise InvalidInputError(f"the inputs hold no tensor, only {found}")
     return structure_of(paths, spec, labels), tensors
 
 
