@@ -20,7 +20,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models test-training test-reshards validate-rules test-faults test-fuzz test-soak op-database onnx-suite lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models test-training test-zoo-wide test-reshards validate-rules test-faults test-fuzz test-soak op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -60,6 +60,10 @@ test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and s
 
 test-training: $(INSTALLED) ## Train every model from elsewhere on every mesh, preset and pin set (long).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or not slow" tests/zoo
+
+test-zoo-wide: $(INSTALLED) ## Judge every model type of transformers, from where it stopped (hours); write docs/models.md.
+	$(ONE_THREAD) $(BIN)/python -m tests.sweep; \
+		found=$$?; $(BIN)/python -m tests.sweep --report docs/models.md && exit $$found
 
 test-faults: $(INSTALLED) $(FETCHED) ## Inject every fault at least once (up to half an hour).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m faults

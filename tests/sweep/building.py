@@ -1,0 +1,222 @@
+"""Builds a model of a type: its default configuration, shrunk, with inputs that it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.integrations import moe
+
+from tests.sweep.inputs import BATCH, Form, forms, make_batch, size
+from tests.sweep.listed import config_class, model_classes
+from tests.sweep.shrink import Rung, rungs, shrink, without_dropout
+
+PARAMETERS = 12_000_000
+"""More than which a model isn't small."""
+
+
+class Unbuilt(Exception):
+    """A model couldn't be built from what is known here of its type."""
+
+
+class Doubled(TorchFunctionMode):
+    """Takes float32 for float64, so that what a model rounds to 32 bits doesn't hide errors."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        args = tuple(_doubled(each) for each in args)
+        kwargs = {name: _doubled(each) for name, each in (kwargs or {}).items()}
+        return func(*args, **kwargs)
+
+
+def _doubled(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+class Training(nn.Module):
+    """A model that returns its loss, or one that is made up: the mean of its outputs' squares."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        with Doubled():
+            found = self.model(**batch)
+        loss = getattr(found, "loss", None)
+        if isinstance(loss, Tensor):
+            return loss.mean()
+        first, *rest = (each.square().mean() for each in floats(found))
+        return sum(rest, first)
+
+
+class Inference(nn.Module):
+    """A model that returns all its outputs that are floats."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch: Tensor) -> tuple[Tensor, ...]:
+        with Doubled():
+            return tuple(floats(self.model(**batch)))
+
+
+def floats(found: Any) -> list[Tensor]:
+    """Returns the tensors of floats in an output, each once."""
+    seen = {id(each): each for each in _leaves(found) if each.is_floating_point()}
+    return list(seen.values())
+
+
+def _leaves(found: Any) -> Iterator[Tensor]:
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, Mapping):
+        for each in found.values():
+            yield from _leaves(each)
+    elif isinstance(found, list | tuple):
+        for each in found:
+            yield from _leaves(each)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of a type, and how its batches look.
+
+    Attributes:
+        kind: The model's class.
+        rung: How its configuration was shrunk.
+        form: What its inputs are like.
+        loss: `own`, or `made up`.
+        draws: Whether its training step draws random numbers.
+        parameters: Their number.
+    """
+
+    model_type: str
+    kind: type[PreTrainedModel]
+    rung: Rung
+    form: Form
+    loss: str = "own"
+    draws: bool = False
+    parameters: int = 0
+
+    def config(self, dropout: bool) -> PretrainedConfig:
+        """Returns a new configuration."""
+        found = shrink(config_class(self.model_type)(), self.rung)
+        return found if dropout else without_dropout(found)
+
+    def model(self, dropout: bool) -> PreTrainedModel:
+        """Returns a new model, always with the same weights."""
+        return new_model(self.kind, self.config(dropout))
+
+    def batch(self, model: nn.Module, number: int) -> dict[str, Tensor]:
+        """Returns the batch of a step."""
+        made = make_batch(model, model.config, self.form, number)  # type: ignore[arg-type]
+        return {
+            name: each.double() if each.is_floating_point() else each for name, each in made.items()
+        }
+
+
+def new_model(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """Returns a model in float64."""
+    torch.manual_seed(0)
+    made = kind(config).double()
+    for name, each in made.named_parameters():
+        if not each.isfinite().all():
+            raise Unbuilt(f"{name} is not initialized")
+    return made
+
+
+def build(model_type: str, seconds: float = 20) -> Case:
+    """Finds a class, sizes and inputs with which a model of a type takes a training step.
+
+    Raises:
+        Unbuilt: If none of those that are tried do.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_default_dtype(torch.float64)
+    # The library's own way where its kernel doesn't know a dtype; it doesn't ask for float64.
+    moe._can_use_grouped_mm = lambda *_, **__: False
+    until = time.process_time() + seconds
+    classes = model_classes(model_type)
+    if not classes:
+        raise Unbuilt("no class of a model is for this configuration")
+    reasons: dict[str, None] = {}
+    for kind in classes[:3]:
+        for rung in rungs():
+            if time.process_time() > until:
+                break
+            try:
+                return _tried(model_type, kind, rung)
+            except Exception as error:  # what a library raises for sizes that don't fit
+                told = str(error).strip() or "nothing"
+                reasons[f"{kind.__name__}: {type(error).__name__}: {told}"[:200]] = None
+    raise Unbuilt(" | ".join([*reasons][:4]))
+
+
+def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
+    rung = Rung(rung.widths, rung.image, rung.layers)
+    config = shrink(config_class(model_type)(), rung)
+    with torch.device("meta"):
+        count = sum(each.numel() for each in kind(config).parameters())
+    if count > PARAMETERS:
+        raise Unbuilt(f"{count:,} parameters at the smallest sizes that fit")
+    model = new_model(kind, shrink(config_class(model_type)(), rung))
+    first: Exception | None = None
+    case = Case(model_type, kind, rung, Form(), parameters=count)
+    for form in forms(model, model.config):
+        try:
+            return _stepped(replace(case, form=form), model)
+        except Exception as error:  # what a library raises for inputs that don't fit
+            first = first or error
+            failed = error
+        for each in _with_placeholders(form, model.config, failed):
+            with contextlib.suppress(Exception):
+                return _stepped(replace(case, form=each), model)
+    assert first is not None
+    raise first
+
+
+def _with_placeholders(form: Form, config: PretrainedConfig, error: Exception) -> Iterator[Form]:
+    """Returns forms with as many tokens for an image as a model says that it makes features."""
+    found = re.search(r"features:? (\d+)", str(error))
+    if found is None or form.text:
+        return
+    width = size(config.get_text_config(), ("hidden_size", "d_model"), 1)
+    for count in (int(found[1]) // BATCH // width, int(found[1]) // BATCH):
+        if 0 < count < 200:
+            yield replace(form, placeholders=count)
+
+
+def _stepped(case: Case, model: PreTrainedModel) -> Case:
+    """Takes a forward and a backward pass."""
+    model.train()
+    batch = case.batch(model, 0)
+    torch.manual_seed(1)
+    with Doubled():
+        found = model(**batch)
+    own = isinstance(getattr(found, "loss", None), Tensor)
+    loss = _loss(model, batch, 1)
+    if not loss.isfinite():
+        raise Unbuilt(f"the loss is {loss.item()}")
+    loss.backward()  # type: ignore[no-untyped-call]
+    draws = any(_loss(model, batch, seed).item() != loss.item() for seed in (2, 3))
+    return replace(case, loss="own" if own else "made up", draws=draws)
+
+
+def _loss(model: nn.Module, batch: dict[str, Tensor], seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    found: Tensor = Training(model)(**batch)
+    return found

@@ -1,0 +1,237 @@
+"""Makes a batch for a model's `forward`, from the names of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+BATCH = 4
+LENGTH = 12
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the names of arguments leave open.
+
+    Attributes:
+        length: Of sequences.
+        frames: Of videos; 0 for images without such a dimension.
+        labels: The form of labels: `none`, `tokens`, `classes`, or `pixels`.
+        samples: Of audio.
+        image: The size of images.
+        optional: Whether arguments with defaults are given too.
+        placeholders: Tokens of each text that stand for an image.
+        grid: Whether images come as patches, with a grid that says how they lie.
+        text: Whether there is text alone.
+    """
+
+    length: int = LENGTH
+    frames: int = 0
+    labels: str = "none"
+    samples: int = 1600
+    image: int = 64
+    optional: bool = True
+    placeholders: int = 0
+    grid: bool = False
+    text: bool = False
+
+
+def forms(model: nn.Module, config: PretrainedConfig) -> Iterator[Form]:
+    """Returns the forms that may fit, the likeliest first."""
+    image = size(config, ("image_size", "img_size", "input_size"), 64)
+    start = Form(image=image[0] if isinstance(image, list | tuple) else int(image))
+    first = _likely_labels(type(model).__name__)
+    rest = [each for each in ("tokens", "classes", "pixels", "none") if each != first]
+    names = inspect.signature(model.forward).parameters
+    start = replace(start, grid="image_grid_thw" in names)
+    has_labels = "labels" in names
+    for labels in [first, *rest] if has_labels else ["none"]:
+        yield replace(start, labels=labels)
+        yield replace(start, labels=labels, optional=False)
+        if "pixel_values" in names:
+            yield replace(start, labels=labels, frames=size(config, ("num_frames",), 2))
+        if "input_features" in names:
+            yield replace(start, labels=labels, samples=6400)
+        if "input_ids" in names and len(_MEDIA & set(names)) > 0:
+            yield replace(start, labels=labels, text=True)
+
+
+def _likely_labels(name: str) -> str:
+    if "Segmentation" in name or "Depth" in name:
+        return "pixels"
+    if "Token" in name or "LM" in name or "Generation" in name or "CTC" in name:
+        return "tokens"
+    return "classes" if "Classification" in name else "tokens"
+
+
+def make_batch(
+    model: nn.Module, config: PretrainedConfig, form: Form, number: int
+) -> dict[str, Tensor]:
+    """Returns the batch of a step."""
+    draw = torch.Generator().manual_seed(number)
+    found: dict[str, Tensor] = {}
+    for name, parameter in inspect.signature(model.forward).parameters.items():
+        needed = parameter.default is inspect.Parameter.empty
+        maker = _MAKERS.get(name)
+        if maker is None or not (needed or form.optional or name in _USUAL):
+            continue
+        if form.text and name in _MEDIA:
+            continue
+        if name == "labels" and form.labels == "none":
+            continue
+        made = maker(config, form, draw)
+        if made is not None:
+            found[name] = made
+    if "pixel_values" in found:
+        found.pop("pixel_values_videos", None)
+    if "input_ids" in found:
+        found.pop("inputs_embeds", None)
+    elif "inputs_embeds" not in found and "hidden_states" not in found:
+        found.pop("attention_mask", None)
+    if "decoder_input_ids" in found and "labels" in found and "input_ids" in found:
+        found.pop("decoder_input_ids")
+    return found
+
+
+_MEDIA = {"pixel_values", "pixel_values_videos", "input_features", "image_grid_thw"}
+"""What models of text take besides."""
+
+_USUAL = ("input_ids", "pixel_values", "input_values", "input_features", "labels", "image_grid_thw")
+
+Make = Callable[[PretrainedConfig, Form, torch.Generator], Tensor | None]
+
+
+def size(config: PretrainedConfig, names: tuple[str, ...], otherwise: Any) -> Any:
+    """Returns the first of some attributes that a configuration, or one inside it, has."""
+    for name in names:
+        if getattr(config, name, None) is not None:
+            return getattr(config, name)
+    for inner in list(vars(config).values()):
+        if isinstance(inner, PretrainedConfig):
+            found = size(inner, names, None)
+            if found is not None:
+                return found
+    return otherwise
+
+
+def _ids(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    count = int(size(text, ("vocab_size",), size(config, ("vocab_size",), 100)))
+    found = torch.randint(3, max(4, min(count, 100)), (BATCH, form.length), generator=draw)
+    token = size(config, ("image_token_id", "image_token_index", "audio_token_id"), None)
+    if not form.placeholders or token is None:
+        return found
+    return torch.cat([found[:, :2], torch.full((BATCH, form.placeholders), token), found[:, 2:]], 1)
+
+
+def _kinds(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    found = torch.zeros(BATCH, form.length + form.placeholders, dtype=torch.long)
+    found[:, 2 : 2 + form.placeholders] = 1
+    return found
+
+
+def _ones(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return torch.ones(BATCH, form.length + form.placeholders, dtype=torch.long)
+
+
+def _zeros(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return torch.zeros(BATCH, form.length + form.placeholders, dtype=torch.long)
+
+
+def _pixels(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    channels = int(size(config, ("num_channels", "in_channels", "in_chans"), 3))
+    if form.grid:
+        patch = int(size(config, ("patch_size",), 14))
+        times = int(size(config, ("temporal_patch_size",), 1))
+        return torch.randn(BATCH * 16, channels * times * patch * patch, generator=draw)
+    shape = (BATCH, channels, form.image, form.image)
+    if form.frames:
+        shape = (BATCH, form.frames, channels, form.image, form.image)  # type: ignore[assignment]
+    return torch.randn(*shape, generator=draw)
+
+
+def _video(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return _pixels(config, replace(form, frames=form.frames or 2), draw)
+
+
+def _audio(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    bins = size(config, ("num_mel_bins", "n_mels"), None)
+    if bins is not None and size(config, ("conv_kernel",), None) is None:
+        length = size(config, ("max_length",), 64)
+        return torch.randn(BATCH, int(length), int(bins), generator=draw)
+    channels = size(config, ("audio_channels",), None)
+    shape = (BATCH, form.samples) if channels is None else (BATCH, int(channels), form.samples)
+    return torch.randn(*shape, generator=draw)
+
+
+def _features(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    bins = size(config, ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel"), 80)
+    positions = size(config, ("max_source_positions",), None)
+    if positions is not None and form.samples == 1600:
+        return torch.randn(BATCH, int(bins), 2 * int(positions), generator=draw)
+    return torch.randn(BATCH, 64, int(bins), generator=draw)
+
+
+def _labels(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    if form.labels == "tokens":
+        return _ids(config, form, draw)
+    count = int(getattr(config, "num_labels", 2))
+    shape = (BATCH,) if form.labels == "classes" else (BATCH, form.image, form.image)
+    return torch.randint(0, max(count, 1), shape, generator=draw)
+
+
+def _class(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, (BATCH,), generator=draw)
+
+
+def _boxes(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    low = torch.randint(0, 20, (BATCH, form.length, 2), generator=draw)
+    return torch.cat([low, low + torch.randint(1, 20, low.shape, generator=draw)], -1)
+
+
+def _hidden(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    width = int(size(config, ("hidden_size", "d_model", "embed_dim"), 64))
+    return torch.randn(BATCH, form.length, width, generator=draw)
+
+
+def _values(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    length = int(size(config, ("context_length", "seq_length"), 32))
+    channels = size(config, ("num_input_channels",), None)
+    shape = (BATCH, length) if channels is None else (BATCH, length, int(channels))
+    return torch.randn(*shape, generator=draw)
+
+
+def _grid(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return torch.tensor([[1, 4, 4]] * BATCH)
+
+
+_MAKERS: dict[str, Make] = {
+    "input_ids": _ids,
+    "attention_mask": _ones,
+    "decoder_input_ids": _ids,
+    "token_type_ids": _zeros,
+    "pixel_values": _pixels,
+    "pixel_values_videos": _video,
+    "input_values": _audio,
+    "input_features": _features,
+    "labels": _labels,
+    "image_grid_thw": _grid,
+    "grid_thw": _grid,
+    "mm_token_type_ids": _kinds,
+    "next_sentence_label": _class,
+    "sentence_order_label": _class,
+    "start_positions": _class,
+    "end_positions": _class,
+    "bbox": _boxes,
+    "inputs_embeds": _hidden,
+    "hidden_states": _hidden,
+    "encoder_hidden_states": _hidden,
+    "past_values": _values,
+}
+"""What is made of each name of an argument; others keep their defaults."""

@@ -1,0 +1,123 @@
+"""Writes what became of each model type: totals, reasons, and a table."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from tests.sweep.child import Record
+from tests.sweep.judge import CHECKS
+from tests.sweep.state import State
+
+OUTCOMES = ("right", "undivided", "refused", "wrong", "crash", "ended", "unbuilt")
+"""From what is best to what is worst known."""
+
+_START = """\
+# Models that are tried
+
+`python -m tests.sweep --report docs/models.md` writes this page; `make test-zoo-wide` first runs
+what isn't known yet.
+
+Every model type of transformers {version} is listed, in an order that is drawn once. Each is built
+from its library's default configuration, made small in sizes only, and judged in float64. What a
+model computes in float32 by itself, as norms, is computed in float64 too.
+
+* `fsdp`: 3 steps of AdamW on 2x2 with `fsdp:a,tensor:b`, losses and parameters against eager
+  PyTorch, with all probabilities of dropping something set to zero. `3x2`: the same on 3x2. `auto`:
+  on 2x2, searched for. `pin`: the same with one random pin.
+* `drawn`: as `fsdp`, with the library's probabilities, against autopar on one rank: PyTorch draws
+  other numbers.
+* `inference`: on 2x2, searched for, in evaluation mode, against eager PyTorch.
+
+Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivided*: right, but
+`fsdp:a,tensor:b` leaves half of the flops or more whole along one of the axes; the part is in the
+table, if it is over 10%. *Refused*: by an error that says why. *Unbuilt*: sizes or inputs that fit
+weren't found here, which says nothing about the model. *Ended*: by the limits of memory and time of
+its process. The loss is the model's own, or the mean of its outputs' squares (marked \\*). Searches
+end after 15 seconds.
+"""
+
+
+def render(state: State) -> str:
+    """Returns the text of the page."""
+    known = {each: state.of(each) for each in state.types}
+    tried = {name: found for name, found in known.items() if found}
+    built = {name: found for name, found in tried.items() if "built" in found.get("", {})}
+    parts = [
+        _START.format(version=state.version),
+        f"{len(known)} model types are listed, {len(tried)} were tried, {len(built)} were built.\n",
+        _totals(built),
+        "## Reasons\n",
+        _reasons(tried),
+        "## Model types\n",
+        _table(tried),
+        "## Not tried yet\n",
+        ", ".join(sorted(set(known) - set(tried))) or "None.",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _totals(built: Mapping[str, Mapping[str, Record]]) -> str:
+    lines = ["| check | judged | " + " | ".join(OUTCOMES) + " |", "|---" * 9 + "|"]
+    for check in CHECKS:
+        found = Counter(each[check]["outcome"] for each in built.values() if check in each)
+        counts = " | ".join(str(found[outcome]) for outcome in OUTCOMES)
+        lines.append(f"| {check} | {found.total()} | {counts} |")
+    return "\n".join(lines) + "\n"
+
+
+def _reasons(tried: Mapping[str, Mapping[str, Record]]) -> str:
+    models: dict[tuple[str, str], dict[str, str]] = {}
+    for name, found in tried.items():
+        for record in found.values():
+            if record.get("outcome") not in (None, "right"):
+                key = (record["outcome"], general(record.get("reason", "")))
+                models.setdefault(key, {})[name] = record.get("reason", "")
+    lines = ["| outcome | model types | reason, of one of them |", "|---|---|---|"]
+    for (outcome, _), found in sorted(models.items(), key=lambda each: (each[0][0], -len(each[1]))):
+        name, reason = next(iter(found.items()))
+        lines.append(f"| {outcome} | {len(found)} | {name}: {_cell(reason)} |")
+    return "\n".join(lines) + "\n"
+
+
+def general(reason: str) -> str:
+    """Returns a reason without what differs between models: places, names, and numbers."""
+    reason = re.sub(r"^\S+\.py:\d+: ", "", reason)
+    reason = re.sub(r"\d[\d.e+-]*", "#", reason)
+    return re.sub(r"'[^']*'|\b\w+\.\w[\w.]*\b", "_", reason)[:120]
+
+
+def _table(tried: Mapping[str, Mapping[str, Record]]) -> str:
+    lines = [
+        "| model type | class | ops | undivided | largest error | seconds | "
+        + " | ".join(CHECKS)
+        + " |",
+        "|---" * (6 + len(CHECKS)) + "|",
+    ]
+    lines += [_row(name, found) for name, found in sorted(tried.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, found: Mapping[str, Record]) -> str:
+    built = found.get("", {})
+    checks = [found[each] for each in CHECKS if each in found]
+    fsdp = found.get("fsdp", {})
+    divided = f"{fsdp['undivided']:.0%}" if "undivided" in fsdp else ""
+    errors = [each["error"] for each in checks if "error" in each]
+    kind = built.get("built", "unbuilt") + ("\\*" if built.get("loss") == "made up" else "")
+    cells = [
+        name,
+        kind,
+        str(fsdp.get("ops", "")),
+        divided,
+        f"{max(errors):.0e}" if errors else "",
+        f"{sum(each.get('seconds', 0) for each in checks):.0f}",
+        *(found.get(each, {}).get("outcome", "") for each in CHECKS),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(text: str) -> str:
+    text = re.sub(r"\S*/(site-packages|tests)/", "", " ".join(text.split()))
+    return text.replace("|", "/").replace("<", "&lt;")[:220]

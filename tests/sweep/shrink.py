@@ -1,0 +1,235 @@
+"""Makes a library's default configuration small: sizes only, never what a model does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PretrainedConfig
+
+VOCABULARY = 128
+LAYERS = 2
+POSITIONS = 64
+EXPERTS = 4
+
+
+@dataclass
+class Rung:
+    """How much is shrunk.
+
+    Attributes:
+        widths: `named`: widths by what they are called; a number: every width divided by it, with
+            as many heads as before; None: widths stay.
+        image: The size of images, or None where it stays.
+        layers: Their largest number, or None where all stay.
+        tokens: The ids that special tokens of large ids have got.
+    """
+
+    widths: str | int | None
+    image: int | None
+    layers: int | None = LAYERS
+    tokens: dict[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"widths {self.widths}, images {self.image}, layers {self.layers}"
+
+
+def rungs() -> list[Rung]:
+    """Returns what is tried, the smallest first."""
+    widths: tuple[str | int | None, ...] = ("named", 8, 4, None)
+    found = [Rung(width, image) for image in (64, None) for width in widths]
+    more = [Rung(width, 64, layers) for layers in (4, 8, None) for width in ("named", 8)]
+    return [
+        *found,
+        *more,
+        Rung("named", 128),
+        Rung(8, 224),
+        Rung("named", 256),
+        Rung(4, None, None),
+    ]
+
+
+_WIDTH = re.compile(
+    r"(^|_)(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|embedding_dim|dim|"
+    r"embed_size|emb_dim|hidden_sizes|hidden_channels|embed_dims|projection_dim|projector_dim|"
+    r"d_embed|width|model_dim|output_dim|input_dim|d_inner|channels|neck_hidden_sizes|"
+    r"encoder_dim|decoder_dim|feature_size|hidden_features|conv_dim|out_channels|"
+    r"out_hidden_size|embed_proj_dim|proj_size|projection_size|token_embed_dim|rank|lora_rank)$"
+)
+_INNER = re.compile(
+    r"(intermediate_size|ffn_dim|ffn_hidden_size|inner_dim|n_inner|d_ff|mlp_dim|dim_feedforward|"
+    r"intermediate_sizes|feedforward_dim|ffn_size|mlp_hidden_size|intermediate_dim|"
+    r"filter_size)$"
+)
+_HEADS = re.compile(
+    r"(num_attention_heads|num_heads|n_head|n_heads|attention_heads|encoder_attention_heads|"
+    r"decoder_attention_heads|mamba_n_heads|nhead|num_q_heads)$"
+)
+_GROUPS = re.compile(r"(num_key_value_heads|num_kv_heads|n_kv_heads|num_key_value_groups)$")
+_HEAD_DIM = re.compile(r"(head_dim|d_kv|attention_head_size|head_size|d_head|kv_channels|key_dim)$")
+_LAYERS = re.compile(
+    r"(num_hidden_layers|num_layers|n_layer|n_layers|encoder_layers|decoder_layers|depth|"
+    r"num_encoder_layers|num_decoder_layers|num_blocks|vision_layers|layers)$"
+)
+_VOCABULARY = re.compile(r"^(.*_)?(vocab_size|codebook_size|vocabulary_size)(_.*)?$")
+_POSITIONS = re.compile(
+    r"(max_position_embeddings|n_positions|max_source_positions|max_target_positions|"
+    r"max_sequence_length|n_ctx|max_seq_len|max_length|seq_length|max_seq_length)$"
+)
+_IMAGE = re.compile(r"^(image_size|img_size|input_size|crop_size)$")
+_EXPERTS = re.compile(
+    r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)$"
+)
+_TOKEN = re.compile(r"(_token_id|_token_index|_token_ids|_token|_id|_idx|_index)$")
+_WEIGHTS_OF_LISTS = 8
+_LARGE_IMAGE = 64
+
+
+def shrink(config: PretrainedConfig, rung: Rung) -> PretrainedConfig:
+    """Returns a configuration of smaller sizes.
+
+    What a class derives from other sizes, it derives again.
+    """
+    kind = type(config)
+    usual = _default(kind)
+    arguments: dict[str, Any] = {}
+    for name, value in _fields(config).items():
+        if isinstance(value, PretrainedConfig):
+            arguments[name] = shrink(value, rung)
+        elif usual is None or name not in usual or usual[name] != value:
+            arguments[name] = _smaller(config, name, value, rung)
+        elif _given(kind, name) or name == "rope_parameters":
+            small = _smaller(config, name, value, rung)
+            if small != value:
+                arguments[name] = small
+    return kind(**arguments)
+
+
+def without_dropout(config: PretrainedConfig) -> PretrainedConfig:
+    """Sets every probability of dropping something to zero, in place."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, PretrainedConfig):
+            without_dropout(value)
+        elif "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    return config
+
+
+def _fields(config: PretrainedConfig) -> dict[str, Any]:
+    if dataclasses.is_dataclass(config):
+        own = {each.name for each in dataclasses.fields(config) if each.init}
+        skipped = {each.name for each in dataclasses.fields(PretrainedConfig)} - {"pad_token_id"}
+        kept = {name for name in own - skipped if hasattr(config, name)}
+        kept |= {name for name in ("bos_token_id", "eos_token_id") if hasattr(config, name)}
+        return {name: getattr(config, name) for name in sorted(kept)}
+    return {name: value for name, value in vars(config).items() if not name.startswith("_")}
+
+
+def _default(kind: type[PretrainedConfig]) -> Mapping[str, Any] | None:
+    try:
+        return _fields(kind())
+    except Exception:  # some have no defaults
+        return None
+
+
+def _given(kind: type[PretrainedConfig], name: str) -> bool:
+    """Whether a default is written down, not derived from others."""
+    if not dataclasses.is_dataclass(kind):
+        return True
+    found = {each.name: each for each in dataclasses.fields(kind)}[name]
+    return found.default is not None
+
+
+def _smaller(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
+    if isinstance(value, bool) or value is None or isinstance(value, str | float | dict):
+        return _smaller_rope(config, name, value, rung)
+    if _TOKEN.search(name):
+        return _token(value, rung)
+    if isinstance(value, int):
+        return _smaller_number(config, name, value, rung)
+    if isinstance(value, list | tuple) and value and all(isinstance(each, int) for each in value):
+        return type(value)(_smaller_list(config, name, list(value), rung))
+    if isinstance(value, list) and rung.layers is not None and len(value) in _layer_counts(config):
+        return value[: rung.layers]
+    return value
+
+
+_SECTIONS = re.compile(r"^(qwen2_vl|qwen2_5_vl|qwen2_5_omni|qwen2_5_omni_talker)(_text)?$")
+"""Model types whose sizes of rotary sections are written into their code, for heads of 128."""
+
+
+def _smaller_rope(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
+    if rung.widths == "named" and name == "rope_parameters" and _SECTIONS.search(config.model_type):
+        return (value or {}) | {"mrope_section": [2, 3, 3]}
+    if isinstance(value, dict) and "mrope_section" in value and rung.widths is not None:
+        times = sum(value["mrope_section"]) // 8 if rung.widths == "named" else rung.widths
+        return value | {"mrope_section": [each // times for each in value["mrope_section"]]}
+    return value
+
+
+def _smaller_number(config: PretrainedConfig, name: str, value: int, rung: Rung) -> int:
+    if _VOCABULARY.search(name) and "type_vocab" not in name:
+        return min(value, VOCABULARY)
+    if _IMAGE.search(name):
+        return value if rung.image is None else min(value, rung.image)
+    if _POSITIONS.search(name):
+        return min(value, POSITIONS)
+    if _EXPERTS.search(name):
+        return min(value, EXPERTS)
+    if _LAYERS.search(name):
+        return value if rung.layers is None else min(value, rung.layers)
+    if rung.widths == "named":
+        return _named(config, name, value)
+    if isinstance(rung.widths, int) and (
+        _WIDTH.search(name) or _INNER.search(name) or _HEAD_DIM.search(name)
+    ):
+        return max(value // rung.widths, 2) if value >= 2 * rung.widths else value
+    return value
+
+
+def _named(config: PretrainedConfig, name: str, value: int) -> int:
+    if value <= LAYERS:
+        return value
+    if _HEADS.search(name):
+        return min(value, 4)
+    if _GROUPS.search(name):
+        heads = [each for key, each in _fields(config).items() if _HEADS.search(key)]
+        return min(value, 4) if value in heads else min(value, 2)
+    if _HEAD_DIM.search(name):
+        return min(value, 16)
+    if _INNER.search(name):
+        return min(value, 128)
+    return min(value, 64) if _WIDTH.search(name) else value
+
+
+def _smaller_list(config: PretrainedConfig, name: str, values: list[int], rung: Rung) -> list[int]:
+    if _IMAGE.search(name):
+        return values if rung.image is None else [min(each, rung.image) for each in values]
+    if name in ("depths", "layer_depths", "num_blocks", "layers_per_stage"):
+        return values if rung.layers is None else [min(each, rung.layers) for each in values]
+    if rung.widths is None:
+        return values
+    times = _WEIGHTS_OF_LISTS if rung.widths == "named" else int(rung.widths)
+    if _WIDTH.search(name) or _INNER.search(name):
+        return [max(each // times, 4) if each >= 2 * times else each for each in values]
+    return values
+
+
+def _layer_counts(config: PretrainedConfig) -> set[int]:
+    return {
+        value
+        for name, value in _fields(config).items()
+        if _LAYERS.search(name) and isinstance(value, int) and value > LAYERS
+    }
+
+
+def _token(value: Any, rung: Rung) -> Any:
+    if isinstance(value, list):
+        return [_token(each, rung) for each in value]
+    if not isinstance(value, int) or value < VOCABULARY - 1:
+        return value
+    known = rung.tokens
+    return known.setdefault(value, VOCABULARY - 2 - len(known))
