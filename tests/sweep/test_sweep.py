@@ -1,0 +1,104 @@
+"""The sweep lists all, shrinks sizes only, tells right from wrong, and outlives its children."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, Qwen2VLConfig, SwinConfig
+
+from tests.sweep.child import Record, run_limited
+from tests.sweep.judge import Trained, _errors, _verdict
+from tests.sweep.listed import model_classes, model_types
+from tests.sweep.report import general, render
+from tests.sweep.shrink import Rung, shrink
+from tests.sweep.state import State
+
+MEMORY_BYTES = 4 << 30
+
+
+def test_all_types_are_listed_in_the_same_order() -> None:
+    assert len(model_types()) > 200
+    assert model_types() == model_types()
+
+
+def test_classes_with_a_loss_come_first() -> None:
+    assert model_classes("bert")[0].__name__ == "BertForPreTraining"
+    assert model_classes("whisper")[0].__name__ == "WhisperForConditionalGeneration"
+
+
+def test_sizes_are_shrunk_and_options_stay() -> None:
+    small, usual = shrink(BertConfig(), Rung("named", 64)), BertConfig()
+    assert small.hidden_size == 64
+    assert small.num_hidden_layers == 2
+    assert small.vocab_size == 128
+    assert small.hidden_dropout_prob == usual.hidden_dropout_prob
+    assert small.hidden_act == usual.hidden_act
+
+
+def test_configurations_inside_are_shrunk_and_tokens_fit() -> None:
+    small = shrink(Qwen2VLConfig(), Rung("named", 64))
+    assert small.text_config.num_hidden_layers == 2
+    assert small.image_token_id < small.text_config.vocab_size
+    assert small.image_token_id != small.video_token_id
+
+
+def test_widths_divided_by_a_number_stay_consistent() -> None:
+    small = shrink(SwinConfig(), Rung(8, None))
+    assert small.hidden_size == 8 * small.embed_dim
+
+
+def _trained(parameter: float) -> Trained:
+    return Trained([1.0], {"weight": torch.tensor([parameter, 2.0], dtype=torch.float64)})
+
+
+def test_errors_are_noticed() -> None:
+    assert _verdict(_errors(_trained(1.0), _trained(1.0)))["outcome"] == "right"
+    found = _verdict(_errors(_trained(1.0 + 1e-8), _trained(1.0)))
+    assert found["outcome"] == "wrong"
+    assert "weight is off by" in found["reason"]
+    assert _verdict(_errors(_trained(float("nan")), _trained(1.0)))["outcome"] == "wrong"
+
+
+def test_children_may_die() -> None:
+    def work() -> Iterator[Record]:
+        yield {"check": "first"}
+        os._exit(3)
+
+    found = list(run_limited(work, MEMORY_BYTES, 10))
+    assert found == [{"check": "first"}, {"ended": "exit code 3"}]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory this way")
+def test_children_have_limits() -> None:
+    def hungry() -> Iterator[Record]:
+        yield {"bytes": len(bytearray(MEMORY_BYTES))}
+
+    def busy() -> Iterator[Record]:
+        while True:
+            pass
+        yield {}
+
+    assert list(run_limited(hungry, MEMORY_BYTES, 10)) == [{"ended": "limit of memory"}]
+    assert list(run_limited(busy, MEMORY_BYTES, 1)) == [{"ended": "limit of time"}]
+
+
+def test_sweeps_go_on_where_they_stopped(tmp_path: Path) -> None:
+    state = State(tmp_path / "sweep.jsonl")
+    state.list_types(["one", "two"], "5")
+    state.add({"type": "one", "built": "One", "draws": False})
+    state.add({"type": "one", "check": "fsdp", "outcome": "right"})
+    again = State(tmp_path / "sweep.jsonl")
+    assert again.types == ["one", "two"]
+    assert again.missing("one", ["fsdp", "drawn", "auto"]) == ["auto"]
+    assert again.missing("two", ["fsdp"]) == ["fsdp"]
+    assert "two" in render(again).split("Not tried yet")[1]
+
+
+def test_reasons_are_alike_but_for_places_and_numbers() -> None:
+    one, other = "/a/b.py:3: size 4 isn't 5", "/c/d.py:71: size 12 isn't 6"
+    assert general(one) == general(other)
