@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.integrations import moe
 
 from tests.sweep.inputs import BATCH, Form, forms, make_batch, size
-from tests.sweep.listed import config_class, model_classes
+from tests.sweep.listed import default_config, model_classes
 from tests.sweep.shrink import Rung, rungs, shrink, without_dropout
 
 PARAMETERS = 12_000_000
@@ -114,7 +114,7 @@ class Case:
 
     def config(self, dropout: bool) -> PretrainedConfig:
         """Returns a new configuration."""
-        found = shrink(config_class(self.model_type)(), self.rung)
+        found = shrink(default_config(self.model_type), self.rung)
         return found if dropout else without_dropout(found)
 
     def model(self, dropout: bool) -> PreTrainedModel:
@@ -168,12 +168,12 @@ def build(model_type: str, seconds: float = 20) -> Case:
 
 def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
     rung = Rung(rung.widths, rung.image, rung.layers)
-    config = shrink(config_class(model_type)(), rung)
+    config = shrink(default_config(model_type), rung)
     with torch.device("meta"):
         count = sum(each.numel() for each in kind(config).parameters())
     if count > PARAMETERS:
         raise Unbuilt(f"{count:,} parameters at the smallest sizes that fit")
-    model = new_model(kind, shrink(config_class(model_type)(), rung))
+    model = new_model(kind, shrink(default_config(model_type), rung))
     first: Exception | None = None
     case = Case(model_type, kind, rung, Form(), parameters=count)
     for form in forms(model, model.config):

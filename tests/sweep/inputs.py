@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 
 BATCH = 4
 LENGTH = 12
+SAMPLES = 8000
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Form:
     length: int = LENGTH
     frames: int = 0
     labels: str = "none"
-    samples: int = 1600
+    samples: int = SAMPLES
     image: int = 64
     optional: bool = True
     placeholders: int = 0
@@ -173,7 +174,7 @@ def _audio(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tenso
 def _features(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
     bins = size(config, ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel"), 80)
     positions = size(config, ("max_source_positions",), None)
-    if positions is not None and form.samples == 1600:
+    if positions is not None and form.samples == SAMPLES:
         return torch.randn(BATCH, int(bins), 2 * int(positions), generator=draw)
     return torch.randn(BATCH, 64, int(bins), generator=draw)
 
@@ -201,10 +202,39 @@ def _hidden(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tens
 
 
 def _values(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    channels = size(config, ("num_input_channels",), None)
+    shape = (BATCH, _past(config)) if channels is None else (BATCH, _past(config), int(channels))
+    return torch.randn(*shape, generator=draw)
+
+
+def _past(config: PretrainedConfig) -> int:
+    """Returns how many values of a time series are known."""
     length = int(size(config, ("context_length", "seq_length"), 32))
+    return length + max(size(config, ("lags_sequence",), None) or [0])
+
+
+def _future(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    length = int(size(config, ("prediction_length",), 4))
     channels = size(config, ("num_input_channels",), None)
     shape = (BATCH, length) if channels is None else (BATCH, length, int(channels))
     return torch.randn(*shape, generator=draw)
+
+
+def _known(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor | None:
+    return (
+        torch.ones_like(_values(config, form, draw)) if hasattr(config, "lags_sequence") else None
+    )
+
+
+def _past_features(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    count = int(size(config, ("num_time_features",), 0))
+    return torch.randn(BATCH, _past(config), count, generator=draw)
+
+
+def _future_features(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    count = int(size(config, ("num_time_features",), 0))
+    length = int(size(config, ("prediction_length",), 4))
+    return torch.randn(BATCH, length, count, generator=draw)
 
 
 def _grid(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
@@ -233,5 +263,9 @@ _MAKERS: dict[str, Make] = {
     "hidden_states": _hidden,
     "encoder_hidden_states": _hidden,
     "past_values": _values,
+    "past_observed_mask": _known,
+    "past_time_features": _past_features,
+    "future_values": _future,
+    "future_time_features": _future_features,
 }
 """What is made of each name of an argument; others keep their defaults."""

@@ -61,6 +61,19 @@ def config_class(model_type: str) -> type[PretrainedConfig]:
     return found or configuration_auto.CONFIG_MAPPING[model_type]
 
 
+_NEEDED = {
+    "autoformer": {"prediction_length": 4},
+    "informer": {"prediction_length": 4},
+    "time_series_transformer": {"prediction_length": 4},
+}
+"""What configurations must be told, since they have no default."""
+
+
+def default_config(model_type: str) -> PretrainedConfig:
+    """Returns a new configuration with the library's defaults."""
+    return config_class(model_type)(**_NEEDED.get(model_type, {}))
+
+
 def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
     """Returns the classes of a model type, those first that have a loss of their own."""
     config = config_class(model_type)

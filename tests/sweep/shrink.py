@@ -57,7 +57,8 @@ _WIDTH = re.compile(
     r"embed_size|emb_dim|hidden_sizes|hidden_channels|embed_dims|projection_dim|projector_dim|"
     r"d_embed|width|model_dim|output_dim|input_dim|d_inner|channels|neck_hidden_sizes|"
     r"encoder_dim|decoder_dim|feature_size|hidden_features|conv_dim|out_channels|"
-    r"out_hidden_size|embed_proj_dim|proj_size|projection_size|token_embed_dim|rank|lora_rank)$"
+    r"out_hidden_size|embed_proj_dim|proj_size|projection_size|token_embed_dim|rank|lora_rank|"
+    r"n_filters|num_filters|base_channels|stem_channels)$"
 )
 _INNER = re.compile(
     r"(intermediate_size|ffn_dim|ffn_hidden_size|inner_dim|n_inner|d_ff|mlp_dim|dim_feedforward|"
@@ -83,6 +84,7 @@ _IMAGE = re.compile(r"^(image_size|img_size|input_size|crop_size)$")
 _EXPERTS = re.compile(
     r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)$"
 )
+_CHOSEN = re.compile(r"^(num_experts_per_tok(en)?|moe_top_?k|top_k|moe_k|n_group|topk_group)$")
 _TOKEN = re.compile(r"(_token_id|_token_index|_token_ids|_token|_id|_idx|_index)$")
 _WEIGHTS_OF_LISTS = 8
 _LARGE_IMAGE = 64
@@ -178,7 +180,8 @@ def _smaller_number(config: PretrainedConfig, name: str, value: int, rung: Rung)
     if _POSITIONS.search(name):
         return min(value, POSITIONS)
     if _EXPERTS.search(name):
-        return min(value, EXPERTS)
+        chosen = [each for key, each in _fields(config).items() if _CHOSEN.search(key) and each]
+        return min(value, max(EXPERTS, *(2 * each for each in chosen), 0))
     if _LAYERS.search(name):
         return value if rung.layers is None else min(value, rung.layers)
     if rung.widths == "named":
