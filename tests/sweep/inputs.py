@@ -50,7 +50,7 @@ def forms(model: nn.Module, config: PretrainedConfig) -> Iterator[Form]:
     first = _likely_labels(type(model).__name__)
     rest = [each for each in ("tokens", "classes", "pixels", "none") if each != first]
     names = inspect.signature(model.forward).parameters
-    start = replace(start, grid="image_grid_thw" in names)
+    start = replace(start, grid=bool({"image_grid_thw", "grid_thw"} & set(names)))
     has_labels = "labels" in names
     for labels in [first, *rest] if has_labels else ["none"]:
         yield replace(start, labels=labels)
@@ -197,6 +197,8 @@ def _boxes(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tenso
 
 
 def _hidden(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    if form.grid and "text" not in config.model_type:
+        return _pixels(config, form, draw)
     width = int(size(config, ("hidden_size", "d_model", "embed_dim"), 64))
     return torch.randn(BATCH, form.length, width, generator=draw)
 
