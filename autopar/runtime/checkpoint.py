@@ -21,7 +21,7 @@ from autopar.ir.errors import InvalidInputError, RuntimeFailure, os_reason
 from autopar.ir.folder import replace_folder
 from autopar.runtime.checkpoint_files import Rectangle, finish, write_rectangles
 from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
-from autopar.runtime.checkpoint_index import INDEX, Index, read_index
+from autopar.runtime.checkpoint_index import INDEX, Index, read_index, read_whole
 from autopar.runtime.checkpoint_reading import read_tensors, read_values
 from autopar.runtime.checkpoint_series import Place, holds_checkpoint, is_series
 from autopar.runtime.checkpoint_tasks import Target
@@ -129,13 +129,10 @@ def index_digest(path: Path) -> str:
     """Returns what checkpoints differ in that have different content; copies of one don't.
 
     Raises:
-        InvalidInputError: If what says what it holds can't be read.
+        DamagedCheckpoint: If what says what it holds can't be read.
     """
     told = path / INDEX if (path / INDEX).is_file() else path / METADATA
-    try:
-        return f"{digest_bytes(told.read_bytes()):x}" if told.is_file() else ""
-    except OSError as error:
-        raise InvalidInputError(f"can't read {told}: {os_reason(error)}") from error
+    return f"{digest_bytes(read_whole(told)):x}" if told.is_file() else ""
 
 
 def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any]:

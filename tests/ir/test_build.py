@@ -259,7 +259,7 @@ def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
 
 def test_a_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "build").write_text("mine")
-    with pytest.raises(InvalidInputError, match="is not a folder; choose another one"):
+    with pytest.raises(InvalidInputError, match="is not a folder; choose another folder with -o"):
         write(tmp_path / "build")
 
 
