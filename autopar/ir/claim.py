@@ -8,8 +8,10 @@ there a process of this host that is gone counts as dead.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,6 +43,31 @@ def claimed(make: Callable[[], Path]) -> Iterator[Path]:
         yield path
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def claimed_folder(prefix: Path, mode: int = 0o777) -> Iterator[Path]:
+    """Makes a folder whose path begins so, claimed as long as it is in use, and removes it after.
+
+    Args:
+        prefix: How its path begins.
+        mode: Who may do what with it.
+    """
+
+    def make() -> Path:
+        # Threads may fill the same place: a name that one has left must not be the next one's.
+        for number in itertools.count(threading.get_native_id()):
+            folder = prefix.with_name(f"{prefix.name}{owned_name(number)}")
+            with suppress(FileExistsError):
+                folder.mkdir(mode=mode)
+                return folder
+        raise AssertionError("there is no end to numbers")
+
+    with claimed(make) as folder:
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _held(path: Path) -> int | None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import os
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from autopar.ir.claim import claimed, owned_name, remove_abandoned
+from autopar.ir.claim import claimed_folder, remove_abandoned
 from autopar.ir.errors import InvalidInputError, os_reason
 
 Result = TypeVar("Result")
@@ -53,7 +51,7 @@ def replace_folder(
         target.parent.mkdir(parents=True, exist_ok=True)
         _clean_up(target)
         _check_target(target, check, advice)
-        with _new_folder(target) as folder:
+        with claimed_folder(_beside(target)) as folder:
             result = fill(folder)
             _sync_folders(folder)
             _swap(folder, target)
@@ -70,7 +68,7 @@ def remove_folder(path: Path) -> None:
         OSError: If it can't be removed.
     """
     target = Path(os.path.realpath(path))
-    with _new_folder(target) as hidden:
+    with claimed_folder(_beside(target)) as hidden:
         target.rename(hidden / target.name)
 
 
@@ -91,7 +89,7 @@ def check_place(path: Path, check: Callable[[Path], None]) -> None:
     try:
         _check_target(target, check, ADVICE)
         above = next(folder for folder in target.parents if folder.exists())
-        with _new_folder(above / target.name):
+        with claimed_folder(_beside(above / target.name)):
             pass
     except OSError as error:
         raise _cannot_write(path, error, ADVICE) from error
@@ -121,28 +119,13 @@ def _check_target(target: Path, check: Callable[[Path], None], advice: str) -> N
         raise InvalidInputError(f"{target} is not a folder; {advice}")
 
 
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Makes a folder beside the target, claimed as long as it is in use, and removes it after."""
-    with claimed(lambda: _make_folder(target)) as folder:
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_folder(target: Path) -> Path:
-    # Threads may fill the same place: a name that one has left must not be the next one's.
-    for number in itertools.count(threading.get_native_id()):
-        folder = target.parent / f"{_prefix(target)}{owned_name(number)}"
-        with suppress(FileExistsError):
-            folder.mkdir()
-            return folder
-    raise AssertionError("numbers end")
-
-
 def _prefix(target: Path) -> str:
     return f".{target.name}.new-"
+
+
+def _beside(target: Path) -> Path:
+    """Returns how the paths of new folders for a target begin."""
+    return target.parent / _prefix(target)
 
 
 def _old(target: Path) -> Path:

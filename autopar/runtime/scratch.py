@@ -5,16 +5,14 @@ Who is killed can't remove its folder. The next one who needs a folder does.
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autopar.ir.claim import claimed, owned_name, remove_abandoned
+from autopar.ir.claim import claimed_folder, remove_abandoned
 
 PREFIX = "autopar-run-"
 
@@ -30,20 +28,8 @@ def scratch_folder() -> Iterator[Path]:
     """
     place = Path(tempfile.gettempdir())
     _clean_up(place)
-    with claimed(lambda: _make_folder(place)) as folder:
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_folder(place: Path) -> Path:
-    for number in itertools.count(os.getpid()):
-        with suppress(FileExistsError):
-            folder = place / f"{PREFIX}{owned_name(number)}"
-            folder.mkdir(mode=0o700)
-            return folder
-    raise AssertionError("numbers have no end")
+    with claimed_folder(place / PREFIX, mode=0o700) as folder:
+        yield folder
 
 
 def _clean_up(place: Path) -> None:
