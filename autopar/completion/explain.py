@@ -19,15 +19,6 @@ from autopar.ir.units import counted
 MOVES_WITHOUT_CONFLICT = frozenset(("all_reduce", "reduce_scatter"))
 """What finishes a reduction; any other collective means that two layouts disagree."""
 
-_SAME_ELEMENTS = (
-    "aten.t.default",
-    "aten.transpose.int",
-    "aten.permute.default",
-    "aten.view.default",
-    "aten._to_copy.default",
-)
-"""Ops between a weight and what reads it."""
-
 Layouts = tuple[Layout, ...]
 
 
@@ -121,14 +112,14 @@ def _is_conflict(plan: Reshard) -> bool:
 
 
 def _weights(main: Function) -> set[str]:
-    """Returns what is stored, but not as the user wants it, and what it is turned or cast to."""
+    """Returns what is stored, but not as the user wants it, and what is made of that alone."""
     found = {
         name
         for name, value in main.values.items()
         if value.role in STORED_ROLES and (value.origin is None or value.origin.kind != "annotated")
     }
     for op in main.ops:
-        if op.kind in _SAME_ELEMENTS and found.issuperset(op.operands):
+        if op.operands and found.issuperset(op.operands):
             found.update(op.results)
     return found
 
