@@ -1,6 +1,6 @@
 """What checkpoints take: writing, reading, and checking what is read, beside torch's own functions.
 
-    OMP_NUM_THREADS=1 python benchmarks/checkpoints.py --gib 1 --folder /tmp/checkpoints
+    OMP_NUM_THREADS=1 python benchmarks/checkpoints.py --gib 1 --folder build/checkpoints
 
 One process writes and reads tensors. It loads a build, whose weights it reads, without a checkpoint
 and to go on from one, as users wait for it. Files are in the page cache, or were dropped from it
