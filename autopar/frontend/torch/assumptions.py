@@ -5,15 +5,14 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import fx
 
 from autopar.frontend.source_line import source_line
 from autopar.frontend.spelling import kind_of
-from autopar.frontend.torch.conditions import QUESTIONS, Answer, Example
+from autopar.frontend.torch.added import add_before
+from autopar.frontend.torch.conditions import QUESTIONS, Answer, Answering
 from autopar.ir.assumptions import Assumption, Scalar
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.units import counted
@@ -22,7 +21,6 @@ aten = torch.ops.aten
 
 _ASSERTIONS = (aten._assert_async.default, aten._assert_async.msg)
 _CHECKS = (aten._linalg_check_errors.default,)
-_ORIGIN = ("stack_trace", "custom", "seq_nr", "partitioner_tag")
 
 
 @dataclass(frozen=True)
@@ -33,44 +31,44 @@ class Assumed:
     assumption: Assumption
 
 
-def take_assumptions(graph: fx.Graph, example: Example) -> tuple[Assumed, ...]:
+def take_assumptions(graph: fx.Graph, answering: Answering) -> tuple[Assumed, ...]:
     """Takes what asks and asserts out of a graph, and returns what it comes to.
 
     Args:
         graph: The graph, which is changed.
-        example: What it was traced with, which knows the answers.
+        answering: What it was traced with, which knows the answers.
 
     Raises:
         InvalidInputError: If the graph's questions aren't those that were answered.
     """
     _free_effects(graph)
-    mode, answers = example.mode, iter(example.asked)
+    answers = iter(answering.asked)
     found: list[Assumed] = []
     questions = [node for node in graph.nodes if node.target in QUESTIONS]
-    _check_same(questions, example)
+    _check_same(questions, answering)
     for node in list(graph.nodes):
         if node.target in QUESTIONS:
             question = next(answers)
-            asked = _asked(node, mode) if question.varies else None
+            asked = _asked(node) if question.varies else None
             if asked is not None:
-                for scalar, answer in _scalars(node, asked, question.answer, mode):
+                for scalar, answer in _scalars(node, asked, question.answer):
                     found.append(_assumed(node, scalar, answer))
         elif node.target in _ASSERTIONS:
-            told = _add(node, mode, aten.ne.Scalar, node.args[0], 0)
+            told = add_before(node, aten.ne.Scalar, node.args[0], 0)
             text = str(node.args[1]) if len(node.args) > 1 else "an assertion"
-            found.append(_assumed(node, _scalar(node, told, mode), True, text))
+            found.append(_assumed(node, _scalar(node, told), True, text))
         elif node.target in _CHECKS:
-            right = _add(node, mode, aten.eq.Scalar, node.args[0], 0)
+            right = add_before(node, aten.eq.Scalar, node.args[0], 0)
             text = f"{node.args[1]}: a matrix is singular, or not of the kind that it takes"
-            found.append(_assumed(node, _add(node, mode, aten.all.default, right), True, text))
+            found.append(_assumed(node, add_before(node, aten.all.default, right), True, text))
         else:
             continue
         graph.erase_node(node)
     return tuple(_distinct(found))
 
 
-def _check_same(questions: Sequence[fx.Node], example: Example) -> None:
-    traced, answered = [node.target for node in questions], [each.func for each in example.asked]
+def _check_same(questions: Sequence[fx.Node], answering: Answering) -> None:
+    traced, answered = [node.target for node in questions], [each.func for each in answering.asked]
     if traced != answered:
         raise InvalidInputError(
             f"the code asked for {counted(len(answered), 'value')} of tensors, and"
@@ -79,7 +77,7 @@ def _check_same(questions: Sequence[fx.Node], example: Example) -> None:
         )
 
 
-def _asked(node: fx.Node, mode: FakeTensorMode) -> fx.Node | None:
+def _asked(node: fx.Node) -> fx.Node | None:
     """Returns what a question is about as a node; None if shapes answer it."""
     first, *others = node.args
     assert isinstance(first, fx.Node)
@@ -90,42 +88,28 @@ def _asked(node: fx.Node, mode: FakeTensorMode) -> fx.Node | None:
     if first.meta["val"].shape != second.meta["val"].shape:
         return None
     if node.target is aten.equal.default:
-        same = _add(node, mode, aten.eq.Tensor, first, second)
+        same = add_before(node, aten.eq.Tensor, first, second)
     else:
-        same = _add(node, mode, aten.isclose.default, first, second, *rest, **node.kwargs)
-    return _add(node, mode, aten.all.default, same)
+        same = add_before(node, aten.isclose.default, first, second, *rest, **node.kwargs)
+    return add_before(node, aten.all.default, same)
 
 
-def _scalars(
-    node: fx.Node, asked: fx.Node, answer: Answer, mode: FakeTensorMode
-) -> Iterator[tuple[fx.Node, Scalar]]:
+def _scalars(node: fx.Node, asked: fx.Node, answer: Answer) -> Iterator[tuple[fx.Node, Scalar]]:
     """Yields what a question comes to, and what that is; of a complex number, both parts."""
     if not isinstance(answer, complex):
-        yield _scalar(node, asked, mode), answer
+        yield _scalar(node, asked), answer
         return
-    parts = _add(node, mode, aten.view_as_real.default, asked)
+    parts = add_before(node, aten.view_as_real.default, asked)
     for at, part in enumerate((answer.real, answer.imag)):
-        chosen = _add(node, mode, aten.select.int, parts, -1, at)
-        yield _scalar(node, chosen, mode), part
+        chosen = add_before(node, aten.select.int, parts, -1, at)
+        yield _scalar(node, chosen), part
 
 
-def _scalar(node: fx.Node, asked: fx.Node, mode: FakeTensorMode) -> fx.Node:
+def _scalar(node: fx.Node, asked: fx.Node) -> fx.Node:
     """Returns a value of one element without dimensions, which no rank can hold alone."""
     if asked.meta["val"].ndim == 0:
         return asked
-    return _add(node, mode, aten.reshape.default, asked, [])
-
-
-def _add(node: fx.Node, mode: FakeTensorMode, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """Adds an op before a node, with its origin."""
-    with node.graph.inserting_before(node):
-        added = node.graph.call_function(target, args, kwargs)
-    given, named = fx.node.map_arg((args, kwargs), lambda each: each.meta["val"])
-    with mode:
-        value = target(*given, **named)
-    assert isinstance(value, Tensor)
-    added.meta.update({key: node.meta[key] for key in _ORIGIN if key in node.meta}, val=value)
-    return added
+    return add_before(node, aten.reshape.default, asked, [])
 
 
 def _assumed(node: fx.Node, scalar: fx.Node, answer: Scalar, message: str = "") -> Assumed:

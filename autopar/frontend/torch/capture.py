@@ -107,7 +107,7 @@ class _Capture:
         self.mode = self.fake.mode
 
     def run(self) -> Captured:
-        whole = [fake_batch(tensor, self.fake.example) for tensor in self.tensors]
+        whole = [fake_batch(tensor, self.fake.answering) for tensor in self.tensors]
         joint = capture_joint(self.fake, self._compute, self._microbatch(whole))
         step = Step(self.mode)
         trained = self._trained(joint)

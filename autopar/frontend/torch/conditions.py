@@ -60,7 +60,7 @@ class Asked:
     place: str = ""
 
 
-class Example:
+class Answering:
     """The mode of fake tensors of a model and a batch, and what these stand for.
 
     Code runs several times while it is captured. Each run computes what it asks by itself: torch
@@ -90,7 +90,7 @@ class Example:
         self._cones.know(fake, tensor)
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
+    def on(self) -> Iterator[None]:
         """Answers questions within; elsewhere they are refused, as torch does."""
         self._answers = True
         try:

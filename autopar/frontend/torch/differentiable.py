@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, only
-from autopar.frontend.torch.conditions import Asked, Example
+from autopar.frontend.torch.conditions import Answering, Asked
 from autopar.frontend.torch.fake import fake_batch, fake_model
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.mixed import refuse_mixed_products
@@ -95,7 +95,7 @@ def capture_differentiable(
             again. Names the user's line.
     """
     fake = fake_model(model, values, known)
-    whole = [_fake_input(tensor, fake.example) for tensor in tensors]
+    whole = [_fake_input(tensor, fake.answering) for tensor in tensors]
 
     def compute(module: nn.Module, given: Sequence[Tensor]) -> Any:
         context = nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
@@ -127,11 +127,11 @@ def capture_differentiable(
     program = lower(step.graph, lowering)
     refuse_mixed_products(program)
     constants = {f"constant.{at}": each for at, each in enumerate(joint.constants.values())}
-    return _named(program, joint, constants, fake.example.asked)
+    return _named(program, joint, constants, fake.answering.asked)
 
 
-def _fake_input(tensor: Tensor, example: Example) -> Tensor:
-    return fake_batch(tensor, example).requires_grad_(tensor.requires_grad)
+def _fake_input(tensor: Tensor, answering: Answering) -> Tensor:
+    return fake_batch(tensor, answering).requires_grad_(tensor.requires_grad)
 
 
 def _check_outputs(structure: Structure) -> None:

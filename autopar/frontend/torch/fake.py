@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from autopar.frontend.torch.conditions import Asked, Example
+from autopar.frontend.torch.conditions import Answering, Asked
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class FakeModel:
 
     Attributes:
         module: The copy.
-        example: What its tensors stand for.
+        answering: What its tensors stand for.
         stored: Its parameters and buffers, each tied one once, by name.
     """
 
     module: nn.Module
-    example: Example
+    answering: Answering
     stored: Mapping[str, Stored]
 
     @property
     def mode(self) -> FakeTensorMode:
         """The mode that its tensors belong to."""
-        return self.example.mode
+        return self.answering.mode
 
 
 def fake_model(
@@ -70,7 +70,7 @@ def fake_model(
         known: What the same code was answered before.
     """
     values = values or {}
-    example = Example(known)
+    answering = Answering(known)
     names: dict[int, list[str]] = {}
     tensors: dict[int, tuple[str, Tensor]] = {}
     for role, name, tensor in _owned(model):
@@ -80,14 +80,14 @@ def fake_model(
     stored: dict[str, Stored] = {}
     memo: dict[int, Tensor] = {}
     for key, (role, tensor) in tensors.items():
-        memo[key] = fake = fake_like(tensor, example.mode)
+        memo[key] = fake = fake_like(tensor, answering.mode)
         first = names[key][0]
-        example.know(fake, values.get(first, tensor))
+        answering.know(fake, values.get(first, tensor))
         aliases = tuple(names[key])
         stored[first] = Stored(first, role, tensor, fake, aliases, key in persistent)
     # What deepcopy finds in the memo it takes for copied: no weight is touched.
     module = copy.deepcopy(model, dict(memo))
-    return FakeModel(module, example, stored)
+    return FakeModel(module, answering, stored)
 
 
 def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
@@ -99,10 +99,10 @@ def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     return fake
 
 
-def fake_batch(tensor: Tensor, example: Example) -> Tensor:
+def fake_batch(tensor: Tensor, answering: Answering) -> Tensor:
     """Returns a fake tensor like one of the example batch, whose values it stands for."""
-    fake = fake_like(tensor.detach(), example.mode)
-    example.know(fake, tensor)
+    fake = fake_like(tensor.detach(), answering.mode)
+    answering.know(fake, tensor)
     return fake
 
 

@@ -25,7 +25,7 @@ from autopar.frontend.torch.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.checkpoints import noted_checkpoints
-from autopar.frontend.torch.conditions import Example, questions_kept
+from autopar.frontend.torch.conditions import Answering, questions_kept
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.leftovers import Leftovers
 from autopar.frontend.torch.lots import no_lots
@@ -82,17 +82,17 @@ class Joint:
 class _Step(nn.Module):
     """A module whose `forward` is a function of a model and the tensors of a batch."""
 
-    def __init__(self, model: nn.Module, compute: Compute, example: Example) -> None:
+    def __init__(self, model: nn.Module, compute: Compute, answering: Answering) -> None:
         super().__init__()
         self.model = model
-        self.example = example
+        self.answering = answering
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
         self.leftovers = Leftovers(model)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        self.example.begin()
+        self.answering.begin()
         buffers = registered_buffers(self.model)
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
@@ -119,7 +119,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
             user's line.
     """
     make_batch_norms_static(fake.module)
-    step = _Step(fake.module, compute, fake.example)
+    step = _Step(fake.module, compute, fake.answering)
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
         stack.enter_context(_compiling_state_context())
         stack.enter_context(named_modules(step, skip="model"))
@@ -128,13 +128,13 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
         stack.enter_context(questions_kept())
-        stack.enter_context(fake.example.answering())
+        stack.enter_context(fake.answering.on())
         stack.enter_context(no_lots(lambda: step(*batch)))
         traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = traced.graph_module
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
-        assumed = take_assumptions(module.graph, fake.example)
+        assumed = take_assumptions(module.graph, fake.answering)
     refuse_changes(step.model, step.seen)
     name_strided_views(module.graph)
     simplify(module.graph)

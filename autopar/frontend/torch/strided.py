@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-aten = torch.ops.aten
+from autopar.frontend.torch.added import add_before
 
-_ORIGIN = ("stack_trace", "custom", "seq_nr", "partitioner_tag", "nn_module_stack")
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Build:
             length = 1 if to is None else part.sizes[to]
             if start + length > whole.sizes[at]:
                 return None
-            found = self._add(aten.slice.Tensor, found, at, start, start + length)
+            found = add_before(self.node, aten.slice.Tensor, found, at, start, start + length)
             kept.extend([] if to is None else [(at, to)])
         if shown:
             return None
@@ -150,19 +150,9 @@ class _Build:
     def _permuted(self, source: fx.Node, dims: Sequence[int]) -> fx.Node:
         if list(dims) == list(range(len(dims))):
             return source
-        return self._add(aten.permute.default, source, list(dims))
+        return add_before(self.node, aten.permute.default, source, list(dims))
 
     def _reshaped(self, source: fx.Node, sizes: Sequence[int]) -> fx.Node:
         if list(source.meta["val"].shape) == list(sizes):
             return source
-        return self._add(aten.reshape.default, source, list(sizes))
-
-    def _add(self, target: Any, source: fx.Node, *args: Any) -> fx.Node:
-        with self.node.graph.inserting_before(self.node):
-            added = self.node.graph.call_function(target, (source, *args))
-        value = source.meta["val"]
-        with value.fake_mode:
-            result = target(value, *args)
-        origin = {key: self.node.meta[key] for key in _ORIGIN if key in self.node.meta}
-        added.meta.update(origin, val=result)
-        return added
+        return add_before(self.node, aten.reshape.default, source, list(sizes))
