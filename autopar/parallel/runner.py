@@ -326,7 +326,7 @@ class Runner:
         if self.first is None:
             self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
             if self.mesh is not None and (self.placed or not self.whole):
-                check_ascending(self.mesh)
+                check_ascending(self.mesh.mesh)
         variant = Variant(
             captured,
             plan,

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from autopar.runtime.digest import content_of, digest_bytes
 
 START = -1
 """The position of a generator before anything is drawn."""
@@ -96,3 +99,22 @@ class Construction:
     tensors: Mapping[str, View]
     saved: frozenset[str]
     end: Tensor | int | None
+
+    @property
+    def brief(self) -> str:
+        """What it does, in a few letters: those that give tensors the same values have the same."""
+        calls = [
+            (
+                str(getattr(each.func, "__qualname__", each.func)),
+                tree_map(_told, (each.args, each.kwargs, each.draw and each.draw.start)),
+            )
+            for each in self.instructions
+        ]
+        return f"{digest_bytes(repr([calls, sorted(self.tensors.items())]).encode()):016x}"
+
+
+def _told(argument: object) -> str:
+    """Returns an argument of an op, as it is on every process that calls alike."""
+    if isinstance(argument, Tensor):
+        return content_of(argument)
+    return "a generator" if isinstance(argument, torch.Generator) else repr(argument)

@@ -15,7 +15,8 @@ from autopar.ir.arguments import CALLABLE, expect
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import Port
 from autopar.runtime.boxes import Box, fill, narrowed
-from autopar.runtime.construction import View
+from autopar.runtime.construction import Construction, View
+from autopar.runtime.leaving import told
 from autopar.runtime.ports import is_weight, label_of, port_box, region_of
 from autopar.runtime.ranks import Ranks, jointly
 from autopar.runtime.rates import trains
@@ -45,26 +46,58 @@ def initialize(ranks: Ranks, make_model: MakeModel, absent: bool = False) -> Non
         absent: Whether only what has no values yet is given any.
 
     Raises:
-        InvalidInputError: If it isn't the model that was compiled, or can't be carried out so.
+        InvalidInputError: On all ranks, if the constructor fails on one of them, it isn't that of
+            the model that was compiled, it can't be carried out so, or it does other things on
+            another rank. The state is what it was.
     """
-    jointly(ranks, "initialize", lambda: expect(CALLABLE, make_model=make_model), absent=absent)
+    call = "initialize"
+    jointly(ranks, call, lambda: expect(CALLABLE, make_model=make_model), absent=absent)
+    before = torch.get_rng_state()
     with ranks.reported():
-        _initialize(ranks, make_model, absent)
+        start = ranks.messages(meeting=True).made_by_first(lambda: before.numpy().tobytes())
+    torch.set_rng_state(torch.frombuffer(bytearray(start), dtype=torch.uint8))
+    held = _held_by_name(ranks)
+    try:
+        construction = jointly(
+            ranks,
+            call,
+            lambda: _construction(ranks, held, make_model),
+            lambda found: {"init": found.brief},
+        )
+    except InvalidInputError:
+        torch.set_rng_state(before)
+        raise
+    with ranks.reported():
+        _carry_out(ranks, construction, held, absent)
 
 
-def _initialize(ranks: Ranks, make_model: MakeModel, absent: bool) -> None:
+def _construction(
+    ranks: Ranks, held: Mapping[str, list[_Held]], make_model: MakeModel
+) -> Construction:
+    """Returns what a constructor does.
+
+    Raises:
+        InvalidInputError: If it fails, or makes another model than what the ranks hold.
+    """
     # Fake tensors take long to import, and a training that goes on from a checkpoint needs none.
     from autopar.runtime.construction_record import record
-    from autopar.runtime.construction_replay import replay
 
-    state = torch.get_rng_state()
-    start = ranks.messages(meeting=True).made_by_first(lambda: state.numpy().tobytes())
-    torch.set_rng_state(torch.frombuffer(bytearray(start), dtype=torch.uint8))
-    construction = record(make_model)
-    held = _held_by_name(ranks)
+    try:
+        construction = record(make_model)
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(f"init raised {told(error)}") from error
     # A forward pass needs not store all of the model.
     whole = any(map(trains, ranks.programs.values()))
     _check(held, construction.tensors, construction.saved if whole else frozenset())
+    return construction
+
+
+def _carry_out(
+    ranks: Ranks, construction: Construction, held: Mapping[str, list[_Held]], absent: bool
+) -> None:
+    from autopar.runtime.construction_replay import replay
 
     wanted = held.keys() & construction.tensors.keys()
     if absent:

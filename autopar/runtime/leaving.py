@@ -16,6 +16,11 @@ def why_leaving() -> str:
         return ""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    return told(error)
+
+
+def told(error: BaseException) -> str:
+    """Returns an error of the user's code as others are told of it: its class, text and place."""
     kind, reason = type(error).__name__, reason_of(error)
     what = kind if reason == kind else f"{kind}: {reason}"
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

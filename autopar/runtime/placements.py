@@ -46,17 +46,17 @@ def ranks_of(deployment: Deployment, mesh: ProcessMesh) -> Tensor:
     return torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
 
 
-def check_ascending(mesh: DeviceMesh) -> None:
-    """Refuses a mesh on which torch's DTensors aren't what their placements say.
+def check_ascending(ranks: Tensor) -> None:
+    """Refuses a mesh of ranks on which torch's DTensors aren't what their placements say.
 
     torch moves pieces along an axis in the order of ranks, and counts them in that of the mesh.
 
     Raises:
         InvalidInputError: If ranks don't ascend along each axis.
     """
-    if any(bool((mesh.mesh.diff(dim=axis) <= 0).any()) for axis in range(mesh.ndim)):
+    if any(bool((ranks.diff(dim=axis) <= 0).any()) for axis in range(ranks.ndim)):
         raise InvalidInputError(
-            f"on a mesh of the ranks {mesh.mesh.tolist()} torch mixes up the pieces of DTensors,"
+            f"on a mesh of the ranks {ranks.tolist()} torch mixes up the pieces of DTensors,"
             " as in full_tensor(): along each axis ranks must ascend; give another placement= or"
             " mesh=, or with parallelize() parameters='local' and global outputs"
         )

@@ -249,8 +249,8 @@ class Trainer(Closing):
             absent: Whether only what has no values yet is given any.
 
         Raises:
-            InvalidInputError: If it makes another model, or what it does depends on numbers that
-                it drew.
+            InvalidInputError: On all ranks, if on one of them it raises anything, makes another
+                model, or does what depends on numbers that it drew. The state is what it was.
         """
         initialize(self.ranks, make_model, absent)
 
@@ -543,10 +543,10 @@ class Trainer(Closing):
             mesh: The ranks, in the order and shape of the compiled mesh; by default one is made.
 
         Raises:
-            InvalidInputError: If there is no process group, or the mesh is another one.
+            InvalidInputError: On all ranks, if there is no process group, or on one of them the
+                mesh is another one.
         """
-        with self.ranks.reported():
-            return self._state.dtensors(self._layouts, mesh)
+        return self._state.dtensors(self._layouts, mesh)
 
     def close(self) -> None:
         """Ends the trainer, and the process group if it was made for it.

@@ -90,19 +90,25 @@ class TrainingState:
             mesh: The ranks; None to make one.
 
         Raises:
-            InvalidInputError: If there is no process group, or the mesh is another one.
+            InvalidInputError: On all ranks, if there is no process group, or on one of them the
+                mesh is another one.
         """
         # Here, since it takes torch.distributed.tensor a second to load.
-        from autopar.runtime.dtensors import Wrapping
+        from autopar.runtime.dtensors import Wrapping, check_mesh
 
-        check_present(self.ranks.absent)
-        wrapping = Wrapping(self.ranks, layouts, mesh)
-        return {
-            name: tensor
-            for label, entry in self.model.entries.items()
-            for tensor in [wrapping.of(self.model, label)]
-            for name in entry.names
-        }
+        def prepare() -> None:
+            check_present(self.ranks.absent)
+            check_mesh(self.ranks, layouts, mesh)
+
+        jointly(self.ranks, "dtensors", prepare, mesh=mesh)
+        with self.ranks.reported():
+            wrapping = Wrapping(self.ranks, layouts, mesh)
+            return {
+                name: tensor
+                for label, entry in self.model.entries.items()
+                for tensor in [wrapping.of(self.model, label)]
+                for name in entry.names
+            }
 
     def put_model(self, given: Mapping[str, Any]) -> None:
         """Takes over parameters and buffers.

@@ -35,7 +35,7 @@ def whole_of(tensor: DTensor) -> Tensor:
             pieces.
     """
     mesh, found = tensor.device_mesh, tensor.to_local().detach()
-    check_ascending(mesh)
+    check_ascending(mesh.mesh)
     sizes = [tuple(tensor.shape)]
     for axis, placement in enumerate(tensor.placements):
         _check(placement)

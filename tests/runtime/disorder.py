@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from autopar.ir.errors import AutoparError
 from autopar.runtime import checkpoint
@@ -205,6 +206,44 @@ def other_checkpoint(trainer: Trainer, folder: Path) -> None:
     trainer.load_state_dict({name: tensor + 1 for name, tensor in state.items()})
     trainer.save_checkpoint(folder / "other")
     trainer.load_state_dict(state)
+
+
+def beginnings(processes: Processes, build: Path) -> tuple[dict[str, str], bool, str]:
+    """Initializes a trainer, and asks for DTensors, otherwise on rank 1 than on rank 0.
+
+    Returns:
+        What is said to each, whether the state and torch's generator are what they were, and
+        what the next step returns.
+    """
+    mine = processes.rank == 1
+    with open_trainer(build, processes=processes, **OPTIONS) as trainer:
+        before, drawn = trainer.state_dict(), torch.get_rng_state()
+        mesh = init_device_mesh("cpu", (2,))
+        other: Any = "x" if mine else None
+        found = {
+            "raises": said(trainer.initialize, _raising if mine else Model),
+            "makes": said(trainer.initialize, (lambda: nn.Linear(2, 2)) if mine else Model),
+            "holds": said(trainer.initialize, lambda: _Constant(processes.rank)),
+            "fits": said(lambda: len(trainer.dtensors(other)) and None),
+            "mesh": said(lambda: len(trainer.dtensors(mesh if mine else None)) and None),
+        }
+        after = trainer.state_dict()
+        same = all(torch.equal(before[name], after[name]) for name in before)
+        same &= torch.equal(drawn, torch.get_rng_state())
+        return found, same, said(trainer.step, batches(1)[0])
+
+
+def _raising() -> nn.Module:
+    raise ValueError("no such config")
+
+
+class _Constant(Model):
+    """Its weight is a number of the user's."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.up.weight.copy_(torch.tensor(float(number)))
 
 
 def _plus_one(state: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:

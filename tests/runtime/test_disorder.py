@@ -113,6 +113,28 @@ def test_a_trainers_mistakes_on_one_rank_are_those_of_all(tmp_path: Path) -> Non
     assert "different calls: save_weights on rank 0 and load_weights on rank 1;" in first["calls"]
 
 
+def test_what_one_rank_cannot_begin_none_does(tmp_path: Path) -> None:
+    build = training_build(tmp_path / "b", LAYOUTS[2])
+    outcomes = run_ranks(2, disorder.beginnings, build)
+    assert not isinstance(outcomes[0], str), outcomes
+    (first, same, loss), (second, also, other) = outcomes
+    assert same
+    assert also
+    assert loss == other
+    assert float(loss) == pytest.approx(Reference.of_seed().step(batches(1)[0]), rel=1e-5)
+    for call, name in (("initialize", "raises"), ("initialize", "makes"), ("dtensors", "fits")):
+        own = second[name].removeprefix("InvalidInputError: ")
+        assert first[name] == f"InvalidInputError: rank 1 refused {call}: {own}"
+    raised = "init raised ValueError: no such config (at disorder.py:"
+    assert second["raises"].startswith(f"InvalidInputError: {raised}")
+    assert "init makes another model than the one compiled" in second["makes"]
+    assert "dtensors('x'): give a torch DeviceMesh" in second["fits"]
+    assert first["holds"] == second["holds"]
+    assert "different contents: 'init' is not the same on ranks 0, 1" in first["holds"]
+    assert first["mesh"] == second["mesh"]
+    assert "mesh is None on rank 0 and DeviceMesh(" in first["mesh"]
+
+
 @pytest.mark.parametrize("virtual", [False, True])
 def test_a_closed_trainer_says_so_in_every_call(tmp_path: Path, virtual: bool) -> None:
     build = training_build(tmp_path / "b", LAYOUTS[2])
