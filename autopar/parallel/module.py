@@ -223,18 +223,24 @@ class State:
         wiring = variant.wiring
         parameters = [self.stored(name) for name in wiring.parameters]
         buffers = {name: self.stored(name) for name in wiring.buffers}
-        seed = 0
-        if wiring.seed is not None:
-            seed = seed_of_step(self.seed, self.calls)
-            self.calls += 1
+        draws, number = wiring.seed is not None, self.calls
+        seed = seed_of_step(self.seed, number) if draws else 0
         if wiring.tangents:
-            call = VariantCall(variant, buffers, seed, parts, local, self._wrapped)
+            forget = partial(self._forget, number, draws)
+            call = VariantCall(variant, buffers, seed, parts, local, self._wrapped, forget)
             outputs = Call.apply(call, *parameters, *tensors)  # type: ignore[no-untyped-call]
         else:
             stored = dict(zip(wiring.parameters, map(local, parameters), strict=True))
             with torch.no_grad():
                 outputs, _ = variant.forward({**buffers, **stored}, tensors, seed, parts=parts)
+        # A call that was refused has drawn nothing.
+        self.calls = number + draws
         return variant.captured.structure.rebuild(outputs)
+
+    def _forget(self, number: int, drew: bool) -> None:
+        """Takes back that the call of this number drew, if none has since."""
+        if self.calls == number + drew:
+            self.calls = number
 
     def _told(self, kwargs: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
         """Returns whether a call brings parts, and what the model is given by name."""

@@ -14,11 +14,13 @@ from torch.distributed.tensor import DTensor
 
 from autopar.frontend.torch import Differentiable
 from autopar.ir.assumptions import assumption_ports
+from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 from autopar.parallel.job import Job
 from autopar.parallel.shards import shard_of
 from autopar.parallel.sharing import Plan
 from autopar.parallel.split import first_half, known_without, split
+from autopar.parallel.undoing import Undoing
 from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
 from autopar.runtime.kernels import TORCH_DTYPES
@@ -100,6 +102,7 @@ class Variant:
         boxes: The rank's piece of each input.
         layouts: How the ranks hold the tensors of a call, in order.
         split: How the rank holds the outputs that are split, by position.
+        refuses_late: Whether only the backward program finds that some calls are refused.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class Variant:
         end = len(returned) - len(assumed)
         updates = returned[end - len(wiring.updated) : end]
         known = known_without(program, assumed, late)
+        self.refuses_late = len(known) < len(assumed)
         outputs = (*returned[: wiring.outputs], *updates, *known)
         self._known = len(known)
         self.saved: tuple[str, ...] = ()
@@ -273,9 +277,12 @@ class Call(torch.autograd.Function):
         variant = call.variant
         names = variant.wiring.parameters
         stored = dict(zip(names, map(call.local, tensors[: len(names)]), strict=True))
+        written = variant.wiring.updated if variant.refuses_late else ()
+        ctx.undoing = Undoing(call.buffers[name] for name in written)
         outputs, saved = variant.forward(
             {**call.buffers, **stored}, tensors[len(names) :], call.seed, parts=call.parts
         )
+        ctx.undoing.written()
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         ctx.call = call
@@ -291,7 +298,12 @@ class Call(torch.autograd.Function):
         """See `Variant.backward`."""
         call: VariantCall = ctx.call
         names = call.variant.wiring.parameters
-        found = call.variant.backward(ctx.saved_tensors, gradients)
+        try:
+            found = call.variant.backward(ctx.saved_tensors, gradients)
+        except InvalidInputError:
+            ctx.undoing.undo()
+            call.forget()
+            raise
         batch = found[len(names) :]
         if call.parts:
             batch = call.variant.parts_of(batch)
@@ -313,6 +325,7 @@ class VariantCall:
         parts: Whether the tensors of the call are the rank's pieces.
         local: Returns the rank's piece of a parameter.
         wrapped: Returns a piece of a gradient, by the parameter's name, as what the parameter is.
+        forget: Takes back that the call has drawn random numbers.
     """
 
     variant: Variant
@@ -321,3 +334,4 @@ class VariantCall:
     parts: bool
     local: Callable[[Tensor], Tensor]
     wrapped: Callable[[str, Tensor], Tensor]
+    forget: Callable[[], None]
