@@ -170,10 +170,12 @@ class Runner:
             _check_plain(call)
             _check_tensors(call, tensors, absent=self.first is None)
             layouts = self._layouts_of(call, tensors) if local else []
+            key = self._key(modes, call, tensors)
+            if not local and key in self.variants:
+                self.variants[key].check(tensors)
         except InvalidInputError as error:
             self.job.agree(Offer(error))
             raise
-        key = self._key(modes, call, tensors)
         self._compare(key, modes, call, tensors, drawn, layouts)
         wholes: Sequence[Tensor] = tensors
         if local:
@@ -188,12 +190,34 @@ class Runner:
                     " of a batch and each plain argument needs its own; pad batches to few shapes",
                     stacklevel=4,
                 )
+            # An example may have no values, and isn't computed with.
+            known = () if local or self.first is None else tensors
             self.variants[key] = self._compile(modes, call, wholes, layouts)
             for entry in self._ignored:
                 warnings.warn(_ignored_text(entry), stacklevel=3)
-            if self.variants[key].wiring.seed is not None:
-                self.job.agree(Offer(values=drawn))
+            self._agree_on_first(self.variants[key], drawn, known)
         return self.variants[key], tensors
+
+    def _agree_on_first(
+        self, variant: Variant, drawn: Mapping[str, str], tensors: Sequence[Tensor]
+    ) -> None:
+        """Makes sure, of a variant's first call, of what it takes the variant to know.
+
+        Args:
+            variant: The variant.
+            drawn: What random numbers depend on, by name.
+            tensors: The global tensors of the call; with none, they aren't looked at.
+
+        Raises:
+            InvalidInputError: On all ranks, if one of them can't make the call.
+        """
+        values = {} if variant.wiring.seed is None else drawn
+        try:
+            variant.check(tensors)
+        except InvalidInputError as error:
+            self.job.agree(Offer(error, values))
+            raise
+        self.job.agree(Offer(values=values))
 
     def _named(self, path: Path) -> str:
         return self._label(path[1:])

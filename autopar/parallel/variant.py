@@ -23,6 +23,7 @@ from autopar.parallel.split import first_half, known_without, split
 from autopar.parallel.undoing import Undoing
 from autopar.runtime.boxes import box_shape, take
 from autopar.runtime.emit import emit
+from autopar.runtime.index_bounds import IndexBounds
 from autopar.runtime.kernels import TORCH_DTYPES
 from autopar.runtime.placements import is_split, placements_of
 from autopar.runtime.ports import port_box, seed_input
@@ -117,6 +118,7 @@ class Variant:
         self.captured = captured
         self.deployment = deployment = plan.deployment
         self.wiring = wiring = wire(captured)
+        self._bounds = IndexBounds(plan.serial)
         self.job = job
         self.device = device = job.device
         groups = job.groups(deployment)
@@ -159,6 +161,17 @@ class Variant:
         else:
             self._forward = code(first_half(program, outputs, late))
         self.order = tuple(name for name in program.main.inputs if name not in late)
+
+    def check(self, batch: Sequence[Tensor]) -> None:
+        """Refuses global tensors of a call with an index that is out of range.
+
+        Without any, or with DTensors among them, none are looked at.
+
+        Raises:
+            InvalidInputError: If there is one.
+        """
+        if batch and not any(isinstance(each, DTensor) for each in batch):
+            self._bounds.check(dict(zip(self.wiring.batch, batch, strict=False)))
 
     def forward(
         self,

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from autopar.runtime.emit import emit
 from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.groups import ProcessGroups
 from autopar.runtime.handshake import Identity, meet, shake_hands
+from autopar.runtime.index_bounds import IndexBounds
 from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.keeping import Keeping
 from autopar.runtime.messages import Messages
@@ -255,7 +256,7 @@ class Session(Closing):
     def _checked(self, given: Arrays) -> dict[str, Tensor]:
         """Returns global inputs by value name; says so if they look like a part of them."""
         try:
-            return check_inputs(self.program, given)
+            tensors = check_inputs(self.program, given)
         except InvalidInputError as error:
             known = {label_of(port): port for port in user_inputs(self.program)}
             names = [name for name in known.keys() & given.keys() if not odd_kind(given[name])]
@@ -264,6 +265,12 @@ class Session(Closing):
             if not looks_like_a_part(shapes, wanted, self.processes.size):
                 raise
             raise InvalidInputError(f"{error}\nevery rank needs the global batch") from None
+        self._bounds.check(tensors)
+        return tensors
+
+    @cached_property
+    def _bounds(self) -> IndexBounds:
+        return IndexBounds(self._build.serial)
 
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Initializes the rank's weights as the model's constructor does. See `Trainer`.

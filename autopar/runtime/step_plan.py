@@ -18,6 +18,7 @@ from autopar.ir.program import SEED, Port, Program, Signature
 from autopar.runtime.batches import label_batch, looks_like_a_part
 from autopar.runtime.boxes import Box, box_shape
 from autopar.runtime.disagreement import GLOBAL_BATCH
+from autopar.runtime.index_bounds import IndexBounds
 from autopar.runtime.keeping import keeping_by_rank
 from autopar.runtime.ports import (
     Arrays,
@@ -58,14 +59,16 @@ class StepPlan:
 
     Args:
         ranks: Who runs it in this process.
+        serial: The one-device program.
 
     Attributes:
         program: The program of one of the ranks.
         shapes: The global shapes that batches must have.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, serial: Program) -> None:
         self.ranks = ranks
+        self._bounds = IndexBounds(serial)
         self._first = min(ranks.programs)
         self.program = ranks.programs[self._first]
         self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
@@ -107,9 +110,11 @@ class StepPlan:
             plain: Further inputs by label: learning rates, and the seed.
 
         Raises:
-            InvalidInputError: If the batch doesn't fit the program.
+            InvalidInputError: If the batch doesn't fit the program, or has an index that is out of
+                range.
         """
         inputs = self._checked({**self.label(batch), **plain})
+        self._bounds.check(inputs)
         arguments = {
             rank: self._arguments(rank, program, inputs)
             for rank, program in self.ranks.programs.items()
@@ -133,12 +138,15 @@ class StepPlan:
             plain: Further inputs by label.
 
         Raises:
-            InvalidInputError: If a batch doesn't fit the program.
+            InvalidInputError: If a batch doesn't fit the program, or has an index that is out of
+                range.
         """
         inputs = {
             rank: check_inputs(program, {**self.label(batch), **plain})
             for (rank, program), batch in zip(self._local.items(), batches, strict=True)
         }
+        for parts in inputs.values():
+            self._bounds.check_parts(parts)
         arguments = {
             rank: self._arguments(rank, program, inputs[rank])
             for rank, program in self._local.items()

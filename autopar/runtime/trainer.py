@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from autopar.ir.arguments import FLAG, PATH, WHOLE, expect
-from autopar.ir.build import read_build
-from autopar.ir.deployment import Deployment
+from autopar.ir.build import Build, read_build
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.layout import Layout
 from autopar.runtime.agreement import Offer, Pending
@@ -100,11 +99,10 @@ def open_trainer(
             ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
     else:
         ranks = Session(build, in_place=gate.in_place, weights=weights, **options)
-    variants = [each.deployment for each in found.variants]
     values = found.serial.main.values
     layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
     try:
-        return Trainer(ranks, gate, variants, seed=seed, name=str(build), layouts=layouts)
+        return Trainer(ranks, gate, found, seed=seed, layouts=layouts)
     except BaseException:
         ranks.close()
         raise
@@ -118,9 +116,8 @@ class Trainer(Closing):
     Args:
         ranks: Who runs the ranks of this process.
         gate: What the ranks look at before they overwrite anything.
-        variants: The programs for batches of other shapes.
+        build: What the ranks run.
         seed: What the random numbers of all steps depend on; by default the build's own.
-        name: What errors call the build.
         layouts: How the ranks hold stored inputs, by value name.
 
     Attributes:
@@ -136,10 +133,9 @@ class Trainer(Closing):
         self,
         ranks: Ranks,
         gate: Gate,
-        variants: Sequence[Deployment] = (),
+        build: Build,
         *,
         seed: int | None = None,
-        name: str = "the build",
         layouts: Mapping[str, Layout] | None = None,
     ) -> None:
         self.ranks = ranks
@@ -150,13 +146,15 @@ class Trainer(Closing):
         program = ranks.programs[self._first]
         if not trains(program):
             raise InvalidInputError(
-                f"{name} computes outputs and trains nothing; compile with an optimizer"
+                f"{build.path} computes outputs and trains nothing; compile with an optimizer"
             )
         drawing = seed_input(program)
         self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
         self.optimizer = LearningRates(program, ranks.stored[self._first])
         self._state = TrainingState(ranks, self.optimizer)
-        self._plans = [StepPlan(each) for each in (ranks, *map(ranks.variant, variants))]
+        self._plans = [StepPlan(ranks, build.serial)]
+        for each in build.variants:
+            self._plans.append(StepPlan(ranks.variant(each.deployment), each.serial))
         for plan in self._plans:
             plan.check_stored_alike(program)
         self._plan = self._plans[0]

@@ -1,0 +1,249 @@
+"""Notices inputs that index what isn't there, before anything is computed with them.
+
+An op that fails ends the ranks: some wait for others in a collective meanwhile. And the shard of a
+lookup finds zeros where an index lies in no shard. So what a program makes of integers that users
+give, up to where it looks something up with them, is computed beforehand, and compared with the
+number of entries there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from autopar.ir.errors import InvalidInputError
+from autopar.ir.program import SEED, Function, Op, Program, Ref, Value
+from autopar.runtime.emit import emit
+from autopar.runtime.ports import is_weight, label_of
+from autopar.runtime.rates import is_rate
+from autopar.runtime.specialize import specialize_functions
+
+_INTEGERS = frozenset(("bool", "u8", "i8", "i16", "i32", "i64"))
+
+_MOST_OPS = 64
+"""Ops between inputs and an index."""
+
+_GROWTH = 4
+"""How many times as many elements they may make as the inputs have: it is done in each call."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """That an op takes entries by their numbers.
+
+    Attributes:
+        index: The value that has the numbers.
+        size: How many entries there are.
+        op: The op.
+        wraps: Whether negative numbers count from the end.
+        ignored: A number that stands for none.
+    """
+
+    index: str
+    size: int
+    op: Op
+    wraps: bool = False
+    ignored: int | None = None
+
+    def wrong(self, index: Tensor) -> int | None:
+        """Returns the first number that is out of range; None if there is none."""
+        if not index.numel():
+            return None
+        least = -self.size if self.wraps else 0
+        low, high = (int(end) for end in index.aminmax())
+        if least <= low and high < self.size:
+            return None
+        outside = (index < least) | (index >= self.size)
+        if self.ignored is not None:
+            outside &= index != self.ignored
+        found = index[outside]
+        return int(found.flatten()[0]) if found.numel() else None
+
+    def refusal(self, number: int, labels: Sequence[str]) -> str:
+        """Returns why inputs are refused that have a number which is out of range."""
+        least = -self.size if self.wraps else 0
+        also = "" if self.ignored is None else f", or {self.ignored} for none"
+        return (
+            f"{number} is out of range in {' and '.join(map(repr, labels))}: {self.op.kind} at"
+            f" {self.op.loc} has {self.size} entries, {least} to {self.size - 1}{also}"
+        )
+
+
+class IndexBounds:
+    """What indices among a program's inputs must be.
+
+    Args:
+        serial: The one-device program.
+    """
+
+    def __init__(self, serial: Program) -> None:
+        main, signature = serial.main, serial.signature
+        self._labels = {
+            port.name: label_of(port)
+            for port in signature.inputs
+            if port.role != SEED and not is_weight(port) and not is_rate(port)
+        }
+        producers = main.producers()
+        found = {
+            each: cone
+            for op in main.ops
+            for each in _lookups(op, main.values)
+            if (cone := _cone(each.index, main, producers, self._labels)) is not None
+        }
+        self._cones = found
+        self._inputs: tuple[str, ...] = ()
+        self._compute: Callable[..., tuple[Tensor, ...]] | None = None
+        if found:
+            ops = {id(op) for cone in found.values() for op in cone.ops}
+            indices = dict.fromkeys(each.index for each in found)
+            self._indices = tuple(indices)
+            program = _part(serial, self._labels, ops, self._indices)
+            self._inputs = program.main.inputs
+            self._compute = emit(specialize_functions(program, {}), {}).forward
+
+    def check(self, inputs: Mapping[str, Tensor]) -> None:
+        """Refuses inputs with an index that is out of range.
+
+        Args:
+            inputs: Global tensors by value name.
+
+        Raises:
+            InvalidInputError: If there is one.
+        """
+        if self._compute is None:
+            return
+        with torch.no_grad():
+            computed = self._compute(*(inputs[name].cpu() for name in self._inputs))
+        found = dict(zip(self._indices, computed, strict=True))
+        for each, cone in self._cones.items():
+            if (number := each.wrong(found[each.index])) is not None:
+                labels = [self._labels[name] for name in cone.inputs]
+                raise InvalidInputError(each.refusal(number, labels))
+
+    def check_parts(self, parts: Mapping[str, Tensor]) -> None:
+        """Refuses parts of inputs with an index that is out of range, as far as parts tell.
+
+        Args:
+            parts: By value name. They are looked at where all of an input is looked up as it is.
+
+        Raises:
+            InvalidInputError: If there is one.
+        """
+        for each, cone in self._cones.items():
+            if not cone.rearranges:
+                continue
+            (name,) = cone.inputs
+            if (number := each.wrong(parts[name].cpu())) is not None:
+                raise InvalidInputError(each.refusal(number, [self._labels[name]]))
+
+
+@dataclass(frozen=True)
+class _Cone:
+    """What an index is computed with: inputs, and ops."""
+
+    inputs: tuple[str, ...]
+    ops: tuple[Op, ...]
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether an index has the numbers of one input, all of them and nothing else."""
+        return len(self.inputs) == 1 and all(op.kind in _REARRANGING for op in self.ops)
+
+
+def _cone(
+    index: str, main: Function, producers: Mapping[str, Op], given: Mapping[str, str]
+) -> _Cone | None:
+    """Returns the cone of an index; None if it takes more than a few integers that users give."""
+    values, inputs, ops = main.values, dict[str, None](), dict[int, Op]()
+    waiting, seen = [index], {index}
+    while waiting:
+        name = waiting.pop()
+        op = producers.get(name)
+        if values[name].dtype not in _INTEGERS or len(ops) > _MOST_OPS:
+            return None
+        if op is None:
+            if name not in given:
+                return None
+            inputs[name] = None
+        elif not op.kind.startswith("aten."):
+            return None
+        else:
+            ops[id(op)] = op
+            fresh = [each for each in op.operands if each not in seen]
+            waiting.extend(fresh)
+            seen.update(fresh)
+    made = sum(_count(values[name]) for op in ops.values() for name in op.results)
+    if not inputs or made > _GROWTH * len(ops) * sum(_count(values[name]) for name in inputs):
+        return None
+    return _Cone(tuple(inputs), tuple(ops.values()))
+
+
+def _count(value: Value) -> int:
+    return prod(value.global_shape)
+
+
+def _part(
+    serial: Program, given: Mapping[str, str], ops: set[int], outputs: tuple[str, ...]
+) -> Program:
+    """Returns the program that computes indices alone."""
+    main = serial.main
+    kept = tuple(op for op in main.ops if id(op) in ops)
+    read = {*outputs, *(name for op in kept for name in op.operands)}
+    inputs = tuple(name for name in main.inputs if name in given and name in read)
+    names = {*inputs, *(name for op in kept for name in op.results)}
+    values = {name: value for name, value in main.values.items() if name in names}
+    return serial.with_main(
+        replace(main, inputs=inputs, outputs=outputs, values=values, ops=kept, aliases=())
+    )
+
+
+def _lookups(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
+    """Yields the lookups of an op."""
+    if op.kind in _BY_DIM:
+        table, index = _shape(op, "self", values), op.arg("index")
+        dim = op.arg("dim", 0)
+        if isinstance(index, Ref) and isinstance(dim, int) and table:
+            yield Lookup(index.name, table[dim], op)
+    elif op.kind in _BY_POSITION:
+        table, indices = _shape(op, "self", values), op.arg("indices")
+        for at, each in enumerate(indices if isinstance(indices, tuple) else ()):
+            if isinstance(each, Ref) and values[each.name].dtype not in ("bool", "u8"):
+                yield Lookup(each.name, table[at], op, wraps=True)
+    elif op.kind == "aten.embedding.default":
+        index = op.arg("indices")
+        if isinstance(index, Ref):
+            yield Lookup(index.name, _shape(op, "weight", values)[0], op)
+    elif op.kind in ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"):
+        index, ignored = op.arg("target"), op.arg("ignore_index", -100)
+        table = _shape(op, "self", values)
+        if isinstance(index, Ref) and isinstance(ignored, int):
+            yield Lookup(index.name, table[min(len(table) - 1, 1)], op, ignored=ignored)
+
+
+_REARRANGING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default"),
+        *("permute.default", "transpose.int", "expand.default", "clone.default"),
+    )
+)
+
+_BY_DIM = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("gather.default", "index_select.default", "scatter.src", "scatter.value"),
+        *("scatter_add.default", "index_add.default", "index_copy.default"),
+    )
+)
+
+_BY_POSITION = frozenset(("aten.index.Tensor", "aten.index_put.default"))
+
+
+def _shape(op: Op, name: str, values: Mapping[str, Value]) -> tuple[int, ...]:
+    table = op.arg(name)
+    assert isinstance(table, Ref)
+    return values[table.name].global_shape
