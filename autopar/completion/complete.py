@@ -11,7 +11,7 @@ from autopar.completion.apart import splits_parts, ways_apart
 from autopar.completion.call import CallTable
 from autopar.completion.graph import Graph
 from autopar.completion.lifetimes import renew_views
-from autopar.completion.presets.batch import batch_end, batch_inputs
+from autopar.completion.presets.batch import batch_end, batch_inputs, single_inputs
 from autopar.completion.presets.named import Unfit, pin_strategy, without_batch
 from autopar.completion.presets.place import place_pins
 from autopar.completion.presets.strategy import AUTO
@@ -38,6 +38,11 @@ from autopar.ir.program import Function, Program
 
 NO_BATCH = (
     "no input has a first dimension that is kept apart up to an output or a loss; pin what to split"
+)
+
+SINGLE = (
+    "a first dimension of 1 isn't split; if it is a batch, give an example with as many as there"
+    " are to be"
 )
 
 
@@ -158,10 +163,13 @@ class Complete:
         if found := batch_inputs(graph):
             names = ", ".join(graph.values[value].name for value in found)
             return (ReportEntry("ignored", subject, f"{names}: pinned otherwise"),)
-        end = batch_end(graph)
+        end, single = batch_end(graph), ", ".join(single_inputs(graph))
         if end is None:
-            return (ReportEntry("ignored", subject, NO_BATCH),)
+            detail = f"{single}: {SINGLE}" if single else NO_BATCH
+            return (ReportEntry("ignored", subject, detail),)
         detail = f"{NO_BATCH} ({end.op.kind} is where the last one ends)"
+        if single:
+            detail += f"; {single}: {SINGLE}"
         return (ReportEntry("ignored", subject, detail, end.op.loc),)
 
     def searches_of(self, program: Program) -> tuple[Search, ...]:

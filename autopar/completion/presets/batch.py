@@ -41,6 +41,15 @@ def batch_inputs(graph: Graph) -> dict[int, Stretch]:
     return found
 
 
+def single_inputs(graph: Graph) -> list[str]:
+    """Returns the names of the inputs with a first dimension of 1, which is never split."""
+    return [
+        value.name
+        for at, value in enumerate(graph.values)
+        if value.role == "input" and graph.producer[at] is None and value.global_shape[:1] == (1,)
+    ]
+
+
 def batch_end(graph: Graph) -> Node | None:
     """Returns the last op that takes a first dimension of an input and hands it on to no result.
 
