@@ -332,6 +332,18 @@ def through_torch_compile(folder: Path) -> str:
     return "\n".join(differences(found, train(alone, adamw(alone)), parallel, alone))
 
 
+class OfFloats(nn.Module):
+    """Looks numbers up that aren't integers, which aren't looked at before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.table(x.long())
+        return found
+
+
 def made_often(folder: Path) -> dict[str, Any]:
     """Makes modules one after another, one of which fails; counts what the process holds."""
     del folder
@@ -343,9 +355,10 @@ def made_often(folder: Path) -> dict[str, Any]:
         gc.collect()
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
         held.append((threading.active_count(), descriptors))
-    failing = quietly(tiny(), mesh="dp=2", strategy="ddp:dp")
+    places = torch.zeros(4, 2)
+    failing = autopar.parallelize(OfFloats(), places, mesh="dp=2", strategy="ddp:dp")
     try:
-        failing(tokens(0) + 1000)
+        failing(places + 1000)
         said = ""
     except RuntimeFailure as error:
         said = str(error)

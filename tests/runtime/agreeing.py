@@ -151,8 +151,8 @@ def wrong_calls(processes: Processes, build: Path) -> list[str]:
 
 
 def step_out_of_range(processes: Processes, build: Path) -> str:
-    """Trains on labels one of which there isn't."""
-    x, labels = torch.ones(4, 3), torch.tensor([0, 1, 0, 9])
+    """Trains on labels one of which there isn't, as floats, which aren't looked at before."""
+    x, labels = torch.ones(4, 3), torch.tensor([0.0, 1.0, 0.0, 9.0])
     with open_trainer(build, timeout=20.0, processes=processes) as trainer:
         return said(trainer.step, (x, labels))
 

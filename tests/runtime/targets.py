@@ -165,6 +165,12 @@ def wrapped(processes: Processes, build: Path, batches: Sequence[Batch]) -> Any:
         for batch in batches:
             trainer.step(batch)
         again = trainer.dtensors(next(iter(tensors.values())).device_mesh)
+        other = DeviceMesh("cpu", torch.tensor([1, 0]))
+        try:
+            trainer.dtensors(other)
+            refusal = ""
+        except InvalidInputError as error:
+            refusal = str(error)
         state = trainer.state_dict()
         shared = {name: tensors[name] for name in ("up.weight", "down.weight", "down.bias")}
         problems = [
@@ -173,12 +179,7 @@ def wrapped(processes: Processes, build: Path, batches: Sequence[Batch]) -> Any:
             if not torch.equal(tensor.full_tensor(), state[name])
         ]
         placed = {name: str(tensor.placements) for name, tensor in tensors.items()}
-        other = DeviceMesh("cpu", torch.tensor([1, 0]))
-        try:
-            trainer.dtensors(other)
-        except InvalidInputError as error:
-            problems.append(str(error))
-    return placed, problems
+    return placed, [*problems, refusal]
 
 
 def train(

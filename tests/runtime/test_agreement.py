@@ -112,8 +112,8 @@ def test_an_op_that_fails_on_all_ranks_alike_is_no_failure_of_one(tmp_path: Path
     model = torch.nn.Linear(3, 2)
     autopar.compile(
         model,
-        (torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)),
-        loss=torch.nn.functional.cross_entropy,
+        (torch.ones(4, 3), torch.zeros(4)),
+        loss=lambda y, labels: torch.nn.functional.cross_entropy(y, labels.long()),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         mesh="x=2",
         strategy="none",
