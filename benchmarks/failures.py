@@ -6,9 +6,10 @@
 
 A run trains a small network (`soak_training`) on 4 processes, forked from one that has imported
 everything, and lets one of them come to grief, another one in each run: in a *phase* it is killed,
-stopped (SIGSTOP), sleeps, raises, or calls `sys.exit`. Measured are the seconds from there until
-the last process has ended, less the time-out where it hangs, or ends before it has opened the
-build; and whether what the others print names that rank as the one that failed, and no other.
+stopped (SIGSTOP), sleeps, raises, or calls `sys.exit`. Measured are the seconds from there, or from
+when the last of the others asks for the store if that is later, until the last process has ended,
+less the time-out where it hangs, or had ended before the others could see it; and whether what the
+others print names that rank as the one that failed, and no other.
 Nobody but the processes themselves ends any of them: no launcher is there to do so. Those that are
 left `LIMIT` seconds later are counted, and don't count among the last. Runs stand in a file, and a
 second call goes on behind them.
@@ -34,7 +35,9 @@ from statistics import median
 from typing import Any
 
 from soak_training import batch, prepare
+from torch.distributed.distributed_c10d import Store
 
+from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 from autopar.runtime.trainer import open_trainer
 
@@ -97,17 +100,34 @@ def carry_out(phase: str, how: str, number: int, build: Path) -> Run:
             process = CONTEXT.Process(target=_rank, args=(processes, fault, build, folder))
             process.start()
             started.append(process)
-        # Of who ended before it opened anything, nobody but a launcher knows.
-        waits = _time_out(phase) if how in HANGS or phase == "start" else 0.0
-        ended, left = _ended(started, waits + LIMIT)
-        happened = folder / "fault"
-        seconds = ended - float(happened.read_text()) - waits if happened.exists() else None
+        ended, left = _ended(started, _time_out(phase) + LIMIT)
         others = [rank for rank in range(RANKS) if rank != victim]
         lines = [line for rank in others for line in _last_line(folder / f"stderr{rank}")]
+        happened, asked = _time(folder / "fault"), [_time(_asked(folder, rank)) for rank in others]
+        seconds = None if happened is None else ended - max(filter(None, (happened, *asked)))
+        if seconds is not None and (how in HANGS or _is_unseen(phase, happened, asked, lines)):
+            seconds -= _time_out(phase)
         found = [re.search(r"\brank (\d+)(?: failed|:| left)", line) for line in lines]
         named = tuple(int(match[1]) for match in found if match)
         codes = tuple(process.exitcode for process in started)
     return Run(phase, how, number, seconds, named, codes, left, lines[0] if lines else "")
+
+
+def _is_unseen(
+    phase: str, happened: float | None, asked: Sequence[float | None], lines: Sequence[str]
+) -> bool:
+    """Whether the victim had ended before another rank asked for the store, and found none."""
+    late = happened is not None and any(each is not None and each > happened for each in asked)
+    return phase == "start" or (late and any("can't reach the store" in line for line in lines))
+
+
+def _asked(folder: Path, rank: int) -> Path:
+    """Returns where a rank notes when it asked for the store."""
+    return folder / f"asked{rank}"
+
+
+def _time(file: Path) -> float | None:
+    return float(file.read_text()) if file.exists() else None
 
 
 def _nothing() -> None:
@@ -125,6 +145,7 @@ def _rank(processes: Processes, fault: tuple[str, str, str, str], build: Path, p
     os.environ["RANK"] = str(processes.rank)
     injected = SABOTAGE.Fault(*fault)
     SABOTAGE.arm(injected)
+    _note_asking(_asked(path, processes.rank))
     limits: dict[str, Any] = {"timeout": TIMEOUT, "start_timeout": START_TIMEOUT}
     with open_trainer(build, processes=processes, backend="gloo", **limits) as trainer:
         for step in range(6):
@@ -132,6 +153,18 @@ def _rank(processes: Processes, fault: tuple[str, str, str, str], build: Path, p
             injected.at("between")
             if step == 3:
                 trainer.save_checkpoint(path / "checkpoint")
+
+
+def _note_asking(file: Path) -> None:
+    """Has this process note when it asks for the store first."""
+    connect = Processes.connect
+
+    def noted(processes: Processes, patience: Patience) -> Store:
+        if not file.exists():
+            file.write_text(str(time.time()))
+        return connect(processes, patience)
+
+    Processes.connect = noted  # type: ignore[method-assign]
 
 
 def _ended(processes: Sequence[Any], limit: float) -> tuple[float, int]:

@@ -27,6 +27,7 @@ from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.file import write_file
 from autopar.ir.units import human_seconds
 from autopar.runtime.distributed import choose_device
+from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 
 TIMEOUT = timedelta(minutes=5)
@@ -218,7 +219,7 @@ def _on_rank(processes: Processes, settings: Settings) -> Calibration | None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    store = processes.connect(TIMEOUT)
+    store = processes.connect(Patience(TIMEOUT.total_seconds()))
     dist.init_process_group(
         backend, store=store, rank=processes.rank, world_size=processes.size, timeout=TIMEOUT
     )

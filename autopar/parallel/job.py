@@ -29,6 +29,7 @@ from autopar.runtime.disagreement import CALL, LOCAL
 from autopar.runtime.failure import FailureBoard
 from autopar.runtime.groups import Group, ProcessGroups
 from autopar.runtime.messages import Messages
+from autopar.runtime.patience import Patience
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
 from autopar.runtime.supervise import Supervisor
@@ -60,7 +61,9 @@ class Watched:
         self._talks: dict[str, dist.ProcessGroup] = {}
         self._messages: dict[str, Messages] = {}
         store = PrefixStore("autopar/parallel", _get_default_store())
-        self.supervisor = Supervisor(processes, store, TIMEOUT, TIMEOUT, self._members)
+        self.supervisor = Supervisor(
+            processes, store, TIMEOUT, Patience(TIMEOUT.total_seconds()), self._members
+        )
         self.supervisor.standing.what = "job"
         self.supervisor.standing.remedy = "make its modules again by parallelize()"
         self.process_groups = ProcessGroups(

@@ -40,6 +40,7 @@ from autopar.runtime.initialize import MakeModel, initialize
 from autopar.runtime.keeping import Keeping
 from autopar.runtime.messages import Messages
 from autopar.runtime.outputs import Gathering, Side
+from autopar.runtime.patience import Patience
 from autopar.runtime.ports import (
     Arrays,
     all_outputs,
@@ -90,7 +91,7 @@ class Session(Closing):
         backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
         timeout: Seconds that each collective waits for the other ranks. In a process group of the
             user's own, among all ranks, its own time-out counts.
-        start_timeout: Seconds that the start waits for the other ranks.
+        start_timeout: Seconds that the start waits for the other ranks, all its steps together.
         torch_compile: Whether to run the program through `torch.compile`.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
@@ -122,11 +123,10 @@ class Session(Closing):
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
         self.timeout = timedelta(seconds=timeout)
-        self.start_seconds = start_timeout
-        start = timedelta(seconds=start_timeout)
-        store = self.processes.connect(start)
+        self._start = Patience(start_timeout)
+        store = self.processes.connect(self._start)
         self.supervisor = Supervisor(
-            self.processes, store, self.timeout, start, self._members, on_failure
+            self.processes, store, self.timeout, self._start, self._members, on_failure
         )
         self.absent: set[str] = set()
         self._drawn: dict[str, Tensor] = {}
@@ -468,7 +468,7 @@ class Session(Closing):
         """Waits until all ranks are as far as this one, which may fail before and not after."""
         board, size = self.supervisor.board, self.processes.size
         if size > 1:
-            meet(board.store, event, self.rank, size, self.start_seconds, board.first)
+            meet(board.store, event, self.rank, size, self._start, board.first)
 
     def _agree(self, digest: str, options: str) -> None:
         identity = Identity(digest, self.deployment.world_size, __version__, options)
@@ -477,7 +477,7 @@ class Session(Closing):
             self.rank,
             self.processes.size,
             identity,
-            self.start_seconds,
+            self._start,
             self.supervisor.board.first,
         )
 

@@ -8,7 +8,6 @@ about to run, and rank 0 compares.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,9 +18,7 @@ from autopar.ir.errors import RuntimeFailure
 from autopar.ir.units import counted
 from autopar.runtime.blame import listed
 from autopar.runtime.failure import RankFailure
-
-PATIENCE = 3.0
-"""Seconds that rank 0 has to say who didn't come."""
+from autopar.runtime.patience import Patience
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ def shake_hands(
     rank: int,
     size: int,
     identity: Identity,
-    seconds: float,
+    patience: Patience,
     failed: Callable[[], RuntimeFailure | None],
 ) -> None:
     """Returns when all processes have said that they run the same.
@@ -56,20 +53,19 @@ def shake_hands(
         rank: This process.
         size: Number of processes.
         identity: What this process runs.
-        seconds: For how long to wait for the others.
+        patience: For how long to wait for the others.
         failed: Returns the failure of another process meanwhile, if any.
 
     Raises:
         RuntimeFailure: If one differs, failed, or doesn't come.
     """
     store.set(f"hello/{rank}", json.dumps(asdict(identity)))
+    keys = [f"hello/{other}" for other in range(size)]
     if rank == 0:
-        keys = [f"hello/{other}" for other in range(size)]
-        _await(store, keys, seconds, failed)
+        _await(store, keys, patience, failed, keys)
         known = [Identity(**json.loads(store.get(key))) for key in keys]
         store.set("verdict", verdict(dict(enumerate(known)), size))
-    # Rank 0 knows who is missing, and is missing only if it doesn't say so.
-    _await(store, ["verdict"], seconds + (rank > 0) * PATIENCE, failed)
+    _await(store, ["verdict"], patience, failed, keys)
     message = store.get("verdict").decode()
     if message:
         raise RuntimeFailure(message)
@@ -80,7 +76,7 @@ def meet(
     event: str,
     rank: int,
     size: int,
-    seconds: float,
+    patience: Patience,
     failed: Callable[[], RuntimeFailure | None],
 ) -> None:
     """Returns when all processes are as far as this one.
@@ -93,7 +89,7 @@ def meet(
         event: What they have done.
         rank: This process.
         size: Number of processes.
-        seconds: For how long to wait for the others.
+        patience: For how long to wait for the others.
         failed: Returns the failure of another process meanwhile, if any.
 
     Raises:
@@ -103,7 +99,7 @@ def meet(
     if store.add(event, 1) == size:
         store.set(f"{event}/all", "1")
     keys = [f"{event}/{other}" for other in range(size)]
-    _await(store, [f"{event}/all"], seconds, failed, keys)
+    _await(store, [f"{event}/all"], patience, failed, keys)
 
 
 def verdict(identities: Mapping[int, Identity], size: int) -> str:
@@ -141,22 +137,34 @@ def _difference(identity: Identity, usual: Identity) -> str:
 def _await(
     store: Store,
     keys: list[str],
-    seconds: float,
+    patience: Patience,
     failed: Callable[[], RuntimeFailure | None],
-    by_rank: Sequence[str] = (),
+    by_rank: Sequence[str],
 ) -> None:
-    deadline = time.monotonic() + seconds
-    pause = 0.001
-    while not store.check(keys):
+    """Returns when there are some keys.
+
+    Args:
+        store: Where.
+        keys: Those that are waited for.
+        patience: For how long.
+        failed: Returns the failure of another process meanwhile, if any.
+        by_rank: What each rank writes before there can be all of them.
+    """
+    for _ in patience.turns():
+        if store.check(keys):
+            return
         failure = failed()
         # Rank 0 gives its verdict before it fails of it.
         if failure and not store.check(keys):
             raise failure
-        if time.monotonic() > deadline:
-            missing = [key for key in by_rank or keys if not store.check([key])]
-            ranks = [int(key.partition("/")[2]) for key in missing if key != "verdict"] or [0]
-            others = f"; nor did {listed(ranks[1:])}" if ranks[1:] else ""
-            late = f"it did not come within {seconds:g} s of the start{others}"
-            raise RankFailure(ranks[0], late, silent=ranks)
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+    missing = [rank for rank, key in enumerate(by_rank) if not store.check([key])]
+    # Where all are there, rank 0 has yet to say that they go together.
+    first, *others = missing or [0]
+    also = f"; nor did {listed(others)}" if others else ""
+    raise RankFailure(
+        first,
+        f"it did not come within {patience.seconds:g} s of the start{also}; start all"
+        f" {len(by_rank)} processes, look at what the missing ones say, and give start_timeout= if"
+        " they take longer",
+        silent=missing or [0],
+    )

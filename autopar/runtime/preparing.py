@@ -9,6 +9,7 @@ from autopar.ir.errors import AutoparError, RuntimeFailure
 from autopar.runtime.distributed import DEFAULT_START_TIMEOUT
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.messages import Messages
+from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 from autopar.runtime.supervise import Supervisor
 
@@ -40,13 +41,14 @@ def prepare_on_first(
     if processes.size == 1:
         prepare()
         return
-    store = processes.connect(timedelta(seconds=start_timeout))
+    start = Patience(start_timeout)
+    store = processes.connect(start)
     everybody = range(processes.size)
     supervisor = Supervisor(
         processes,
         store,
         timeout=timedelta(seconds=seconds),
-        start_timeout=timedelta(seconds=start_timeout),
+        start=start,
         members=lambda rank, group: everybody,
         on_failure=on_failure,
     )

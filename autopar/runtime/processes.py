@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,12 +13,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from autopar.ir.errors import RuntimeFailure
 from autopar.runtime.failure import RankFailure
-from autopar.runtime.limited import within
+from autopar.runtime.limited import Vain, never
+from autopar.runtime.patience import Patience
+from autopar.runtime.reaching import Line, reach
 from autopar.runtime.serving import serve_store
 from autopar.runtime.siblings import end_if_stopped
-
-PATIENCE = 1.0
-"""Seconds that torch's own time-out has to be noticed in."""
 
 
 @dataclass(frozen=True)
@@ -81,37 +81,74 @@ class Processes:
         """Whether all processes are on one host."""
         return self.local_size == self.size
 
-    def connect(self, timeout: timedelta) -> Store:
+    def connect(self, patience: Patience) -> Store:
         """Returns a connection to the store of all processes, with keys of the job's own.
 
         Rank 0 serves it, on the interface of the job's address alone, unless the launcher or a
         process group of the user's own does.
 
         Args:
-            timeout: For how long to wait for the store to appear.
+            patience: For how long to wait for the store to appear.
 
         Raises:
-            RuntimeFailure: If there is no answer.
+            RuntimeFailure: If there is no answer, or there won't be any more.
         """
         if self.size == 1 and not self.address:
             return HashStore()
-        seconds = timeout.total_seconds()
         try:
             if self.rank == 0 and not self.served:
                 serve_store(self.address, self.port, self.local)
-            # Where the server's process was stopped, the system still takes connections for it.
-            store = within(seconds + PATIENCE, lambda: self._client(timeout))
+            with reach(self.address, self.port, patience) as line:
+                # Where the server's process was stopped, the system still takes connections for it.
+                store = patience.within(lambda: self._client(patience.left), line.is_cut)
+        except Vain as error:
+            raise self.lost_store() from error
         except (RuntimeError, ValueError, OSError) as error:
-            what = f"the store at {self.address}:{self.port}"
-            if self.served or self.rank == 0:
-                why = str(error).splitlines()[0]
-                raise RuntimeFailure(f"rank {self.rank} can't reach {what}: {why}") from error
-            end_if_stopped(0, None)
-            reason = f"rank {self.rank} can't reach {what}, which it serves, within {seconds:g} s"
-            raise RankFailure(0, reason, self.rank) from error
+            raise self._unreachable(error, patience.seconds) from error
         return PrefixStore(self.prefix, store)
 
-    def _client(self, timeout: timedelta) -> Store:
+    def line(self) -> AbstractContextManager[Callable[[], bool]]:
+        """Tells, within a block, whether who serves the store has ended, where that is known."""
+        return self._line() if self.address else nullcontext(never)
+
+    @contextmanager
+    def _line(self) -> Iterator[Callable[[], bool]]:
+        try:
+            line = Line(self.address, self.port)
+        except OSError:
+            yield lambda: True
+            return
+        with line:
+            yield line.is_cut
+
+    def lost_store(self) -> RankFailure:
+        """Returns the failure of who serves the store: rank 0, unless a launcher does."""
+        if self.served:
+            mine = "the launcher's store is gone, and the launcher with it (killed?)"
+            return RankFailure(self.rank, mine)
+        reason = "it ended without a word (killed?), and the store with it"
+        return RankFailure(0, reason, self.rank)
+
+    def _unreachable(self, error: Exception, seconds: float) -> RuntimeFailure:
+        """Returns why the store can't be reached, and ends who serves it if it was stopped."""
+        what = f"the store at {self.address}:{self.port}"
+        if self.served or self.rank == 0:
+            why = str(error).splitlines()[0]
+            return RuntimeFailure(f"rank {self.rank} can't reach {what}: {why}")
+        end_if_stopped(0, None)
+        return RankFailure(
+            0,
+            f"rank {self.rank} can't reach {what}, which it serves, within {seconds:g} s; start it"
+            " too, with the same MASTER_ADDR and MASTER_PORT, look at what it says if it was, and"
+            " give start_timeout= if it takes longer",
+            self.rank,
+        )
+
+    def _client(self, seconds: float) -> Store:
         return TCPStore(
-            self.address, self.port, is_master=False, timeout=timeout, wait_for_workers=False
+            self.address,
+            self.port,
+            is_master=False,
+            timeout=timedelta(seconds=seconds),
+            wait_for_workers=False,
         )

@@ -20,8 +20,9 @@ from autopar.runtime.describe import describe_failure, reason_of
 from autopar.runtime.failure import FailureBoard, RankFailure
 from autopar.runtime.guard import Guard
 from autopar.runtime.leaving import why_leaving
-from autopar.runtime.limited import within
+from autopar.runtime.limited import Vain, within
 from autopar.runtime.locate import failing_op
+from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 from autopar.runtime.siblings import end_if_stopped
 from autopar.runtime.standing import Standing
@@ -46,7 +47,8 @@ class Supervisor:
     Args:
         processes: Who this process is.
         store: A connection to the store of all processes, with keys of the job's own.
-        timeout, start_timeout: For how long collectives, and the start, wait.
+        timeout: For how long collectives wait.
+        start: What is left of the time that the start waits.
         members: Returns the ranks of the group of this name that a rank is in.
         on_failure: Called, on a thread, if another rank failed and this one is stuck; by default
             tells the failure (see `tell`) and ends the process: nothing else frees a thread that
@@ -64,7 +66,7 @@ class Supervisor:
         processes: Processes,
         store: Store,
         timeout: timedelta,
-        start_timeout: timedelta,
+        start: Patience,
         members: Callable[[int, str], Collection[int]],
         on_failure: Callable[[RankFailure], None] | None = None,
     ) -> None:
@@ -79,23 +81,16 @@ class Supervisor:
         self._watch: Watch | None = None
         self._guard: Guard | None = None
         end = on_failure or self._print_and_exit
-        seconds, start_seconds = timeout.total_seconds(), start_timeout.total_seconds()
         if processes.size == 1:
             self._begin(store)
             return
-        try:
-            # Who serves the store may have ended meanwhile, or been stopped.
-            self._watch = within(start_seconds, lambda: self._watching(store, start_seconds, end))
-        except TimeoutError as error:
-            raise self._silent_store() from error
-        except RuntimeError as error:
-            raise self.lost_store() from error
+        self._watch = self._begun(store, start, end)
         self._watch.start()
         if self._serves:
             # Behind the closing of what wasn't closed before, which is registered later.
             atexit.register(self.board.end, processes.size, CLOSING)
-        silent = self._silent_store
-        self._guard = Guard(self._watch, self.whereabouts, seconds, start_seconds, end, silent)
+        limits = (timeout.total_seconds(), start.seconds)
+        self._guard = Guard(self._watch, self.whereabouts, *limits, end, self._silent_store)
         self._guard.start()
 
     def _begin(self, store: Store) -> None:
@@ -106,6 +101,16 @@ class Supervisor:
         store.set_timeout(self.timeout)
         self.store = PrefixStore(str(number), store)
         self.board = FailureBoard(self.store, rank)
+
+    def _begun(self, store: Store, start: Patience, end: Callable[[RankFailure], None]) -> Watch:
+        """Begins, though who serves the store may have ended meanwhile, or been stopped."""
+        try:
+            with self.processes.line() as is_cut:
+                return start.within(lambda: self._watching(store, start.seconds, end), is_cut)
+        except TimeoutError as error:
+            raise self._silent_store() from error
+        except (RuntimeError, Vain) as error:
+            raise self.lost_store() from error
 
     def _watching(
         self, store: Store, start_seconds: float, end: Callable[[RankFailure], None]
@@ -260,11 +265,7 @@ class Supervisor:
 
     def lost_store(self) -> RankFailure:
         """Returns the failure of who serves the store: rank 0, unless a launcher does."""
-        if self.processes.served:
-            mine = "the launcher's store is gone, and the launcher with it (killed?)"
-            return RankFailure(self.processes.rank, mine)
-        reason = "it ended without a word (killed?), and the store with it"
-        return RankFailure(0, reason, self.processes.rank)
+        return self.processes.lost_store()
 
     def _silent_store(self) -> RankFailure:
         """Returns the failure of who serves the store and doesn't answer; ends it if it can."""

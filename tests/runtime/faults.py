@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -75,13 +76,13 @@ def inject(runner: str, place: str, how: str, victim: int, folder: Path) -> Outc
     """Runs a job with a fault.
 
     Args:
-        runner: `torchrun` or `launch`.
+        runner: One of `RUNNERS`.
         place, how, victim: See `Fault`.
         folder: An empty folder.
     """
     built, file = sum_build(folder), folder / "fault"
     fault = f"{victim} {place} {how} {file}"
-    said = (_torchrun if runner == "torchrun" else _launched)(built, folder, fault)
+    said = RUNNERS[runner](built, folder, fault)
     ended = time.time()
     seconds = ended - float(file.read_text()) if file.exists() else None
     return Outcome(seconds, said, left_processes(built))
@@ -114,6 +115,31 @@ def _launched(built: Path, folder: Path, fault: str) -> tuple[str, ...]:
     return ()
 
 
+def _by_hand(built: Path, folder: Path, fault: str) -> tuple[str, ...]:
+    """Starts the processes without any launcher; a stopped one is ended at last."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    common = {VARIABLE: fault, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(RANKS)}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    words = [sys.executable, "-m", "tests.runtime.faulty", str(built), str(folder)]
+    started = [
+        subprocess.Popen(words, env={**os.environ, **common, **place, "RANK": str(rank)})
+        for rank in range(RANKS)
+    ]
+    victim = started[int(fault.split()[0])]
+    for each in started:
+        if each is not victim:
+            each.wait()
+    victim.kill()
+    victim.wait()
+    return tuple(each.read_text() for each in sorted(folder.glob("said*")))
+
+
+RUNNERS = {"torchrun": _torchrun, "launch": _launched, "hand": _by_hand}
+"""What starts the ranks."""
+
+
 def left_processes(built: Path) -> int:
     """Returns the number of processes that still have the build on their command line."""
     found = 0
@@ -129,7 +155,7 @@ def main() -> None:
     """Prints what became of many jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--runner", action="append", choices=("torchrun", "launch"))
+    parser.add_argument("--runner", action="append", choices=[*RUNNERS])
     parser.add_argument("--how", action="append", choices=HOWS)
     parser.add_argument("--place", action="append", choices=PLACES)
     parser.add_argument("--victim", action="append", type=int)

@@ -7,6 +7,8 @@ import functools
 import itertools
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +34,7 @@ from autopar.runtime.communication import COLLECTIVES
 from autopar.runtime.distributed import Session
 from autopar.runtime.failure import RankFailure
 from autopar.runtime.groups import Group
+from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 from autopar.runtime.reference import collective
 from autopar.runtime.started import end_sum, start_sum
@@ -79,10 +82,24 @@ def compare_collectives(processes: Processes) -> list[str]:
 
 def _join(processes: Processes) -> None:
     timeout = timedelta(seconds=30)
-    store = processes.connect(timeout)
+    store = processes.connect(Patience(30.0))
     dist.init_process_group(
         "gloo", store=store, rank=processes.rank, world_size=processes.size, timeout=timeout
     )
+
+
+def connected_in_vain(processes: Processes, served: bool) -> None:
+    """Connects rank 1 to a place where somebody listens who ends before he has answered."""
+    listener = socket.create_server((processes.address, processes.port))
+
+    def end() -> None:
+        taken = listener.accept()[0]
+        time.sleep(0.3)
+        listener.close()
+        taken.close()
+
+    threading.Thread(target=end, daemon=True).start()
+    replace(processes, rank=1, served=served).connect(Patience(6.0))
 
 
 def _describe(op: Op) -> str:

@@ -208,7 +208,10 @@ def test_too_many_processes(tmp_path: Path) -> None:
 
 def test_a_rank_that_never_comes(tmp_path: Path) -> None:
     (outcome,) = run_ranks(1, run_program, [loop_build(tmp_path / "a")], {}, 20.0, 1.0, size=2)
-    assert outcome == "! rank 1 failed: it did not come within 1 s of the start"
+    assert outcome == (
+        "! rank 1 failed: it did not come within 1 s of the start; start all 2 processes, look at"
+        " what the missing ones say, and give start_timeout= if they take longer"
+    )
 
 
 def test_wrong_inputs_are_said_as_they_are(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ import sys
 _SCRIPT = """
 import sys, time
 from datetime import timedelta
+from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 from autopar.runtime.supervise import Supervisor
 
-processes = Processes.from_environment()
-time_out = timedelta(seconds=30)
-supervisor = Supervisor(
-    processes, processes.connect(time_out), time_out, time_out, lambda *_: range(2)
-)
+processes, start = Processes.from_environment(), Patience(30.0)
+store = processes.connect(start)
+supervisor = Supervisor(processes, store, timedelta(seconds=30), start, lambda *_: range(2))
 with supervisor.reported():
     supervisor.store.set(f"here/{processes.rank}", "1")
     supervisor.store.wait(["here/0", "here/1"])

@@ -92,8 +92,25 @@ def test_a_rank_whose_script_ends_between_runs_is_named(
     assert f"rank {victim} failed: " in log or f"rank      : {victim} " in log
 
 
+@pytest.mark.parametrize(
+    ("place", "how", "victim"),
+    [
+        ("start", "kill", 0),
+        ("start", "kill", 2),
+        ("handshake", "kill", 2),
+        ("handshake", "stop", 2),
+    ],
+)
+def test_without_a_launcher_the_start_has_one_time_out(
+    tmp_path: Path, place: str, how: str, victim: int
+) -> None:
+    assert checked(inject("hand", place, how, victim, tmp_path), victim, TIMEOUT + 5.0)
+
+
 def test_without_a_fault_all_is_well(tmp_path: Path) -> None:
     """So that a test can't pass for a job that fails by itself."""
-    outcome = inject("torchrun", "nowhere", "kill", 2, tmp_path)
-    assert outcome == Outcome(None, (), 0)
+    for runner in ("torchrun", "hand"):
+        folder = tmp_path / runner
+        folder.mkdir()
+        assert inject(runner, "nowhere", "kill", 2, folder) == Outcome(None, (), 0)
     assert RANKS == 4
