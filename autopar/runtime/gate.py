@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.agreement import Pending
-from autopar.runtime.updates import Abandoned, Guard, InPlace
+from autopar.runtime.updates import Abandoned, InPlace
 
 
 class Gate:
@@ -26,9 +25,7 @@ class Gate:
     def __init__(self, check_loss: bool = True) -> None:
         self.check_loss = check_loss
         self.pending: Pending | None = None
-        # What it does is no part of a graph.
-        guard: Guard = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
-        self.in_place = InPlace(guard)
+        self.in_place = InPlace(self._look)
 
     def _look(self, loss: Tensor, broken: InvalidInputError | None) -> None:
         """Ends the run by `Abandoned`, with why as its argument."""

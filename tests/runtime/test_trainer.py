@@ -18,6 +18,7 @@ from torch.nn.functional import mse_loss
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.modules import compile
 from autopar.runtime.api import load
+from autopar.runtime.gate import Gate
 from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import (
@@ -110,6 +111,12 @@ def test_steps_op_by_op_are_those_of_one_device(
         state = trainer.optimizer_state_dict()["state"]
         for name, parameter in model.named_parameters():
             assert_same(state[name], steps.state[parameter])
+
+
+def test_nobody_waits_for_a_compiler_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would import torch's own before it meets the others."""
+    monkeypatch.delattr(torch.compiler, "disable")
+    assert Gate().in_place.guard is not None
 
 
 @pytest.mark.slow
