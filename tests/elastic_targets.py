@@ -35,10 +35,13 @@ def compiling(processes: Processes, folder: Path, how: str) -> int:
         return trainer.steps
 
 
-def preparing(processes: Processes, how: str) -> str:
-    """Prepares something on rank 0, which goes wrong."""
+def preparing(processes: Processes, folder: Path, how: str) -> str:
+    """Prepares something on rank 0, which goes wrong when the others are there."""
+    (folder / f"come{processes.rank}").touch()
 
     def prepare() -> None:
+        while len([*folder.glob("come*")]) < processes.size:
+            time.sleep(0.05)
         time.sleep(0.5)
         if how == "refuses":
             raise InvalidInputError("the model is too large")

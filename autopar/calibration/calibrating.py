@@ -7,10 +7,10 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from textwrap import wrap
 
@@ -20,15 +20,17 @@ import torch.distributed as dist
 from autopar.calibration.fit import Fit, LinkSample, fit_link
 from autopar.calibration.levels import Level, group_of, levels_of
 from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
+from autopar.calibration.together import Together
 from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster import CollectiveCost
 from autopar.cost.cluster_file import cluster_text
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.file import write_file
 from autopar.ir.units import human_seconds
 from autopar.runtime.distributed import choose_device
-from autopar.runtime.patience import Patience
+from autopar.runtime.failure import RankFailure
 from autopar.runtime.processes import Processes
+from autopar.runtime.world import interface_of
 
 TIMEOUT = timedelta(minutes=5)
 
@@ -147,7 +149,7 @@ def calibrate(
     Raises:
         InvalidInputError: If processes are asked for under torchrun, or too many, or the levels
             aren't made up of all processes.
-        RuntimeFailure: If ranks can't meet, or one of them fails.
+        RuntimeFailure: On all ranks, if they can't meet, or one of them fails, which it names.
     """
     known = Processes.from_environment()
     if processes is None:
@@ -169,40 +171,58 @@ def _started(count: int, settings: Settings) -> Calibration:
     for rank in range(count):
         receiving, sending = context.Pipe(duplex=False)
         arguments = (rank, count, port, settings, sending)
-        jobs.append(context.Process(target=_child, args=arguments, daemon=True))
+        jobs.append(context.Process(target=measure_with_others, args=arguments, daemon=True))
         pipes.append(receiving)
         jobs[-1].start()
         sending.close()
     try:
-        results = [_received(pipe, rank) for rank, pipe in enumerate(pipes)]
+        return _calibrated(pipes)
     finally:
         for job in jobs:
             job.terminate()
             job.join()
-    failures = [result for result in results if isinstance(result, str)]
-    if failures:
-        raise RuntimeFailure(f"the measurement failed: {failures[0]}")
-    found = results[0]
-    assert isinstance(found, Calibration)
-    return found
+
+
+def _calibrated(pipes: Sequence[Connection]) -> Calibration:
+    """Returns what rank 0 found when all ranks are done, or raises what the first one says."""
+    left = {id(pipe): rank for rank, pipe in enumerate(pipes)}
+    found: list[Calibration] = []
+    while left:
+        for pipe in wait([pipe for pipe in pipes if id(pipe) in left]):
+            assert isinstance(pipe, Connection)
+            result = _received(pipe, left.pop(id(pipe)))
+            if isinstance(result, str):
+                raise RuntimeFailure(f"the measurement failed: {result}; calibrate again")
+            found += [result] if isinstance(result, Calibration) else []
+    return found[0]
 
 
 def _received(pipe: Connection, rank: int) -> object:
     try:
         return pipe.recv()
     except EOFError:
-        return f"rank {rank} ended without a word"
+        return f"rank {rank} ended without a word (killed?)"
 
 
-def _child(rank: int, size: int, port: int, settings: Settings, pipe: Connection) -> None:
+def measure_with_others(
+    rank: int, size: int, port: int, settings: Settings, pipe: Connection
+) -> None:
+    """Runs one of the processes that `calibrate` starts, which tells it what comes of it."""
     # Ctrl-C is for the parent, which ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     processes = Processes(rank, size, rank, size, "127.0.0.1", port, prefix="calibrate")
+
+    def end(failure: RankFailure) -> None:
+        pipe.send(str(failure))
+        os._exit(1)
+
     try:
-        pipe.send(_on_rank(processes, settings))
+        pipe.send(_on_rank(processes, settings, end))
+    except AutoparError as error:
+        pipe.send(str(error))
     except Exception as error:
-        pipe.send(f"rank {rank}: {error}")
+        pipe.send(f"rank {rank}: {type(error).__name__}: {error}")
 
 
 def _free_port() -> int:
@@ -211,7 +231,18 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _on_rank(processes: Processes, settings: Settings) -> Calibration | None:
+def _on_rank(
+    processes: Processes,
+    settings: Settings,
+    on_failure: Callable[[RankFailure], None] | None = None,
+) -> Calibration | None:
+    """Returns, on rank 0, what the ranks measure.
+
+    Args:
+        processes: Who this process is.
+        settings: What to measure.
+        on_failure: See `Supervisor`.
+    """
     device = choose_device(settings.backend, processes)
     levels, seconds = levels_of(processes, settings.levels), settings.seconds
     if processes.size == 1:
@@ -219,20 +250,17 @@ def _on_rank(processes: Processes, settings: Settings) -> Calibration | None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    store = processes.connect(Patience(TIMEOUT.total_seconds()))
-    dist.init_process_group(
-        backend, store=store, rank=processes.rank, world_size=processes.size, timeout=TIMEOUT
-    )
-    try:
-        dist.barrier()
+    with (
+        interface_of(processes),
+        Together(processes, backend, TIMEOUT, on_failure) as ranks,
+        ranks.reported(),
+    ):
         rates = _slowest(measure_compute(device, seconds), device)
         samples = {}
         for level in levels:
             groups = [group_of(processes, level, n, backend, TIMEOUT) for n in level.counts]
             samples[level] = measure_links(groups, device)
         dist.barrier()
-    finally:
-        dist.destroy_process_group()
     return None if processes.rank else _described(processes, device, rates, samples, settings)
 
 

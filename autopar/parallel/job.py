@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
@@ -26,44 +26,51 @@ from autopar.parallel.parts import Shape
 from autopar.parallel.sharing import Plan
 from autopar.runtime.agreement import Agreement, Offer
 from autopar.runtime.disagreement import CALL, LOCAL
+from autopar.runtime.distributed import DEFAULT_START_TIMEOUT
 from autopar.runtime.failure import FailureBoard
 from autopar.runtime.groups import Group, ProcessGroups
+from autopar.runtime.handshake import meet
 from autopar.runtime.messages import Messages
 from autopar.runtime.patience import Patience
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.talk import RankTalk
-from autopar.runtime.world import interface_of
+from autopar.runtime.world import World, interface_of
 
 Result = TypeVar("Result")
 
 TIMEOUT = timedelta(minutes=10)
 """For how long a rank waits for the others when process groups are made, and in collectives."""
 
+START = DEFAULT_START_TIMEOUT
+"""Seconds that a rank waits until all of them are there."""
+
 
 class Watched:
     """The ranks of a job, watched over until the process ends, and their process groups.
 
-    All parallel modules of the job share it. The store is that of the job's process group.
+    All parallel modules of the job share it. The process group is made if it isn't there.
 
     Args:
         processes: Who this process is.
+        backend: That of the process group, if it is made.
 
     Attributes:
         deployment: Of the module that runs.
     """
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, backend: str = "gloo") -> None:
         self.processes = processes
         self.deployment: Deployment | None = None
         self._meshes: dict[tuple[object, ...], DeviceMesh] = {}
         self._talks: dict[str, dist.ProcessGroup] = {}
         self._messages: dict[str, Messages] = {}
-        store = PrefixStore("autopar/parallel", _get_default_store())
-        self.supervisor = Supervisor(
-            processes, store, TIMEOUT, Patience(TIMEOUT.total_seconds()), self._members
-        )
+        start = Patience(START, "call torch.distributed.init_process_group(timeout=) before")
+        known = dist.is_initialized()
+        store = _get_default_store() if known else processes.connect(start)
+        store = PrefixStore("autopar/parallel", store)
+        self.supervisor = Supervisor(processes, store, TIMEOUT, start, self._members)
         self.supervisor.standing.what = "job"
         self.supervisor.standing.remedy = "make its modules again by parallelize()"
         self.process_groups = ProcessGroups(
@@ -71,10 +78,21 @@ class Watched:
         )
         # Modules aren't closed: the watch ends with the process, before the interpreter does.
         atexit.register(self.supervisor.close)
+        if not known:
+            with self.supervisor.reported():
+                self._join(backend, start)
+
+    def _join(self, backend: str, start: Patience) -> None:
+        """Makes the process group, when all ranks are there."""
+        board, processes = self.supervisor.board, self.processes
+        meet(board.store, "came", processes.rank, processes.size, start, board.first)
+        with interface_of(processes):
+            # Nobody closes it: it is the job's from now on.
+            World(processes, backend, PrefixStore("world", self.supervisor.store), TIMEOUT)
 
     def groups(self, deployment: Deployment, backend: str) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once."""
-        with interface_of(self.processes):
+        with self.supervisor.talking(), interface_of(self.processes):
             return self.process_groups.of(deployment, self.processes.rank, backend)
 
     def talk(self, device: torch.device) -> dist.ProcessGroup | None:
@@ -86,7 +104,8 @@ class Watched:
         if device.type == "cpu":
             return None
         if device.type not in self._talks:
-            self._talks[device.type] = dist.new_group(backend="gloo")
+            with self.supervisor.talking():
+                self._talks[device.type] = dist.new_group(backend="gloo")
         return self._talks[device.type]
 
     def messages(self, device: torch.device) -> Messages:
@@ -113,8 +132,23 @@ class Watched:
         placement = tuple(entry.process_id for entry in deployment.ranks)
         key = (mesh, placement, device)
         if key not in self._meshes:
-            self._meshes[key] = device_mesh_of(deployment, mesh, device)
+            with self.supervisor.talking():
+                self._meshes[key] = device_mesh_of(deployment, mesh, device)
         return self._meshes[key]
+
+    def is_over(self, device: torch.device) -> bool:
+        """Returns whether the watch has ended on any rank; all of them ask.
+
+        Args:
+            device: Where the ranks compute.
+
+        Raises:
+            RuntimeFailure: If another rank isn't there any more.
+        """
+        ended = torch.tensor(int(not self.supervisor.watches))
+        with self.supervisor.talking() if self.supervisor.watches else _told():
+            dist.all_reduce(ended, group=self.talk(device))
+        return bool(ended)
 
     def close(self) -> None:
         """Ends the watch."""
@@ -137,12 +171,13 @@ def watched(processes: Processes, device: torch.device) -> Watched:
         device: Where the ranks compute.
     """
     world, known = dist.group.WORLD, _watched()
-    assert world is not None
     for group in [each for each in known if each is not world]:
         known.pop(group).close()
-    found = known.get(world)
-    if found is None or _is_over(found, found.talk(device)):
-        known[world] = found = Watched(processes)
+    found = None if world is None else known.get(world)
+    if found is None or found.is_over(device):
+        found = Watched(processes, "nccl" if device.type == "cuda" else "gloo")
+        assert dist.group.WORLD is not None
+        known[dist.group.WORLD] = found
     return found
 
 
@@ -152,11 +187,16 @@ def _watched() -> dict[dist.ProcessGroup, Watched]:
     return {}
 
 
-def _is_over(known: Watched, talk: dist.ProcessGroup | None) -> bool:
-    """Whether a watch has ended on any rank."""
-    ended = torch.tensor(int(not known.supervisor.watches))
-    dist.all_reduce(ended, group=talk)
-    return bool(ended)
+@contextmanager
+def _told() -> Iterator[None]:
+    """Says that another rank doesn't answer, where nobody watches over the ranks any more."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeFailure(
+            "the ranks can't agree to make modules again: another one has ended, or doesn't make"
+            f" any ({str(error).splitlines()[0]}); start the job again"
+        ) from error
 
 
 @dataclass
@@ -351,7 +391,7 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
         check_inputs: Whether the ranks compare the tensors of their calls.
 
     Raises:
-        RuntimeFailure: If the job has another number of ranks.
+        RuntimeFailure: If the job has another number of ranks, or one doesn't come.
     """
     mesh, found = as_mesh(given), Processes.from_environment()
     size = dist.get_world_size() if dist.is_initialized() else found.size
@@ -362,15 +402,12 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if size > 1 and not dist.is_initialized():
-        with interface_of(found):
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    rank = dist.get_rank() if dist.is_initialized() else 0
+    rank = dist.get_rank() if dist.is_initialized() else found.rank
     # How many of the ranks are on this host, only a launcher knows.
     known = found.size == size
     processes = replace(found, rank=rank) if known else Processes(rank, size, rank, 1)
     if size == 1:
-        return Job(rank, size, device, given, agreement=Agreement(None, check_inputs))
+        return Job(0, size, device, given, agreement=Agreement(None, check_inputs))
     ranks = watched(processes, device)
     talk, messages = ranks.talk(device), ranks.messages(device)
     told = RankTalk(processes, torch.device("cpu"), lambda: messages, talk)

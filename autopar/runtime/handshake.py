@@ -164,7 +164,7 @@ def _await(
     raise RankFailure(
         first,
         f"it did not come within {patience.seconds:g} s of the start{also}; start all"
-        f" {len(by_rank)} processes, look at what the missing ones say, and give start_timeout= if"
+        f" {len(by_rank)} processes, look at what the missing ones say, and {patience.advice} if"
         " they take longer",
         silent=missing or [0],
     )

@@ -23,10 +23,12 @@ class Patience:
 
     Args:
         seconds: The time.
+        advice: What to do for a rank that takes longer.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, advice: str = "give start_timeout=") -> None:
         self.seconds = seconds
+        self.advice = advice
         self._waited = 0.0
 
     @property

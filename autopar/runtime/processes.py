@@ -104,7 +104,7 @@ class Processes:
         except Vain as error:
             raise self.lost_store() from error
         except (RuntimeError, ValueError, OSError) as error:
-            raise self._unreachable(error, patience.seconds) from error
+            raise self._unreachable(error, patience) from error
         return PrefixStore(self.prefix, store)
 
     def line(self) -> AbstractContextManager[Callable[[], bool]]:
@@ -129,7 +129,7 @@ class Processes:
         reason = "it ended without a word (killed?), and the store with it"
         return RankFailure(0, reason, self.rank)
 
-    def _unreachable(self, error: Exception, seconds: float) -> RuntimeFailure:
+    def _unreachable(self, error: Exception, patience: Patience) -> RuntimeFailure:
         """Returns why the store can't be reached, and ends who serves it if it was stopped."""
         what = f"the store at {self.address}:{self.port}"
         if self.served or self.rank == 0:
@@ -138,9 +138,9 @@ class Processes:
         end_if_stopped(0, None)
         return RankFailure(
             0,
-            f"rank {self.rank} can't reach {what}, which it serves, within {seconds:g} s; start it"
-            " too, with the same MASTER_ADDR and MASTER_PORT, look at what it says if it was, and"
-            " give start_timeout= if it takes longer",
+            f"rank {self.rank} can't reach {what}, which it serves, within {patience.seconds:g} s;"
+            " start it too, with the same MASTER_ADDR and MASTER_PORT, look at what it says if it"
+            f" was, and {patience.advice} if it takes longer",
             self.rank,
         )
 

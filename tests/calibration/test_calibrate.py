@@ -15,7 +15,9 @@ from autopar.cost import Cluster, CommunicationModel
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.processes import Processes
+from tests.calibration import ranks
 from tests.cli import command
+from tests.runtime.real import run_ranks
 
 
 def test_one_process_measures_its_device() -> None:
@@ -43,6 +45,25 @@ def test_processes_measure_links_and_write_what_the_compiler_reads(tmp_path: Pat
     assert "all_reduce" in path.read_text().partition("name:")[0]
     build = command.compiled(tmp_path, "--mesh", "2", "--strategy", "data", "--cluster", path)
     assert command.autopar("explain", build).output.startswith("model on pair: ")
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    (said,) = run_ranks(1, ranks.without_the_others, size=2)
+    assert said == (
+        "! rank 1 failed: it did not come within 0.5 s of the start; start all 2 processes, look at"
+        " what the missing ones say, and start them at the same time if they take longer"
+    )
+
+
+def test_a_rank_that_ends_while_it_measures_is_named() -> None:
+    said, code = run_ranks(2, ranks.ends_between)
+    assert code == 0
+    assert said.startswith("! rank 1 failed: it ended without a word (killed?); last seen ")
+
+
+def test_what_fails_on_one_rank_is_said_by_all() -> None:
+    first, second = run_ranks(2, ranks.finds_no_memory)
+    assert first == second == "! rank 1 failed: no memory"
 
 
 def levels(cluster: Cluster) -> list[tuple[str, int]]:

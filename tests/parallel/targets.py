@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import autopar
 from autopar.ir.errors import InvalidInputError, RuntimeFailure
-from autopar.parallel import runner
+from autopar.parallel import job, runner
 from autopar.runtime.processes import Processes
 from autopar.runtime.wholes import whole_of
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
@@ -32,6 +34,53 @@ def join(processes: Processes) -> None:
     dist.init_process_group(
         "gloo", init_method=address, rank=processes.rank, world_size=processes.size
     )
+
+
+def launched(processes: Processes) -> None:
+    """Sets what a launcher tells a process, and has the start wait for half a second."""
+    found = {"RANK": processes.rank, "WORLD_SIZE": processes.size}
+    place = {"MASTER_ADDR": processes.address, "MASTER_PORT": processes.port}
+    os.environ.update({name: str(value) for name, value in {**found, **place}.items()})
+    job.START = 0.5
+
+
+def alone(processes: Processes) -> None:
+    """Parallelizes without the other rank."""
+    launched(processes)
+    quietly(tiny(), mesh="2")
+
+
+def without_a_group(processes: Processes) -> tuple[str, str, int]:
+    """Parallelizes in a job without a process group, which there is then."""
+    launched(processes)
+    job.START = 60.0
+    found, reference = quietly(tiny(), mesh="2"), tiny()
+    same = torch.allclose(found(tokens(0)), reference(tokens(0)), atol=1e-5)
+    return "" if same else "it differs", dist.get_backend(), dist.get_world_size()
+
+
+def ended_before_the_next(processes: Processes) -> None:
+    """Makes a module, and another one when rank 1 has ended."""
+    join(processes)
+    quietly(tiny(), mesh="2")
+    dist.barrier()
+    if processes.rank:
+        os._exit(0)
+    time.sleep(1.0)
+    quietly(tiny(), mesh="2")
+
+
+def ended_after_the_watch(processes: Processes) -> None:
+    """The same, where the watch had ended before."""
+    join(processes)
+    quietly(tiny(), mesh="2")
+    dist.barrier()
+    if processes.rank:
+        os._exit(0)
+    (watched,) = job._watched().values()
+    watched.close()
+    time.sleep(1.0)
+    quietly(tiny(), mesh="2")
 
 
 def several(processes: Processes, folder: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.parallel import job
 from autopar.runtime.processes import Processes
+from tests.parallel import targets
+from tests.runtime.real import run_ranks
 
 
 def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +29,7 @@ def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.Monk
     monkeypatch.setattr(dist, "all_gather", gather)
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: calls.append(group))
     monkeypatch.setattr(dist, "new_group", made)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(job, "_get_default_store", HashStore)
     gpu = torch.device("cuda", 0)
     watched = job.Watched(Processes(0, 1, 0, 1))
@@ -35,6 +38,32 @@ def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.Monk
     here.compare_programs("digest")
     assert calls == ["new gloo"] * 4
     watched.close()
+
+
+def test_a_rank_that_is_missing_is_named() -> None:
+    (said,) = run_ranks(1, targets.alone, size=2)
+    assert said == (
+        "! rank 1 failed: it did not come within 0.5 s of the start; start all 2 processes, look at"
+        " what the missing ones say, and call torch.distributed.init_process_group(timeout=) before"
+        " if they take longer"
+    )
+
+
+def test_the_process_group_is_made_where_there_is_none() -> None:
+    assert run_ranks(2, targets.without_a_group) == [("", "gloo", 2)] * 2
+
+
+def test_a_rank_that_has_ended_is_named_when_modules_are_made_again() -> None:
+    first, second = run_ranks(2, targets.ended_before_the_next)
+    assert second == 0
+    assert first.startswith("! rank 1 failed: it ended without a word (killed?); last seen ")
+
+
+def test_where_nobody_watches_any_more_it_is_said_what_to_do() -> None:
+    first, second = run_ranks(2, targets.ended_after_the_watch)
+    assert second == 0
+    assert first.startswith("! the ranks can't agree to make modules again: another one has ended")
+    assert first.endswith("; start the job again")
 
 
 def test_the_device_of_the_model_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

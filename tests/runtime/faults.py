@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,8 @@ class Outcome:
     """What became of a job.
 
     Attributes:
-        seconds: From the fault until the last process had ended; None if there was no fault.
+        seconds: From the fault, or the start if that is later, until the last process had ended;
+            None if there was no fault.
         said: What the ranks, or whoever started them, said.
         left: Processes that were left.
     """
@@ -84,7 +86,8 @@ def inject(runner: str, place: str, how: str, victim: int, folder: Path) -> Outc
     fault = f"{victim} {place} {how} {file}"
     said = RUNNERS[runner](built, folder, fault)
     ended = time.time()
-    seconds = ended - float(file.read_text()) if file.exists() else None
+    known = [float(each.read_text()) for each in (file, folder / "go") if each.exists()]
+    seconds = ended - max(known) if file.exists() else None
     return Outcome(seconds, said, left_processes(built))
 
 
@@ -122,11 +125,24 @@ def _by_hand(built: Path, folder: Path, fault: str) -> tuple[str, ...]:
         port = int(listener.getsockname()[1])
     common = {VARIABLE: fault, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(RANKS)}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    words = [sys.executable, "-m", "tests.runtime.faulty", str(built), str(folder)]
+    words = [sys.executable, "-m", "tests.runtime.faulty", str(built), str(folder), "--gate"]
+    pipe = subprocess.PIPE
     started = [
-        subprocess.Popen(words, env={**os.environ, **common, **place, "RANK": str(rank)})
+        subprocess.Popen(
+            words, env={**os.environ, **common, **place, "RANK": str(rank)}, stdin=pipe, stdout=pipe
+        )
         for rank in range(RANKS)
     ]
+    # They begin together, however long each takes to import. One may have come to grief by then.
+    for each in started:
+        assert each.stdout is not None
+        each.stdout.readline()
+    (folder / "go").write_text(str(time.time()))
+    for each in started:
+        assert each.stdin is not None
+        with suppress(BrokenPipeError):
+            each.stdin.write(b"go\n")
+            each.stdin.flush()
     victim = started[int(fault.split()[0])]
     for each in started:
         if each is not victim:

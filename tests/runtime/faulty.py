@@ -1,4 +1,7 @@
-"""A script under torchrun that runs a build three times, with pauses: `faulty.py BUILD FOLDER`."""
+"""A script that runs a build three times, with pauses: `faulty.py BUILD FOLDER [--gate]`.
+
+With `--gate` it begins when it is told to on its standard input, and says when it waits for that.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ TIMEOUT = 5.0
 def main(build: Path, folder: Path) -> int:
     """Returns the exit code; a failure is written to a file of the rank's own."""
     rank = -1
+    if "--gate" in sys.argv:
+        print("ready", flush=True)
+        sys.stdin.readline()
     try:
         with Session(build, timeout=TIMEOUT, start_timeout=TIMEOUT) as session:
             rank = session.rank
