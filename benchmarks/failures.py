@@ -159,10 +159,10 @@ def _note_asking(file: Path) -> None:
     """Has this process note when it asks for the store first."""
     connect = Processes.connect
 
-    def noted(processes: Processes, patience: Patience) -> Store:
+    def noted(self: Processes, patience: Patience) -> Store:
         if not file.exists():
             file.write_text(str(time.time()))
-        return connect(processes, patience)
+        return connect(self, patience)
 
     Processes.connect = noted  # type: ignore[method-assign]
 
