@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.ir.expr import Coord, add
@@ -226,6 +228,40 @@ def test_what_plain_pytorch_reads_of_a_checkpoint_is_compared_too(here: Path) ->
     metadata.unlink()
     assert "c/.metadata is missing" in refusal(autopar("verify", "c", "--files"), 1)
     assert autopar("verify", "d", "--files").exit_code == 0
+
+
+def test_files_of_weights(here: Path) -> None:
+    Path("hf").mkdir()
+    shards = {"up": "model-00001-of-00002.safetensors", "down": "model-00002-of-00002.safetensors"}
+    for name, shard in shards.items():
+        save_file({name: torch.ones(4, 4)}, Path("hf") / shard)
+    index = Path("hf/model.safetensors.index.json")
+    index.write_text(json.dumps({"weight_map": shards}))
+    for path in ("hf", str(index)):
+        done = autopar("verify", path, "--files")
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout.startswith("2 files of 272 B read: 2 tensors, as headers and index say;")
+    done = autopar("verify", f"hf/{shards['up']}", "--files")
+    assert done.stdout.startswith("1 file of 136 B read: 1 tensor, as headers")
+    assert "--seed" in refusal(autopar("verify", "hf", "--files", "--seed", "1"), 2)
+    second = Path("hf") / shards["down"]
+    whole = second.read_bytes()
+    second.write_bytes(whole[:-1])
+    told = refusal(autopar("verify", "hf", "--files"), 1)
+    assert f"{second} is not a complete safetensors file" in told
+    save_file({"other": torch.ones(4)}, second)
+    assert f"{second} has no tensor 'down'" in refusal(autopar("verify", "hf", "--files"), 1)
+    second.unlink()
+    assert f"it names {second.name}, which is not" in refusal(autopar("verify", "hf", "--files"), 1)
+    index.unlink()
+    assert "has model-00001-of-00002.safetensors, but no" in refusal(
+        autopar("verify", "hf", "--files"), 1
+    )
+
+
+def test_a_build_without_its_manifest_is_no_folder_of_weights(here: Path) -> None:
+    Path("build/manifest.pb").unlink()
+    assert "manifest.pb" in refusal(autopar("verify", "build", "--files"), 1)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
