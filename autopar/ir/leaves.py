@@ -31,7 +31,7 @@ def leaves(batch: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         path: The way to it.
     """
     for name, child in _children(batch):
-        if _is_inner(child) and not _is_plain_list(child):
+        if _is_inner(child) and not is_plain_list(child):
             yield from leaves(child, (*path, name))
         else:
             yield (*path, name), child
@@ -49,7 +49,7 @@ def call_leaves(
     """
     named = [(_argument(at, arguments), each) for at, each in enumerate(args)]
     for name, each in (*named, *kwargs.items()):
-        if _is_inner(each) and not _is_plain_list(each):
+        if _is_inner(each) and not is_plain_list(each):
             yield from leaves(each, (name,))
         else:
             yield (name,), each
@@ -66,6 +66,13 @@ def is_scalar_of_a_library(leaf: Any) -> bool:
     return isinstance(leaf, Number) and is_array(leaf)
 
 
+def is_plain_list(node: Any) -> bool:
+    """Whether a node is a list that has no tensor: it is one plain value."""
+    return isinstance(node, (list, tuple)) and all(
+        is_plain_list(each) if _is_inner(each) else not is_array(each) for each in node
+    )
+
+
 def label_of_path(path: Path) -> str:
     """Returns what a program calls a plain value with this path."""
     return ".".join(map(str, path))
@@ -79,6 +86,8 @@ def recorded(value: Any) -> Arg:
     """
     if is_scalar_of_a_library(value):
         return recorded(value.item())
+    if isinstance(value, str) and value.startswith("<any "):
+        return f"<text {value!r}>"
     if value is None or type(value) in (bool, int, float, complex, str):
         return value  # type: ignore[no-any-return]
     if isinstance(value, (list, tuple)):
@@ -87,6 +96,11 @@ def recorded(value: Any) -> Arg:
     if isinstance(value, _TOLD_BY_REPR) or kind.__module__ == "torch":
         return f"<{kind.__module__}.{kind.__qualname__} {value!r}>"
     return f"<{kind.__module__}.{kind.__qualname__}>"
+
+
+def any_of(kind: type) -> str:
+    """Returns what is noted in place of a value on which a program doesn't depend."""
+    return f"<any {kind.__name__}>"
 
 
 def is_object(noted: str) -> bool:
@@ -100,12 +114,6 @@ def _argument(at: int, arguments: Sequence[str]) -> str | int:
     if at < known:
         return arguments[at]
     return f"{rest}.{at - known}" if rest else at
-
-
-def _is_plain_list(node: Any) -> bool:
-    return isinstance(node, (list, tuple)) and all(
-        _is_plain_list(each) if _is_inner(each) else not is_array(each) for each in node
-    )
 
 
 def _is_inner(node: Any) -> bool:

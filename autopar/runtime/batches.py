@@ -1,6 +1,7 @@
 """Batches and calls: nested tensors, told apart by the labels of a program's inputs.
 
-What is no tensor in them is part of the program: it must be what the example had.
+What is no tensor in them is part of the program: it must be what the example had, but for values
+that no code reads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from autopar.ir.arguments import shown
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.leaves import (
     Path,
+    any_of,
     call_leaves,
     is_array,
     is_object,
@@ -30,8 +32,9 @@ _SHOWN = 5
 """Problems of a kind that a message has."""
 
 _NO_TENSOR = (
-    "what is no tensor is part of the program: give what it was compiled with, compile it with"
-    " this in the example, or make what changes from call to call a tensor"
+    "what is no tensor is part of the program, unless no code reads it: give what it was compiled"
+    " with, compile it with this in the example, make what changes from call to call a tensor, or"
+    " take what isn't needed out of the example and of what you hand over"
 )
 
 
@@ -157,7 +160,7 @@ def _differences(plain: Leaves, example: Example, what: str, nested: bool) -> It
         given = f"{_place(path, what)} is {_told(value, leaf)}"
         if label not in known:
             yield f"{given}, the program was compiled without it"
-        elif repr(value) != repr(known[label]):
+        elif known[label] != any_of(type(leaf)) and repr(value) != repr(known[label]):
             yield f"{given}, the program was compiled with {_told(known[label], known[label])}"
     for label, value in example.given:
         if label not in seen:

@@ -74,7 +74,7 @@ def flatten(batch: Any, label: Callable[[Path], str]) -> tuple[Structure, list[T
     tensors: list[Tensor] = []
     for path, leaf in paths:
         if isinstance(leaf, Tensor):
-            labels.append(_distinct(label(tuple(map(_key, path))), labels))
+            labels.append(_distinct(label(tuple(map(key_of, path))), labels))
             tensors.append(leaf)
     if not tensors:
         found = ", ".join(type(leaf).__name__ for _, leaf in paths[:3]) or "nothing"
@@ -152,7 +152,7 @@ def output_labels(paths: Sequence[Sequence[Any]]) -> list[str]:
     """
     labels: list[str] = []
     for path in paths:
-        keys = [_key(key) for key in path]
+        keys = [key_of(key) for key in path]
         if keys[:1] == [OUTPUT] and len(keys) > 1 and isinstance(keys[1], str):
             del keys[0]
         elif keys[:1] != [OUTPUT] and not (keys and isinstance(keys[0], str)):
@@ -185,7 +185,8 @@ def is_among(label: str, names: Sequence[str]) -> bool:
     return any(label == name or label.startswith(f"{name}.") for name in names)
 
 
-def _key(key: Any) -> Any:
+def key_of(key: Any) -> Any:
+    """Returns a step of pytree's way to a leaf as a key, a name or a position."""
     for name in ("idx", "key", "name"):
         if hasattr(key, name):
             return getattr(key, name)

@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, flatten
-from autopar.frontend.torch.example import example_of_batch, example_of_call
+from autopar.frontend.torch.example import example_of, without
 from autopar.frontend.torch.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.recipe import LOSS, Recipe
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
 from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
+from autopar.frontend.torch.unread import unread
 from autopar.frontend.torch.update import (
     RATE_DTYPE,
     UpdateRequest,
@@ -77,8 +78,18 @@ def capture(
         InvalidInputError: If the model, its loss or its optimizer has no static program. Names
             the user's line.
     """
+    recipe = recipe or Recipe()
+
+    def program_of(batch: Any) -> Program:
+        return _Capture(model, batch, recipe, mesh).run().program
+
     try:
-        return _Capture(model, example_inputs, recipe or Recipe(), mesh).run()
+        captured = _Capture(model, example_inputs, recipe, mesh).run()
+        noted = example_of(model, example_inputs, recipe.trains)
+        labels = [label for label, _ in noted.given]
+        free = unread(example_inputs, labels, captured.program, program_of)
+        program = replace(captured.program, example=without(noted, free))
+        return replace(captured, program=program)
     except RecursionError as error:
         raise InvalidInputError(
             f"{type(model).__name__}: its modules, or its inputs, are nested more deeply than"
@@ -98,11 +109,6 @@ class _Capture:
         self.recipe = recipe
         recipe.check(model, example_inputs)
         self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
-        self.example = (
-            example_of_batch(example_inputs)
-            if recipe.trains
-            else example_of_call(model, example_inputs)
-        )
         self.fake: FakeModel = fake_model(model)
         self.mode = self.fake.mode
 
@@ -121,7 +127,6 @@ class _Capture:
         step.assume(done.assumed)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
-        program = replace(program, example=self.example)
         weights = self._weights(joint, inputs, states, program)
         return Captured(program, weights, self.structure)
 

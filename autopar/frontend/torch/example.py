@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from autopar.frontend.torch.batch import call_arguments
 from autopar.ir.leaves import (
+    any_of,
     call_leaves,
     is_array,
     is_scalar_of_a_library,
@@ -22,12 +24,25 @@ from autopar.ir.program import Arg, Example
 Plain = dict[str, Arg]
 
 
-def example_of_batch(batch: Any) -> Example:
-    """Returns what is noted of the batch of a training step."""
-    return Example(tuple(_plain(leaves(batch)).items()))
+def example_of(model: nn.Module, inputs: Any, trains: bool) -> Example:
+    """Returns what is noted of the batch of a training step, or else of the inputs of a model."""
+    if trains:
+        return Example(tuple(_plain(leaves(inputs)).items()))
+    return _example_of_call(model, inputs)
 
 
-def example_of_call(model: nn.Module, inputs: Any) -> Example:
+def without(example: Example, free: Mapping[str, type]) -> Example:
+    """Returns an example of which some values don't count, but for their types.
+
+    Args:
+        example: The example.
+        free: The types of these values, by label.
+    """
+    given = ((name, any_of(free[name]) if name in free else value) for name, value in example.given)
+    return replace(example, given=tuple(given))
+
+
+def _example_of_call(model: nn.Module, inputs: Any) -> Example:
     """Returns what is noted of the inputs of a model, whose `forward` has defaults for others."""
     args, kwargs = call_arguments(inputs)
     parameters = inspect.signature(model.forward).parameters.values()
