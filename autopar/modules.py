@@ -117,6 +117,12 @@ def compile(
         raise InvalidInputError(f"fetch={fetch!r} is a text; give a list of names, [{fetch!r}]")
     expect(NAMES, fetch=fetch)
     expect(one_of(list, tuple, words="a list of batches"), more_batches=more_batches)
+    if more_batches and optimizer is None:
+        raise InvalidInputError(
+            "more_batches= is for training steps: a build without optimizer= takes inputs of one"
+            " shape; compile one for each shape, pad inputs to one, or use parallelize(), which"
+            " compiles for each shape that it is called with"
+        )
     recipe = Recipe(
         loss=loss,
         training_step=training_step,
@@ -132,8 +138,6 @@ def compile(
     captured = capture(model, example_inputs, recipe, None if options.any_shape else options.mesh)
     compiled = compile_program(captured.program, options)
     options = compiled.options
-    if more_batches and optimizer is None:
-        raise InvalidInputError("more_batches= is for training steps; compile each batch by itself")
     variants = []
     for batch in more_batches:
         program = capture(model, batch, recipe, options.mesh).program

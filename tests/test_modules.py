@@ -230,9 +230,11 @@ def test_norms_of_halves_train_under_autocast(norm: nn.Module, tmp_path: Path) -
             torch.testing.assert_close(trainer.step((x, target)), loss.detach(), rtol=1e-5, atol=0)
 
 
-def test_more_batches_are_for_training() -> None:
-    with pytest.raises(InvalidInputError, match="more_batches= is for training steps"):
-        autopar.compile(make_model(), torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])
+def test_more_batches_are_for_training_which_is_said_before_anything_is_captured() -> None:
+    model = make_model()
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the model is captured"))
+    with pytest.raises(InvalidInputError, match="more_batches= is for training steps: a build"):
+        autopar.compile(model, torch.zeros(6, 6), mesh="2", more_batches=[torch.zeros(2, 6)])
 
 
 def test_the_summary_is_what_inspect_shows(tmp_path: Path) -> None:
