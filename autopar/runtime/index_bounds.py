@@ -17,7 +17,9 @@ from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import SEED, Function, Op, Program, Ref, Value
+from autopar.runtime.describe import describe_failure, reason_of
 from autopar.runtime.emit import emit
+from autopar.runtime.locate import failing_op
 from autopar.runtime.ports import is_weight, label_of
 from autopar.runtime.rates import is_rate
 from autopar.runtime.specialize import specialize_functions
@@ -116,8 +118,14 @@ class IndexBounds:
         """
         if self._compute is None:
             return
-        with torch.no_grad():
-            computed = self._compute(*(inputs[name].cpu() for name in self._inputs))
+        try:
+            with torch.no_grad():
+                computed = self._compute(*(inputs[name].cpu() for name in self._inputs))
+        except (RuntimeError, IndexError) as error:
+            # An index of something that indices are looked up in.
+            op = failing_op(error)
+            why = reason_of(error) if op is None else describe_failure(op, error)
+            raise InvalidInputError(f"the inputs can't be used: {why}") from error
         found = dict(zip(self._indices, computed, strict=True))
         for each, cone in self._cones.items():
             if (number := each.wrong(found[each.index])) is not None:
@@ -179,7 +187,8 @@ def _cone(
     made = sum(_count(values[name]) for op in ops.values() for name in op.results)
     if not inputs or made > _GROWTH * len(ops) * sum(_count(values[name]) for name in inputs):
         return None
-    return _Cone(tuple(inputs), tuple(ops.values()))
+    ordered = tuple(name for name in main.inputs if name in inputs)
+    return _Cone(ordered, tuple(ops.values()))
 
 
 def _count(value: Value) -> int:
@@ -209,10 +218,7 @@ def _lookups(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
         if isinstance(index, Ref) and isinstance(dim, int) and table:
             yield Lookup(index.name, table[dim], op)
     elif op.kind in _BY_POSITION:
-        table, indices = _shape(op, "self", values), op.arg("indices")
-        for at, each in enumerate(indices if isinstance(indices, tuple) else ()):
-            if isinstance(each, Ref) and values[each.name].dtype not in ("bool", "u8"):
-                yield Lookup(each.name, table[at], op, wraps=True)
+        yield from _by_position(op, values)
     elif op.kind == "aten.embedding.default":
         index = op.arg("indices")
         if isinstance(index, Ref):
@@ -222,6 +228,17 @@ def _lookups(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
         table = _shape(op, "self", values)
         if isinstance(index, Ref) and isinstance(ignored, int):
             yield Lookup(index.name, table[min(len(table) - 1, 1)], op, ignored=ignored)
+
+
+def _by_position(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
+    """Yields the lookups of an op with an index per dimension."""
+    table, indices = _shape(op, "self", values), op.arg("indices")
+    given = list(enumerate(indices)) if isinstance(indices, tuple) else []
+    found = [(at, each.name) for at, each in given if isinstance(each, Ref)]
+    # A mask stands for as many dimensions as it has.
+    if all(values[name].dtype not in ("bool", "u8") for _, name in found):
+        for at, name in found:
+            yield Lookup(name, table[at], op, wraps=True)
 
 
 _REARRANGING = frozenset(

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 
 import autopar
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.text_parse import parse_program
+from autopar.runtime.index_bounds import IndexBounds
 from autopar.runtime.trainer import Trainer, open_trainer
 from tests.runtime import indexing
 from tests.runtime.real import run_ranks
@@ -144,6 +146,42 @@ def test_batches_of_other_shapes(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="4000 is out of range in 'ids'"):
             trainer.step({**short, "ids": short["ids"] + SIZE})
         trainer.step(short)
+
+
+def test_a_mask_among_indices_stands_for_several_dimensions() -> None:
+    program = parse_program(
+        """
+        input %x: f32[2, 3, 9]
+        input %mask: bool[2, 3]
+        input %at: i64[6]
+        %y: f32[6] = aten.index.Tensor(self=%x, indices=[%mask, %at])
+        return %y
+        """
+    )
+    mask, at = torch.ones(2, 3, dtype=torch.bool), torch.arange(3, 9)
+    IndexBounds(program).check({"x": torch.ones(2, 3, 9), "mask": mask, "at": at})
+
+
+class Ordered(nn.Module):
+    """Looks up what it looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(SIZE, 2)
+
+    def forward(self, ids: Tensor, order: Tensor) -> Tensor:
+        y: Tensor = self.table(ids.gather(1, order))
+        return y
+
+
+def test_an_index_of_indices(tmp_path: Path) -> None:
+    autopar.compile(Ordered(), (IDS, IDS % LENGTH), mesh=1).save(tmp_path / "b")
+    with autopar.load(tmp_path / "b") as session:
+        with pytest.raises(InvalidInputError, match=r"aten.gather.default .* out of bounds"):
+            session(IDS, IDS)
+        with pytest.raises(InvalidInputError, match="4000 is out of range in 'ids' and 'order'"):
+            session(IDS + SIZE, IDS % LENGTH)
+        assert session(IDS, IDS % LENGTH).shape == (4, LENGTH, 2)
 
 
 def test_requests(tmp_path: Path) -> None:
