@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from multiprocessing.util import Finalize
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -87,8 +87,10 @@ class Supervisor:
         self._watch = self._begun(store, start, end)
         self._watch.start()
         if self._serves:
-            # Behind the closing of what wasn't closed before, which is registered later.
-            atexit.register(self.board.end, processes.size, CLOSING)
+            # Behind the closing of what wasn't closed before. Processes that multiprocessing starts
+            # end without Python's own exit handlers.
+            end_store, left = self.board.end, (processes.size, CLOSING)
+            self._ending = Finalize(None, end_store, left, exitpriority=0)
         limits = (timeout.total_seconds(), start.seconds)
         self._guard = Guard(self._watch, self.whereabouts, *limits, end, self._silent_store)
         self._guard.start()
@@ -295,7 +297,7 @@ class Supervisor:
             self.board.announce_close()
             left = self.board.await_left(self.processes.size, CLOSING)
         if left or self._failure is not None:
-            atexit.unregister(self.board.end)
+            self._ending.cancel()
 
     @property
     def _serves(self) -> bool:

@@ -88,6 +88,14 @@ def _join(processes: Processes) -> None:
     )
 
 
+def late_to_close(processes: Processes, build: Path, folder: Path) -> None:
+    """Opens a session that rank 1 closes when rank 0, which serves the store, has long ended."""
+    with (folder / f"stderr{processes.rank}").open("w") as file:
+        os.dup2(file.fileno(), 2)
+    with Session(build, timeout=20.0, processes=processes):
+        time.sleep(2.0 * processes.rank)
+
+
 def connected_in_vain(processes: Processes, served: bool) -> None:
     """Connects rank 1 to a place where somebody listens who ends before he has answered."""
     listener = socket.create_server((processes.address, processes.port))

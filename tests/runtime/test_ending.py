@@ -6,6 +6,12 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
+
+from tests.runtime.faults import SERIAL, SUM
+from tests.runtime.programs import build, deploy
+from tests.runtime.real import run_ranks
+from tests.runtime.targets import late_to_close
 
 _SCRIPT = """
 import sys, time
@@ -58,3 +64,10 @@ def test_who_works_on_when_the_store_has_ended_hears_nothing_of_it() -> None:
     assert out == "at work\n"
     assert err == ""
     assert second.returncode == 0
+
+
+def test_processes_of_multiprocessing_hear_nothing_of_it_either(tmp_path: Path) -> None:
+    """They end without Python's own exit handlers."""
+    built = build(tmp_path / "b", deploy({"tp": 2}, SUM, tp=["tp"]), {}, SERIAL)
+    assert run_ranks(2, late_to_close, built, tmp_path) == [None, None]
+    assert [(tmp_path / f"stderr{rank}").read_text() for rank in range(2)] == ["", ""]
