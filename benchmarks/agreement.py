@@ -71,7 +71,8 @@ def rank_main(rank: int, port: int, folder: Path, options: argparse.Namespace) -
             name: stack.enter_context(opened(name, build, rank, port)).step for name in CONTENDERS
         }
         times = measured(steps, batches, options.warmup)
-        dist.barrier()
+    # The store ends with the process group of rank 0: all must have closed what uses it.
+    dist.barrier()
     if rank == 0:
         print(table(times, PAIRS), flush=True)
     dist.destroy_process_group()

@@ -89,8 +89,7 @@ class Supervisor:
         if self._serves:
             # Behind the closing of what wasn't closed before. Processes that multiprocessing starts
             # end without Python's own exit handlers.
-            end_store, left = self.board.end, (processes.size, CLOSING)
-            self._ending = Finalize(None, end_store, left, exitpriority=0)
+            self._ending = Finalize(None, _end_store, (processes, self.board), exitpriority=0)
         limits = (timeout.total_seconds(), start.seconds)
         self._guard = Guard(self._watch, self.whereabouts, *limits, end, self._silent_store)
         self._guard.start()
@@ -307,6 +306,13 @@ class Supervisor:
     def _print_and_exit(self, failure: RankFailure) -> None:
         tell(failure, self.processes)
         os._exit(1)
+
+
+def _end_store(processes: Processes, board: FailureBoard) -> None:
+    """Lets the others know that the store ends, unless it did with a group of the user's own."""
+    with processes.line() as is_cut:
+        if not is_cut():
+            board.end(processes.size, CLOSING)
 
 
 def _clone(store: Store) -> Store:
