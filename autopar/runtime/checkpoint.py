@@ -22,6 +22,7 @@ from autopar.ir.folder import replace_folder
 from autopar.runtime.checkpoint_files import Rectangle, finish, write_rectangles
 from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
 from autopar.runtime.checkpoint_index import INDEX, Index, read_index, read_whole
+from autopar.runtime.checkpoint_owner import Owner
 from autopar.runtime.checkpoint_reading import read_tensors, read_values
 from autopar.runtime.checkpoint_series import Place, holds_checkpoint, is_series
 from autopar.runtime.checkpoint_tasks import Target
@@ -35,7 +36,11 @@ SHOWN = 60
 
 
 def write_checkpoint(
-    place: Place, content: Content, rectangles: Sequence[Rectangle], messages: Messages
+    place: Place,
+    content: Content,
+    rectangles: Sequence[Rectangle],
+    messages: Messages,
+    owner: Owner | None = None,
 ) -> None:
     """Writes a checkpoint; one that is there stays whole until the new one is complete.
 
@@ -46,13 +51,15 @@ def write_checkpoint(
         content: What it holds; of its pieces only `rectangles` are looked at.
         rectangles: What this process writes.
         messages: Connects the processes.
+        owner: Holds the place from now on, on the first process; by default nobody does.
 
     Raises:
-        InvalidInputError: If the folder can't be written, by any rank, or is something else.
+        InvalidInputError: If the folder can't be written, by any rank, is something else, or
+            another job saves there.
         RuntimeFailure: If another process fails meanwhile.
     """
     if messages.first:
-        _lead(place, content, rectangles, messages)
+        _lead(place, content, rectangles, messages, owner or Owner())
         return
     if folder := messages.from_first():
         messages.to_first(_write_part(Path(folder), rectangles, messages))
@@ -61,7 +68,11 @@ def write_checkpoint(
 
 
 def _lead(
-    place: Place, content: Content, rectangles: Sequence[Rectangle], messages: Messages
+    place: Place,
+    content: Content,
+    rectangles: Sequence[Rectangle],
+    messages: Messages,
+    owner: Owner,
 ) -> None:
     folders: list[Path] = []
 
@@ -75,7 +86,9 @@ def _lead(
 
     try:
         place.prepare()
+        owner.hold(place.shared)
         replace_folder(place.path, fill, _check_replaceable, _ADVICE)
+        owner.hold(place.shared)
         place.remove_older()
     except RuntimeFailure:
         # Another process failed, and hears nothing.

@@ -57,6 +57,11 @@ class Place:
             raise InvalidInputError(f"keep={keep!r}: keep 1 checkpoint, or more")
         return cls(folder / f"step-{steps:08}", folder, keep)
 
+    @property
+    def shared(self) -> Path:
+        """The folder that no two jobs may save to: the series, or the checkpoint."""
+        return self.series or self.path
+
     def prepare(self) -> None:
         """Removes what interrupted calls left in the series.
 

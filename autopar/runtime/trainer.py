@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -20,6 +21,7 @@ from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.layout import Layout
 from autopar.runtime.agreement import Offer, Pending
 from autopar.runtime.checkpoint_index import DamagedCheckpoint
+from autopar.runtime.checkpoint_owner import Owner
 from autopar.runtime.closing import Closing, close_at_exit
 from autopar.runtime.disagreement import LOCAL, METHOD, SHAPES
 from autopar.runtime.distributed import Session, read_or_tell
@@ -161,6 +163,7 @@ class Trainer(Closing):
         self._results: Results = {}
         self.extra: Any = None
         self._saving: Saving | None = None
+        self._owner = Owner()
         self._connected: dict[bool, Messages] = {}
         ranks.standing.what = "trainer"
         ranks.standing.remedy = "load it again, with resume= from its checkpoints"
@@ -341,8 +344,9 @@ class Trainer(Closing):
                 again after loading.
 
         Raises:
-            InvalidInputError: On all ranks, if the folder can't be written, or is something else,
-                or a rank can't be given what it was, or is given another. Training can go on.
+            InvalidInputError: On all ranks, if the folder can't be written, is something else, or
+                another job that still runs has saved there; or a rank can't be given what it was,
+                or is given another. Training can go on.
             RuntimeFailure: If another rank fails.
         """
         self._settle()
@@ -367,11 +371,13 @@ class Trainer(Closing):
             rectangles = rectangles_of(content)
             if not wait:
                 rectangles = copied(rectangles)
+        if not wait:
+            content = content.without_pieces()
+        write = partial(write_checkpoint, place, content, rectangles, messages, self._owner)
         if wait:
-            understood(self.ranks, lambda: write_checkpoint(place, content, rectangles, messages))
+            understood(self.ranks, write)
             return
-        content = content.without_pieces()
-        self._saving = Saving(lambda: write_checkpoint(place, content, rectangles, messages))
+        self._saving = Saving(write)
         self._saving.start()
 
     @property
@@ -557,6 +563,7 @@ class Trainer(Closing):
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.join()
+        self._owner.release()
         self.ranks.close()
         if saving is not None:
             saving.raise_error()

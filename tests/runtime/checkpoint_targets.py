@@ -137,3 +137,15 @@ def losses_of(log: Path) -> dict[int, set[str]]:
         if step.isdigit():
             found.setdefault(int(step), set()).add(loss)
     return found
+
+
+def save_too(processes: Processes, build: Path, folder: Path, keep: int | None) -> str:
+    """Saves once into a folder; returns why not, if it can't, and the loss of the next step."""
+    with open_trainer(build, timeout=60.0, processes=processes) as trainer:
+        trainer.step(batch_of(0))
+        try:
+            trainer.save_checkpoint(folder, keep=keep)
+        except InvalidInputError as error:
+            assert trainer.step(batch_of(1)).isfinite()
+            return str(error)
+    return ""

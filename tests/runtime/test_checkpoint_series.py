@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,10 @@ from autopar.ir.errors import InvalidInputError
 from autopar.runtime import checkpoint
 from autopar.runtime.api import load
 from autopar.runtime.checkpoint_index import DamagedCheckpoint
+from autopar.runtime.checkpoint_owner import Owner
 from autopar.runtime.trainer import Trainer, open_trainer
+from tests.runtime.checkpoint_targets import save_too
+from tests.runtime.real import run_ranks
 from tests.runtime.training import LAYOUTS, assert_same, batches, training_build
 
 DATA, INDEX = "__0_0.distcp", "index.jsonl"
@@ -341,6 +345,44 @@ def test_two_trainers_in_one_folder(tmp_path: Path, build: Path) -> None:
     with open_trainer(build, virtual=True) as trainer, warnings.catch_warnings():
         warnings.simplefilter("error")
         assert trainer.resume(tmp_path) == 4
+
+
+@pytest.mark.parametrize("keep", [None, 3])
+def test_a_second_job_is_refused_until_the_first_one_has_ended(
+    tmp_path: Path, build: Path, keep: int | None
+) -> None:
+    folder = tmp_path / "s"
+    with open_trainer(build, virtual=True) as trainer:
+        train(trainer, folder, 2, keep=keep)
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for said in run_ranks(4, save_too, build, folder, keep):
+            assert f"another process that still runs has saved checkpoints in {folder}: " in said
+            assert said.endswith("; choose another folder, or end that process")
+        assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert names(tmp_path) == ["s"]
+        train(trainer, folder, 3, keep=keep)
+    assert run_ranks(4, save_too, build, folder, keep) == [""] * 4
+
+
+def test_processes_that_were_forked_off_hold_nothing(tmp_path: Path) -> None:
+    """They may live longer, as those that load data."""
+    owner = Owner()
+    owner.hold(tmp_path)
+    taken = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    child = os.fork()
+    if not child:
+        time.sleep(60.0)
+        os._exit(0)
+    try:
+        time.sleep(0.5)
+        owner.release()
+        fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(taken)
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path, trainer: Trainer) -> None:
