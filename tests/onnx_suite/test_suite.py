@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from autopar.frontend.onnx.export import StepModule
+from autopar.frontend.onnx.trace import StepModule
 from autopar.frontend.onnx.importing import record_model
 from autopar.frontend.onnx.load import load
 from autopar.frontend.onnx.ops import TABLES

@@ -13,7 +13,7 @@ from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.onnx import ImportedModel
 from autopar.frontend.onnx.bind import bind_inputs
-from autopar.frontend.onnx.export import STEP_KEY, Exported, export
+from autopar.frontend.onnx.trace import STEP_KEY, Exported, export
 from autopar.frontend.onnx.load import LoadedModel, load
 from autopar.frontend.onnx.names import weight_names
 from autopar.frontend.onnx.node import Node, Refused
