@@ -3,8 +3,8 @@
     load        read the file, check it
     bind        give every input a static shape
     walk        run the graph node by node; `control` unrolls, `record` computes what is known
-                and records the rest as steps; `ops` says how each operator is expressed
-    export      run the steps under torch.export
+                and has the rest traced; `ops` says how each operator is expressed
+    trace       record what is run on fake tensors as a graph of ATen ops
     importing   all of it, in order
 
 Importing this package is cheap: onnx and torch are loaded by `import_onnx`.

@@ -1,4 +1,4 @@
-"""From an ONNX file to a program: load, bind, walk, export, lower."""
+"""From an ONNX file to a program: load, bind, walk, lower."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.fx import lower
 from autopar.frontend.onnx import ImportedModel
 from autopar.frontend.onnx.bind import bind_inputs
-from autopar.frontend.onnx.trace import STEP_KEY, Exported, export
 from autopar.frontend.onnx.load import LoadedModel, load
 from autopar.frontend.onnx.names import weight_names
 from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.notes import ignored
 from autopar.frontend.onnx.problems import Problems
 from autopar.frontend.onnx.record import Recorder
-from autopar.frontend.onnx.values import Failed, Known, Slot, Stored, StoredTensor, Traced, Value
+from autopar.frontend.onnx.trace import origin_of
+from autopar.frontend.onnx.values import Failed, Known, StoredTensor, Traced, Value
 from autopar.frontend.onnx.walk import Walker
 from autopar.frontend.quiet import quiet
 from autopar.ir.errors import UNKNOWN, Loc
@@ -29,20 +29,20 @@ from autopar.ir.manifest import ReportEntry
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A model after the first pass.
+    """A model that was walked.
 
     Attributes:
         model: The model.
-        recorder: What was recorded.
+        recorder: What was recorded. Its graph returns the outputs.
         inputs: The program's inputs by name, in order.
-        outputs: What the program returns, in the order of the graph's outputs.
+        outputs: What the program returns, in the order of the ONNX graph's outputs.
         notes: What was done in another way than the model says.
     """
 
     model: LoadedModel
     recorder: Recorder
     inputs: Mapping[str, Traced]
-    outputs: Sequence[Slot | Stored]
+    outputs: Sequence[fx.Node]
     notes: Sequence[ReportEntry]
 
 
@@ -53,9 +53,7 @@ def import_model(
     allow_external: Sequence[str],
 ) -> ImportedModel:
     """Imports a model; see `autopar.frontend.onnx.import_onnx`."""
-    recorded = record_model(load(path, allow_external), input_shapes, dims)
-    exported = export(recorded.recorder, list(recorded.inputs.values()), recorded.outputs)
-    return _Lowering(recorded, exported).run()
+    return _Lowering(record_model(load(path, allow_external), input_shapes, dims)).run()
 
 
 def record_model(
@@ -78,12 +76,13 @@ def record_model(
     outputs = [_output(recorder, label, value) for label, value in zip(labels, values, strict=True)]
     problems.raise_if_any()
     wanted = [item for item in outputs if item is not None]
+    recorder.trace.finish(wanted)
     return Recorded(model, recorder, inputs, wanted, walker.notes)
 
 
-def _output(recorder: Recorder, label: str, value: Value) -> Slot | Stored | None:
+def _output(recorder: Recorder, label: str, value: Value) -> fx.Node | None:
     if isinstance(value, Traced):
-        return Slot(value.slot)
+        return value.place
     if isinstance(value, Known):
         try:
             return recorder.store(value)
@@ -97,11 +96,10 @@ def _output(recorder: Recorder, label: str, value: Value) -> Slot | Stored | Non
 
 
 class _Lowering:
-    """Tells what the exported graph's nodes are, and lowers it."""
+    """Tells what the recorded graph's nodes are, and lowers it."""
 
-    def __init__(self, recorded: Recorded, exported: Exported) -> None:
+    def __init__(self, recorded: Recorded) -> None:
         self.recorded = recorded
-        self.exported = exported
         self.recorder = recorded.recorder
         self.proto = recorded.model.proto
         self.file = Path(recorded.model.path).name
@@ -111,14 +109,14 @@ class _Lowering:
         labels = [value.name for value in self.proto.graph.output]
         returned = [
             GraphOutput(node, label)
-            for node, label in zip(self.exported.results, labels, strict=False)
+            for node, label in zip(self.recorded.outputs, labels, strict=True)
         ]
         weights = {**self._stored(), **self._lifted()}
         inputs = {**self._user_inputs(), **{node: given for node, (given, _) in weights.items()}}
         names = self._value_names(returned)
         name = Path(self.file).stem
         lowering = Lowering(inputs, returned, names, self._locate, name)
-        program = lower(self.exported.graph, lowering)
+        program = lower(self.recorder.trace.graph, lowering)
         tensors = {given.name: tensor for given, tensor in weights.values()}
         used = {value: tensors[value] for value in program.main.inputs if value in tensors}
         report = (*ignored(self.proto, self.file), *self.recorded.notes)
@@ -126,30 +124,28 @@ class _Lowering:
 
     def _user_inputs(self) -> dict[fx.Node, GraphInput]:
         return {
-            node: GraphInput(label, "input", label, Loc(self.file, name=label))
-            for node, label in zip(self.exported.inputs, self.recorded.inputs, strict=True)
+            value.place: GraphInput(label, "input", label, Loc(self.file, name=label))
+            for label, value in self.recorded.inputs.items()
         }
 
     def _stored(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the weights and constants that the graph reads, named."""
-        found = [
-            (node, stored)
-            for node, stored in zip(self.exported.stored, self.recorder.stored, strict=True)
-            if node.users
-        ]
-        names = weight_names([stored for _, stored in found], taken=self.recorded.inputs)
+        found = [stored for stored in self.recorder.stored if stored.place.users]
+        names = weight_names(found, taken=self.recorded.inputs)
         result = {}
-        for (node, stored), name in zip(found, names, strict=True):
+        for stored, name in zip(found, names, strict=True):
             source = stored.value.source
             loc = Loc(self.file, name=source) if source else self._node_loc(stored.node)
             given = GraphInput(name, _role(stored), name, loc, kept=False)
-            result[node] = (given, stored.value.tensor.contiguous())
+            result[stored.place] = (given, stored.value.tensor.contiguous())
         return result
 
     def _lifted(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the constants that translations made up."""
         result = {}
-        for number, (node, tensor) in enumerate(self.exported.constants.items()):
+        constants = self.recorder.trace.constants.items()
+        used = [(node, tensor) for node, tensor in constants if node.users]
+        for number, (node, tensor) in enumerate(used):
             loc = next((self._locate(user) for user in node.users), UNKNOWN)
             name = f"constant.{number}"
             given = GraphInput(name, "constant", name, loc, kept=False)
@@ -157,18 +153,13 @@ class _Lowering:
         return result
 
     def _value_names(self, returned: Sequence[GraphOutput]) -> dict[fx.Node, str]:
-        """Returns the ONNX name of each fx value that is one, those of the outputs first."""
-        names: dict[fx.Node, str] = {}
-        for output in returned:
-            names.setdefault(output.node, output.label)
-        for node, slot in zip(self.exported.results, self.exported.slots, strict=True):
-            if slot is not None and slot in self.recorder.names:
-                names.setdefault(node, self.recorder.names[slot])
-        return names
+        """Returns the ONNX name of each fx value that is one; outputs are named for themselves."""
+        outputs = {output.node: output.label for output in reversed(returned)}
+        return {**self.recorder.names, **outputs}
 
     def _locate(self, node: fx.Node) -> Loc:
-        number = node.meta.get("custom", {}).get(STEP_KEY)
-        return UNKNOWN if number is None else self._node_loc(self.recorder.steps[number].node)
+        origin = origin_of(node)
+        return UNKNOWN if origin is None else self._node_loc(origin)
 
     def _node_loc(self, node: Node | None) -> Loc:
         return Loc(self.file, name=f"{node.name} ({node.op_type})") if node else Loc(self.file)

@@ -1,9 +1,7 @@
 """Runs nodes at import time: at once if all they read is known, else on fake tensors.
 
-The import makes two passes. This one walks the graph with fake tensors for whatever depends on the
-program's inputs, which gives shapes and dtypes, tells what is known, and finds every node that
-can't be expressed. It leaves a list of steps, the second pass (`export`) runs them under
-torch.export.
+Fake tensors stand for whatever depends on the program's inputs. They give shapes and dtypes, tell
+what is known, and find every node that can't be expressed; `trace` records what is done to them.
 """
 
 from __future__ import annotations
@@ -12,24 +10,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
 )
 
 from autopar.frontend.onnx.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.node import Array, Node, Refused, as_array
 from autopar.frontend.onnx.problems import Problems
+from autopar.frontend.onnx.trace import Trace, stand_in
 from autopar.frontend.onnx.values import (
     Failed,
     Known,
-    Operand,
     Recipe,
-    Slot,
-    Step,
-    Stored,
     StoredTensor,
     TensorTree,
     Traced,
@@ -64,26 +59,22 @@ class Recorder:
 
     Attributes:
         problems: Where nodes that can't be expressed are noted.
-        steps: What was recorded, in order.
-        stored: The known tensors that recorded steps read: weights and constants.
-        names: The ONNX name of each slot.
-        slots: How many slots there are.
-        mode: What makes fake tensors.
+        stored: The known tensors that the program reads, in order: weights and constants.
+        names: The ONNX name of what is computed.
+        trace: What was recorded.
     """
 
     problems: Problems
-    steps: list[Step] = field(default_factory=list)
     stored: list[StoredTensor] = field(default_factory=list)
-    names: dict[int, str] = field(default_factory=dict)
-    slots: int = 0
-    mode: FakeTensorMode = field(default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True))
-    _places: dict[Known, int] = field(default_factory=dict)
+    names: dict[fx.Node, str] = field(default_factory=dict)
+    trace: Trace = field(default_factory=Trace)
+    _places: dict[Known, fx.Node] = field(default_factory=dict)
 
     def add_input(self, kind: ElementType, shape: Sequence[int]) -> Traced:
         """Returns the value of a program input."""
-        with self.mode:
+        with self.trace.mode:
             fake = torch.empty(tuple(shape), dtype=kind.carrier)
-        return Traced(fake, self._new_slot(), kind)
+        return Traced(fake, self.trace.node_of(fake), kind)
 
     def run(
         self, node: Node, translation: Translation, inputs: Sequence[Value], outputs: int
@@ -175,8 +166,7 @@ class Recorder:
             return self._run_known(node, translation, inputs, tensors)
         node = replace(node, known=[self._content_now(value) for value in inputs])
         arguments = self._arguments(translation, inputs, real=False)
-        with self.mode:
-            tree = translation.run(node, *arguments)
+        tree = self.trace.run(node, translation.run, arguments)
         constant = not translation.draws and all(
             isinstance(leaf, Known) or _follows(leaf) for leaf in tensors
         )
@@ -222,8 +212,7 @@ class Recorder:
             grows = sum(fake.nbytes for fake in shapes) > max(SMALL, operand_bytes)
             if grows and all(_has_place(leaf.tensor) for leaf in operands):
                 arguments = self._arguments(translation, inputs, real=False)
-                with self.mode:
-                    tree = translation.run(node, *arguments)
+                tree = self.trace.run(node, translation.run, arguments)
                 return self._record(node, translation, inputs, tree, operand_bytes)
             for fake in shapes:
                 self._check_size(fake, max(LARGEST_COMPUTED, LARGEST_GROWTH * operand_bytes))
@@ -238,7 +227,7 @@ class Recorder:
         """Returns fake results of a node that reads known values only; empty if that can't be."""
         arguments = self._arguments(translation, inputs, real=False)
         try:
-            with self.mode:
+            with self.trace.mode:
                 return flatten(translation.run(node, *arguments))
         except (DataDependentOutputException, DynamicOutputShapeException):
             return []
@@ -269,11 +258,11 @@ class Recorder:
         tree: TensorTree,
         given: int | None = None,
     ) -> list[Value]:
-        """Records a step. Results that are one of its inputs, or real, aren't computed by it.
+        """Returns what a node computes that was traced, and stores the known tensors that it reads.
 
         Args:
-            node, translation, inputs: The step.
-            tree: Its results.
+            node, translation, inputs: What was run.
+            tree: Its results. Those that are one of its inputs, or real, aren't computed by it.
             given: The bytes of what it follows from, if all of that is known.
         """
         operands = [leaf for value in inputs for leaf in leaves(value)]
@@ -283,7 +272,7 @@ class Recorder:
             if isinstance(leaf, (Known, Traced)) and leaf.fake is not None
         }
         values: list[Value] = []
-        slots: list[int | None] = []
+        computes = False
         results = flatten(tree)
         recipe = None
         if given is not None:
@@ -298,35 +287,26 @@ class Recorder:
                     raise Refused(
                         f"its result is {kind.name}, which has no place in a program", _OTHER_TYPE
                     )
-                values.append(Traced(tensor, self._new_slot(), kind, recipe, len(values)))
+                place = self.trace.node_of(tensor)
+                values.append(Traced(tensor, place, kind, recipe, len(values)))
+                computes = True
             else:
                 self._check_size(tensor)
                 values.append(Known(tensor, kind))
-            last = values[-1]
-            fresh = isinstance(last, Traced) and id(tensor) not in same
-            slots.append(last.slot if isinstance(last, Traced) and fresh else None)
-        if any(slot is not None for slot in slots):
-            parts = tuple(
-                self._operand(value, translation.needs(at), node, at)
-                for at, value in enumerate(inputs)
-            )
-            self.steps.append(Step(node, translation, parts, tuple(slots)))
+        if computes:
+            for at, value in enumerate(inputs):
+                if not translation.needs(at):
+                    self._store_leaves(value, node, at)
         ordered = iter(values)
         return [_arrange(item, ordered) for item in _outputs(tree)]
 
-    def _operand(self, value: Value, static: bool, node: Node, at: int) -> Operand:
-        if isinstance(value, list):
-            return [self._operand(item, static, node, at) for item in value]
-        if isinstance(value, Traced):
-            return Slot(value.slot)
-        if not isinstance(value, Known):
-            return None
-        if static:
-            return as_array(value.tensor)
-        return self.store(value, node, at)
+    def _store_leaves(self, value: Value, node: Node, at: int) -> None:
+        for leaf in leaves(value):
+            if isinstance(leaf, Known):
+                self.store(leaf, node, at)
 
-    def store(self, value: Known, node: Node | None = None, position: int = 0) -> Stored:
-        """Makes a known value a weight or constant of the program.
+    def store(self, value: Known, node: Node | None = None, position: int = 0) -> fx.Node:
+        """Makes a known value a weight or constant of the program, and returns its placeholder.
 
         Args:
             value: The value.
@@ -340,13 +320,9 @@ class Recorder:
             what = f"it reads {value.kind.name}, which has no place in a program"
             raise Refused(what, _OTHER_TYPE)
         if value not in self._places:
-            self._places[value] = len(self.stored)
-            self.stored.append(StoredTensor(value, node, position))
-        return Stored(self._places[value])
-
-    def _new_slot(self) -> int:
-        self.slots += 1
-        return self.slots - 1
+            place = self._places[value] = self.trace.node_of(self.stand_in(value))
+            self.stored.append(StoredTensor(value, place, node, position))
+        return self._places[value]
 
     def _arguments(
         self, translation: Translation, inputs: Sequence[Value], real: bool
@@ -369,7 +345,7 @@ class Recorder:
     def stand_in(self, value: Known) -> torch.Tensor:
         """Returns the fake tensor that stands for a known value."""
         if value.fake is None:
-            value.fake = stand_in(value.tensor, self.mode)
+            value.fake = stand_in(value.tensor, self.trace.mode)
         return value.fake
 
     def _content_now(self, value: Value) -> Array | None:
@@ -379,15 +355,6 @@ class Recorder:
             return value.tensor.numpy()
         except TypeError:
             return as_array(value.tensor) if value.tensor.numel() <= FEW_CONVERTED else None
-
-
-def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """Returns a fake tensor of the shape, strides and dtype of another.
-
-    Ten times as fast as `mode.from_tensor`, which keeps views and gradients too.
-    """
-    with mode:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
 def _has_place(tensor: torch.Tensor) -> bool:

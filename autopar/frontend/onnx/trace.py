@@ -1,214 +1,213 @@
-"""The second pass: runs the recorded steps under torch's tracer, which records them as ATen.
+"""Runs translations on fake tensors and records what they do as a graph of ATen ops.
 
-Every traced ONNX value is returned from the traced function, so that the tracer itself keeps track
-of which ATen result it is. The lowering to a program drops the outputs that nobody asked for.
-
-It is one trace, on fake tensors, with decompositions and without writes. `torch.export` with
-`run_decompositions` records the same, but traces five times, and takes time that is quadratic in
-the number of weights.
+One pass tells both shapes and ops. `torch.export` and torch's tracers record the same ops, but they
+trace all of a function at once, which would have to be known before any shape is, and do several
+times the work per op.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
-import torch.fx.traceback as fx_traceback
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.frontend.onnx.record import Recorder, stand_in
-from autopar.frontend.onnx.values import Operand, Slot, Step, Stored, Traced, flatten
-from autopar.ir.errors import InvalidInputError
+from autopar.frontend.onnx.node import Node
+from autopar.frontend.onnx.values import TensorTree, Translate
 
-STEP_KEY = "onnx_step"
-"""The key in `node.meta["custom"]` that holds the position of an fx node's step."""
-
-_KEPT = (
-    "aten.native_layer_norm",
-    "aten.native_group_norm",
-    "aten._softmax",
-    "aten._log_softmax",
-    "aten.gelu",
-    "aten.silu",
-    "aten.embedding",
-    "aten.native_batch_norm",
-    "aten._native_batch_norm_legit",
-    "aten._native_batch_norm_legit_no_training",
-    "aten._scaled_dot_product_flash_attention_for_cpu",
-    "aten.elu",
-    "aten.hardswish",
-    "aten.hardsigmoid",
-    "aten.leaky_relu",
-    "aten.mish",
-    "aten.celu",
-    "aten.softplus",
-    *(f"aten.upsample_nearest{rank}d" for rank in (1, 2, 3)),
-    *(f"aten.upsample_{name}" for name in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+_KEPT = frozenset(
+    (
+        "aten::native_layer_norm",
+        "aten::native_group_norm",
+        "aten::_softmax",
+        "aten::_log_softmax",
+        "aten::gelu",
+        "aten::silu",
+        "aten::embedding",
+        "aten::native_batch_norm",
+        "aten::_native_batch_norm_legit",
+        "aten::_native_batch_norm_legit_no_training",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::elu",
+        "aten::hardswish",
+        "aten::hardsigmoid",
+        "aten::leaky_relu",
+        "aten::mish",
+        "aten::celu",
+        "aten::softplus",
+        *(f"aten::upsample_nearest{rank}d" for rank in (1, 2, 3)),
+        *(f"aten::upsample_{name}" for name in ("linear1d", "bilinear2d", "bicubic2d")),
+        "aten::upsample_trilinear3d",
+    )
 )
 """Ops that stay whole: fused kernels are fast, and a split that needs more takes them apart."""
 
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What was traced.
-
-    Attributes:
-        graph: ATen ops over placeholders.
-        stored: The placeholders of `Recorder.stored`, in order.
-        inputs: Those of the program's inputs.
-        constants: Those of tensors that translations made up, with their content.
-        results: What the graph returns: the program's outputs, then every traced ONNX value.
-        slots: The slot of each result; None for a result that is a weight.
-    """
-
-    graph: fx.Graph
-    stored: Sequence[fx.Node]
-    inputs: Sequence[fx.Node]
-    constants: Mapping[fx.Node, torch.Tensor]
-    results: Sequence[fx.Node]
-    slots: Sequence[int | None]
+_ORIGIN = "onnx_node"
+"""The key in `node.meta` that holds the ONNX node that an fx node comes from."""
 
 
-class StepModule(torch.nn.Module):
-    """Runs recorded steps with torch functions.
+class _Writes(Exception):
+    """An op writes to what it is given."""
+
+
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A graph that grows by what translations run, one after the other.
 
     Attributes:
-        steps: The steps, in order.
-        inputs: The slots of the arguments of `forward`.
-        results: The slots, or positions of stored tensors, that it returns.
-        stored: The stored tensors.
+        graph: ATen ops over placeholders, which stand where they are first read.
+        mode: What makes the fake tensors.
+        constants: The content of placeholders that translations made up.
     """
 
-    def __init__(
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.constants: dict[fx.Node, torch.Tensor] = {}
+        self._bodies: dict[Any, Callable[..., Any] | None] = dict(decompositions())
+        # By identity: `meta` or `constants` keep the tensors.
+        self._nodes: dict[int, fx.Node] = {}
+        self._origin: Node | None = None
+
+    def run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
+        """Runs a translation and records its ops, without writes.
+
+        Args:
+            node: The ONNX node, which `origin_of` tells of the ops.
+            translate: The translation.
+            arguments: Its inputs: fake tensors for those that are tensors.
+        """
+        self._origin = node
+        before = len(self.graph.nodes)
+        try:
+            return self._run(node, translate, arguments)
+        except _Writes:
+            # Few translations write, and functionalizing takes longer than all the rest.
+            self._forget(len(self.graph.nodes) - before)
+            return self._run(node, torch.func.functionalize(translate), arguments)
+
+    def _run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
+        # Without the Python dispatcher, decompositions in C++ write in place.
+        with self.mode, enable_python_dispatcher(), self:
+            return translate(node, *arguments)
+
+    def _forget(self, count: int) -> None:
+        """Takes back the last nodes."""
+        for node in list(islice(reversed(self.graph.nodes), count)):
+            tensor = self.constants.pop(node, node.meta["val"])
+            if self._nodes.get(id(tensor)) is node:
+                del self._nodes[id(tensor)]
+            self.graph.erase_node(node)
+
+    def __torch_dispatch__(
         self,
-        recorder: Recorder,
-        inputs: Sequence[Traced],
-        results: Sequence[Slot | Stored],
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Records an op, or what it is decomposed to."""
+        kwargs = kwargs or {}
+        body = self._body(func)
+        if body is not None:
+            with self:
+                result = body(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func._schema.is_mutable:
+            raise _Writes(f"{func} writes to what it is given")
+        if func is torch.ops.aten.lift_fresh.default:
+            func = torch.ops.aten.lift_fresh_copy.default
+        result = func(*args, **kwargs)
+        if isinstance(result, (torch.Tensor, list, tuple)):
+            self._record(func, args, kwargs, result)
+        return result
+
+    def _body(self, func: Any) -> Callable[..., Any] | None:
+        """Returns what computes an op by means of others; None if it stays."""
+        if func not in self._bodies:
+            self._bodies[func] = func.decompose if _is_composite(func) else None
+        return self._bodies[func]
+
+    def _record(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """Builds the module; it reads the stored tensors themselves."""
-        super().__init__()
-        self.steps: list[Step] = recorder.steps
-        self.inputs = [value.slot for value in inputs]
-        self.results = list(results)
-        self.stored = [stored.value.tensor for stored in recorder.stored]
+        given = tuple(map(self._operand, args))
+        named = {key: self._operand(value) for key, value in kwargs.items()}
+        name = func.overloadpacket.__name__.removeprefix("__").removesuffix("__")
+        self._note(self.graph.create_node("call_function", func, given, named, name), result)
 
-    def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Runs the steps and returns the tensors in `results`."""
-        return self.run(self.stored, arguments)
+    def _operand(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        return list(map(self._operand, value)) if isinstance(value, (list, tuple)) else value
 
-    def run(
-        self, stored: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
-        """Runs the steps with other tensors in the place of the stored ones."""
-        slots = dict(zip(self.inputs, arguments, strict=True))
-        for number, step in enumerate(self.steps):
-            with fx_traceback.annotate({STEP_KEY: number}):
-                operands = [_resolve(operand, slots, stored) for operand in step.operands]
-                results = flatten(step.translation.run(step.node, *operands))
-            for slot, tensor in zip(step.slots, results, strict=True):
-                if slot is not None:
-                    slots[slot] = tensor
-        return tuple(
-            slots[item.number] if isinstance(item, Slot) else stored[item.position]
-            for item in self.results
-        )
+    def _note(self, node: fx.Node, result: Any) -> None:
+        """Says what a node returns; what is within a tuple or list gets nodes of its own."""
+        node.meta["val"] = result
+        node.meta[_ORIGIN] = self._origin
+        if isinstance(result, torch.Tensor):
+            self._nodes.setdefault(id(result), node)
+            return
+        for at, item in enumerate(result):
+            if isinstance(item, (torch.Tensor, list, tuple)):
+                self._note(self.graph.call_function(operator.getitem, (node, at)), item)
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """Returns the node of a tensor: a placeholder, unless it was recorded."""
+        found = self._nodes.get(id(tensor))
+        if found is None:
+            found = self.graph.placeholder(f"given_{len(self._nodes)}")
+            fake = isinstance(tensor, FakeTensor)
+            found.meta["val"] = tensor if fake else stand_in(tensor, self.mode)
+            found.meta[_ORIGIN] = self._origin
+            if not fake:
+                self.constants[found] = tensor
+            self._nodes[id(tensor)] = found
+        return found
+
+    def finish(self, results: Sequence[fx.Node]) -> None:
+        """Makes these the graph's outputs, and drops what they don't need but placeholders."""
+        self.graph.output(tuple(results))
+        self.graph.eliminate_dead_code()
 
 
-def _resolve(
-    operand: Operand, slots: Mapping[int, torch.Tensor], stored: Sequence[torch.Tensor]
-) -> object:
-    if isinstance(operand, list):
-        return [_resolve(item, slots, stored) for item in operand]
-    if isinstance(operand, Slot):
-        return slots[operand.number]
-    return stored[operand.position] if isinstance(operand, Stored) else operand
+def _is_composite(func: Any) -> bool:
+    """Tells whether an op is defined by others, and has no kernel of its own on CPUs."""
+    if func.namespace == "prim":  # These ask for a tensor's device and the like.
+        return False
+    own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+    return func._can_decompose() and not own
 
 
-def export(
-    recorder: Recorder, inputs: Sequence[Traced], outputs: Sequence[Slot | Stored]
-) -> Exported:
-    """Records the steps as ATen.
+def origin_of(node: fx.Node) -> Node | None:
+    """Returns the ONNX node that an fx node comes from; of a constant, the one that made it."""
+    origin: Node | None = node.meta.get(_ORIGIN)
+    return origin
 
-    Args:
-        recorder: The steps and stored tensors.
-        inputs: The program's inputs.
-        outputs: What the program returns, in order.
 
-    Raises:
-        InvalidInputError: If torch fails to trace them.
+def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """Returns a fake tensor of the shape, strides and dtype of another.
+
+    Much faster than `mode.from_tensor`, which keeps views and gradients too.
     """
-    computed = [slot for step in recorder.steps for slot in step.slots if slot is not None]
-    results = [*outputs, *(Slot(slot) for slot in computed)]
-    module = StepModule(recorder, inputs, results).eval()
-    stored = [recorder.stand_in(item.value) for item in recorder.stored]
-    traced = _trace(module, stored, [value.fake for value in inputs], recorder.mode)
-    constants = _lift_constants(traced, recorder.mode)
-    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    given = placeholders[: len(recorder.stored) + len(inputs)]
-    returned = traced.graph.output_node().args[0]
-    assert isinstance(returned, (list, tuple))
-    return Exported(
-        traced.graph,
-        given[: len(recorder.stored)],
-        given[len(recorder.stored) :],
-        constants,
-        [node for node in returned if isinstance(node, fx.Node)],
-        [item.number if isinstance(item, Slot) else None for item in results],
-    )
-
-
-def _trace(
-    module: StepModule, stored: list[torch.Tensor], inputs: list[torch.Tensor], mode: FakeTensorMode
-) -> fx.GraphModule:
-    # Torch's tracer counts the arguments of what it wraps: a bound method has one too many.
-    def run(stored: list[torch.Tensor], arguments: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return module.run(stored, arguments)
-
-    pure = torch.func.functionalize(run, remove="mutations")
-    try:
-        with (
-            mode,
-            enable_python_dispatcher(),  # Else decompositions in C++ write in place.
-            _use_lazy_graph_module(True),  # What is traced is never run.
-            fx_traceback.preserve_node_meta(),
-            torch.no_grad(),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")
-            return make_fx(pure, decompositions())(stored, inputs)
-    except Exception as error:  # whatever it is: the steps ran before, and torch has bugs
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        raise InvalidInputError(f"torch can't record the model: {reason}") from error
-
-
-def _lift_constants(traced: fx.GraphModule, mode: FakeTensorMode) -> dict[fx.Node, torch.Tensor]:
-    """Makes placeholders of the tensors that a traced module holds, behind those it has."""
-    held = [node for node in traced.graph.nodes if node.op == "get_attr"]
-    last = next((node for node in traced.graph.nodes if node.op != "placeholder"), None)
-    constants = {}
-    for node in held:
-        tensor = getattr(traced, str(node.target))
-        with traced.graph.inserting_before(last):
-            lifted = traced.graph.placeholder(node.name)
-        lifted.meta["val"] = stand_in(tensor, mode)
-        node.replace_all_uses_with(lifted)
-        traced.graph.erase_node(node)
-        constants[lifted] = tensor
-    return constants
+    with unset_fake_temporarily():
+        shape, strides = tensor.shape, tensor.stride()
+        meta = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
+        return FakeTensor(mode, meta, torch.device("cpu"))
 
 
 def decompositions() -> dict[Any, Any]:
     """Returns the core ATen decompositions but those of ops that stay whole."""
-    table = dict(torch.export.default_decompositions())
-    kept = [op for op in table if any(str(op).startswith(f"{name}.") for name in _KEPT)]
-    for op in kept:
-        del table[op]
-    return table
+    table = torch.export.default_decompositions().items()
+    return {op: body for op, body in table if op.name().partition(".")[0] not in _KEPT}

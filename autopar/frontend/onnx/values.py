@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from torch import fx
 
 from autopar.frontend.onnx.dtypes import ElementType
-from autopar.frontend.onnx.node import Array, Node
+from autopar.frontend.onnx.node import Node
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +37,7 @@ class Traced:
 
     Attributes:
         fake: Its shape and dtype.
-        slot: Its number in the recording.
+        place: What computes it.
         kind: Its ONNX element type.
         recipe: How to compute it now, if it follows from known values: it is too large to do so,
             unless something asks for its content.
@@ -44,7 +45,7 @@ class Traced:
     """
 
     fake: torch.Tensor
-    slot: int
+    place: fx.Node
     kind: ElementType
     recipe: Recipe | None = None
     output: int = 0
@@ -115,53 +116,20 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """An operand that is an input of the program, or a result of an earlier step."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An operand that is a weight or constant, by its position in `Recorder.stored`."""
-
-    position: int
-
-
-Operand: TypeAlias = "Slot | Stored | Array | list[Operand] | None"
-
-
-@dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A known tensor that the program reads.
+    """A known tensor that the program reads: a weight or constant.
 
     Attributes:
         value: The tensor.
+        place: Its placeholder.
         node: The first node that reads it; None if it is an output of the program.
         position: Which input of that node it is.
     """
 
     value: Known
+    place: fx.Node
     node: Node | None
     position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A recorded node.
-
-    Attributes:
-        node: The node.
-        translation: How it is expressed.
-        operands: Its inputs.
-        slots: The slot of each tensor among its results, as `flatten` orders them; None for
-            those that are known, or are one of its inputs.
-    """
-
-    node: Node
-    translation: Translation
-    operands: tuple[Operand, ...]
-    slots: tuple[int | None, ...]
 
 
 def leaves(value: Value) -> Iterator[Known | Traced | Failed]:

@@ -178,11 +178,11 @@ class Walker:
         """Gives a value a name."""
         scope.values[name] = value
         if isinstance(value, Traced):
-            self.recorder.names.setdefault(value.slot, scope.prefix + name)
+            self.recorder.names.setdefault(value.place, scope.prefix + name)
         elif isinstance(value, list):
             for at, item in enumerate(value):
                 if isinstance(item, Traced):
-                    self.recorder.names.setdefault(item.slot, f"{scope.prefix}{name}.{at}")
+                    self.recorder.names.setdefault(item.place, f"{scope.prefix}{name}.{at}")
 
     def _read_initializer(self, scope: Scope, name: str) -> Value:
         tensor = scope.initializers.pop(name)
