@@ -10,10 +10,11 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import ModelProto
 
@@ -111,10 +112,18 @@ def _parse(content: bytes, problems: Problems) -> ModelProto:
     return proto
 
 
+@cache
+def _fields_with_text(kind: Descriptor) -> tuple[str, ...]:
+    """Returns the fields that are or hold strings: to look at others is to copy all weights."""
+    holding = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE)
+    return tuple(field.name for field in kind.fields if field.type in holding)
+
+
 def _is_text(message: Message) -> bool:
     """Tells whether all strings in a message are UTF-8; protobuf hands on others as bytes."""
-    for field, value in message.ListFields():
-        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
+    for name in _fields_with_text(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if isinstance(value, Message) and not message.HasField(name):
             continue
         items = (value,) if isinstance(value, (str, bytes, Message)) else value
         for item in items:

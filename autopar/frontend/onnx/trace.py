@@ -74,7 +74,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.constants: dict[fx.Node, torch.Tensor] = {}
-        self._bodies: dict[Any, Callable[..., Any] | None] = dict(decompositions())
+        self._bodies: dict[Any, Callable[..., Any] | None] = decompositions()
         # By identity: `meta` or `constants` keep the tensors.
         self._nodes: dict[int, fx.Node] = {}
         self._origin: Node | None = None
@@ -209,5 +209,5 @@ def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 def decompositions() -> dict[Any, Any]:
     """Returns the core ATen decompositions but those of ops that stay whole."""
-    table = torch.export.default_decompositions().items()
-    return {op: body for op, body in table if op.name().partition(".")[0] not in _KEPT}
+    table: dict[Any, Any] = dict(torch.export.default_decompositions())
+    return {op: body for op, body in table.items() if op.name().partition(".")[0] not in _KEPT}
