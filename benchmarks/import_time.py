@@ -3,11 +3,12 @@
     PYTHONPATH=. python benchmarks/import_time.py
     PYTHONPATH=. python benchmarks/import_time.py --compile --nodes 20000
 
-Five shapes of graphs, in each of which something else could take quadratic time: a chain, layers
-with weights, many readers of one value, a weight per node, an output per node. Each is imported in
-a process of its own, behind a small one that loads all modules. A last column has the seconds of
-the most nodes, relative to the fewest, per node: 1 is linear. With `--compile` all of what
-`autopar compile --mesh 2` does is measured, with the strategy `none` and as search decides.
+Graphs of several shapes, in each of which something else could take quadratic time: a chain, layers
+with weights, many readers of one value, a weight per node, an output per node, constants among the
+nodes, views, a function per node, branches. Each is imported in a process of its own, behind a
+small one that loads all modules. A last column has the seconds of the most nodes, relative to the
+fewest, per node: 1 is linear. With `--compile` all of what `autopar compile --mesh 2` does is
+measured, with the strategy `none` and as search decides.
 """
 
 from __future__ import annotations
