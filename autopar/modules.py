@@ -106,8 +106,8 @@ def compile(
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
         arguments: How to compile it, as `CompileArguments` explains: `mesh` or `devices`;
-            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit`, `plan` and
-            `activations`.
+            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit`, `effort`,
+            `plan` and `activations`.
 
     Raises:
         AutoparError: If the model, an argument or a pin can't be used as given, or a step can't be

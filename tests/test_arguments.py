@@ -176,6 +176,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "placement": "",
             "memory": "None",
             "seconds_limit": "None 3 1.5",
+            "effort": "3 1.5",
             "plan": "None",
             "activations": "None {}",
         },

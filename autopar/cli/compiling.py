@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     help="After this long, the search takes the best plan so far.",
 )
 @click.option(
+    "--effort",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="TIMES",
+    help="How many times the usual work the search may do: more may find a faster plan.",
+)
+@click.option(
     "-o",
     "--output",
     type=PATH,
@@ -86,6 +94,7 @@ def compile_command(
     mesh: str | None,
     devices: int | None,
     time_limit: float | None,
+    effort: float,
     output: Path,
     given: ModelOptions,
     cluster: str,
@@ -125,6 +134,7 @@ def compile_command(
         placement=placed,
         memory=memory,
         seconds_limit=time_limit,
+        effort=effort,
         plan=given.annotations,
         verify=not no_verify,
     )
@@ -137,7 +147,7 @@ def compile_command(
         imported = given.load(model)
     text = f"compiling for {options.mesh.size} processes"
     with progress(text, hidden=bool(print_after)) as tell:
-        watch = Watch(time_limit, tell)
+        watch = Watch(time_limit, tell, effort=options.effort)
         compiled = pipeline.compile_program(
             imported.program, options, observer, imported.report, watch=watch
         )

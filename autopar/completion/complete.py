@@ -241,8 +241,9 @@ class Complete:
         def preset(strategy: str) -> Solution:
             return self._propagated(main, calls, strategy)
 
-        presets = Incumbents(calls.space.mesh, preset, len(graph.nodes), self.watch)
-        return Search(graph, self.watch, presets)
+        watch = self.watch.over(len(graph.nodes))
+        presets = Incumbents(calls.space.mesh, preset, len(graph.nodes), watch)
+        return Search(graph, watch, presets)
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:
         graph = Graph(calls.space, calls, main.ops, main.values, main.outputs, main.aliases)

@@ -145,7 +145,10 @@ def explain(
         total = price(subject.completed, subject.options, subject.planner)
         found = expenses(subject)
         return Overview(subject.serial.name, total, found, subject.options.cluster.name)
-    watch = Watch(subject.options.seconds_limit, tell) if alternatives else None
+    options = subject.options
+    watch = None
+    if alternatives:
+        watch = Watch(options.seconds_limit, tell, effort=options.effort)
     return _explained(subject, subject.value(name), watch)
 
 

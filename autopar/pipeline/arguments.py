@@ -36,6 +36,9 @@ class CompileArguments(TypedDict, total=False):
             backward pass.
         seconds_limit: Wall time of a search, after which it takes the best plan so far; without
             one, the same program always gets the same plan.
+        effort: How many times the usual work a search may do: 1 by default, where it takes no
+            longer than capturing and compiling besides; more may find a faster plan, or prove that
+            there is none.
         plan: A file with pins, or a plan that `autopar plan` wrote.
         activations: What becomes of activations until the backward pass reads them, by pattern of
             names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
@@ -50,6 +53,7 @@ class CompileArguments(TypedDict, total=False):
     placement: Placement
     memory: str | int | None
     seconds_limit: float | None
+    effort: float
     plan: str | Path | None
     activations: Mapping[str, str] | None
 
@@ -86,6 +90,7 @@ EXPECTED: Mapping[str, Kind] = {
     ),
     "memory": one_of(str, int, float, words="bytes, or a text as '24GiB'").or_none,
     "seconds_limit": one_of(int, float, words="a number of seconds").or_none,
+    "effort": one_of(int, float, words="a number, as 10"),
     "plan": replace(PATH, words="the path of a file").or_none,
     "activations": replace(MAPPING, words="a dict, as {'layers.*': 'recompute'}").or_none,
 }

@@ -76,7 +76,8 @@ def compile_onnx(
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs.
         arguments: How to compile it, as `CompileArguments` explains: `mesh` or `devices`;
-            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit` and `plan`.
+            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit`, `effort` and
+            `plan`.
             Without a backward pass there is nothing for `activations` to be about.
 
     Raises:

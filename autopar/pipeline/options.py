@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ class CompileOptions:
         memory_bytes: What a device may hold at once; None for any number.
         memory_place: The file that says so; "" if the caller does.
         seconds_limit: Wall time of a search, after which it takes the best plan so far.
+        effort: How many times the usual work a search may do.
         op_pins: The user's pins of ops.
         apart: Whether pins name fused weights of unequal parts by their parts.
         activations: What becomes of activations until the backward pass, where the user says it.
@@ -68,6 +70,7 @@ class CompileOptions:
     memory_bytes: int | None = None
     memory_place: str = ""
     seconds_limit: float | None = None
+    effort: float = 1.0
     op_pins: tuple[OpPin, ...] = ()
     apart: bool = False
     activations: tuple[ActivationPin, ...] = ()
@@ -170,6 +173,7 @@ def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling)
         placement=_placed(placement, mesh),
         memory_bytes=None if memory is None else parse_limit(memory),
         seconds_limit=_seconds(arguments.get("seconds_limit"), spelled),
+        effort=_effort(arguments.get("effort", 1.0), spelled),
         activations=tuple(ActivationPin.of(*each) for each in activations.items()),
         any_shape=arguments.get("devices") is not None,
     )
@@ -280,6 +284,20 @@ def _placed(placement: Placement, mesh: ProcessMesh) -> Placement:
     """
     placed = parse_placement(placement) if isinstance(placement, str) else placement
     return placed if isinstance(placed, str) else given(mesh, placed)
+
+
+def _effort(effort: float, spelled: Spelling) -> float:
+    """Returns how many times the usual work a search may do.
+
+    Raises:
+        InvalidInputError: If it isn't above 0, or no number.
+    """
+    if not 0 < effort < math.inf:
+        raise InvalidInputError(
+            f"{spelled('effort', effort)}: give how many times the usual work a search may do, as"
+            " 10, or 0.5"
+        )
+    return effort
 
 
 def _seconds(limit: float | None, spelled: Spelling) -> float | None:

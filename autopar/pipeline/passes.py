@@ -106,7 +106,7 @@ def compile_program(
         InvalidInputError: If a tensor is larger than a host of the cluster.
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
-    watch = watch or Watch(options.seconds_limit)
+    watch = watch or Watch(options.seconds_limit, effort=options.effort)
     try:
         return _compiled(program, options, observe, report, store, watch)
     except DoesNotFit as miss:
@@ -263,7 +263,7 @@ def with_fastest_mesh(
         InvalidInputError: If no plan fits into memory on any mesh.
     """
     program = apply_activations(program, options.activations)
-    watch = watch or Watch(options.seconds_limit)
+    watch = watch or Watch(options.seconds_limit, effort=options.effort)
     complete = Complete(options.cluster, AUTO, watch=watch)
 
     def chosen(mesh: ProcessMesh) -> CompileOptions:

@@ -4,6 +4,7 @@ afterwards what else it could have been.
     strategy: "data:0,tensor:1"
     memory_bytes: null
     seconds_limit: null
+    effort: 1.0
     placement: "identity"
     phases_apart: false
     activations: [["layers.*", "recompute"]]
@@ -37,6 +38,7 @@ def recorded(options: CompileOptions) -> str:
         "strategy": options.strategy,
         "memory_bytes": options.memory_bytes,
         "seconds_limit": options.seconds_limit,
+        "effort": options.effort,
         "placement": options.placement,
         "phases_apart": options.phases_apart,
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
@@ -70,6 +72,7 @@ def recorded_options(build: Build) -> CompileOptions:
         phases_apart=_field(content, "phases_apart", place, bool) or False,
         memory_bytes=_field(content, "memory_bytes", place, int),
         seconds_limit=_field(content, "seconds_limit", place, int, float),
+        effort=_field(content, "effort", place, int, float) or 1.0,
         activations=tuple(_activations(content.get("activations"), place)),
     )
 

@@ -65,6 +65,8 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--time-limit", "nan"], "--time-limit nan: a search takes no less than 0 seconds"),
         (["--time-limit", "-1"], "--time-limit -1.0: a search takes no less than 0 seconds"),
         (["--time-limit", "soon"], "'soon' is not a valid float"),
+        (["--effort", "0"], "--effort 0.0: give how many times the usual work a search may do"),
+        (["--effort", "inf"], "--effort inf: give how many times the usual work"),
         (["--activations", "x=save"], "No such option"),
         (["--memory", "0"], "memory '0': a device holds more than nothing"),
         (["--memory", "-1"], "memory '-1': write a number and a unit, as 24GiB or 80GB"),

@@ -37,6 +37,11 @@ LIMIT = "a search takes no less than 0 seconds"
             f"--time-limit -1.0: {LIMIT}",
         ),
         (
+            {"mesh": "2", "effort": 0.0},
+            "effort=0.0: give how many times",
+            "--effort 0.0: give how many times",
+        ),
+        (
             {"mesh": "2", "plan": "plan.yaml"},
             "plan.yaml is for d0=4, but mesh= says d0=2",
             "plan.yaml is for d0=4, but --mesh says d0=2",
@@ -98,6 +103,7 @@ def test_every_argument_is_explained(compile: Any) -> None:
         ({"mesh": "2", "cluster": None}, "cluster=None: give a name, a YAML file, or a Cluster"),
         ({"mesh": "2", "memory": [1]}, "memory=[1]: give bytes, or a text as '24GiB'"),
         ({"mesh": "2", "seconds_limit": "1"}, "seconds_limit='1': give a number of seconds"),
+        ({"mesh": "2", "effort": "much"}, "effort='much': give a number, as 10"),
         ({"mesh": "2", "plan": 1}, "plan=1: give the path of a file"),
         ({"mesh": "2", "activations": "save"}, "activations='save': give a dict, as {'layers.*'"),
     ],
@@ -125,6 +131,7 @@ def test_a_build_remembers_what_it_was_compiled_with(tmp_path: Path) -> None:
         placement=(3, 2, 1, 0),
         memory="1GiB",
         seconds_limit=60,
+        effort=2,
         cluster="h100",
         activations={"0": "recompute"},
     )

@@ -38,6 +38,7 @@ def test_sound() -> None:
         ("memory_bytes: null", "memory_bytes: many"),
         ("memory_bytes: null", "memory_bytes: true"),
         ("seconds_limit: null", "seconds_limit: [1]"),
+        ("effort: 1.0", "effort: much"),
         ("phases_apart: false", "phases_apart: 0.5"),
         ('placement: "identity"', "placement: [[0], 1]"),
         ('placement: "identity"', "placement: /etc/passwd"),

@@ -14,7 +14,7 @@ from autopar.completion.search.fastest import CLOSE, Search
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.found import Found
 from autopar.completion.search.held import FREE, HeldPrice
-from autopar.completion.search.incumbents import Incumbent
+from autopar.completion.search.incumbents import PROVEN, Incumbent
 from autopar.completion.search.naming import named
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
@@ -24,6 +24,9 @@ NO_GAIN = (
     "; give a larger batch, or a strategy by name"
 )
 """What is said of a plan by which every process does all the work."""
+
+MORE = "a search of more effort may find a faster one"
+"""What is said of a search that ended since it had done the work that it may."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,19 @@ def decide(search: Search, price: HeldPrice = FREE) -> Decided:
     if best is not None and best.seconds < seconds:
         solution, seconds = best.solution, best.seconds
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
-    late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_late else ""
+    late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_out_of_time else ""
     alone = NO_GAIN if not late and _is_replicated(solution) else ""
-    notes = tuple(filter(None, (note, alone, late)))
     # A preset may compute an op in a way that search doesn't consider, nor its bound.
     bound = found.bound_seconds if seconds >= found.bound_seconds * (1 - CLOSE) else None
+    more = MORE if search.is_cut and not late and not _is_proven(seconds, bound) else ""
+    notes = tuple(filter(None, (note, alone, late, more)))
     forecast = Forecast(named(solution), seconds, bound, against, notes)
     return Decided(solution, forecast)
+
+
+def _is_proven(seconds: float, bound: float | None) -> bool:
+    """Whether no plan can be much faster."""
+    return bound is not None and seconds * (1 - PROVEN) <= bound
 
 
 def _is_preset(found: Found, presets: Sequence[Incumbent]) -> str:

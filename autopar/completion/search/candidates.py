@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 from autopar.completion.call import Call, Choice
 from autopar.completion.graph import Graph, Node
+from autopar.completion.search.effort import CUBE_WORK, WAY_WORK
+from autopar.completion.search.watch import Watch
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, normalize_dim
@@ -122,15 +124,34 @@ class Candidates:
         return is_more
 
 
+@dataclass(frozen=True)
+class Around:
+    """A plan, and the axes along which others differ from it.
+
+    Attributes:
+        choices: The plan's, per op.
+        axes: The axes.
+    """
+
+    choices: Sequence[Choice]
+    axes: tuple[str, ...]
+
+
 class CandidateTable:
     """The candidates of a graph's ops; those of equal ops are made once.
 
     Args:
         graph: The graph.
+        watch: Counts the work; by default nobody does.
+        around: What all plans are to have in common; nothing by default.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self, graph: Graph, watch: Watch | None = None, around: Around | None = None
+    ) -> None:
         self.graph = graph
+        self.watch = watch or Watch()
+        self.around = around
         self.space = graph.space
         self._known: dict[object, Candidates] = {}
 
@@ -142,14 +163,32 @@ class CandidateTable:
         within = self.graph.cuts.within(node) if node.call.has_rule else {}
         settled = self.graph.settled.get(node.index)
         cuts = tuple(sorted((factor, tuple(sorted(s))) for factor, s in within.items()))
-        key = (node.call, cuts, settled)
+        known = None if self.around is None else self.around.choices[node.index]
+        key = (node.call, cuts, settled, known)
         found = self._known.get(key)
         if found is None:
             ways: Iterable[Choice] = _ways(node.call, within)
+            if self.around is not None and known is not None:
+                ways = _ways_around(node.call, within, known, self.around.axes)
             if settled is not None:
                 ways = [way for way in ways if _agrees(way, settled)] or [node.call.whole]
             found = self._known[key] = Candidates.of(node.call, ways)
+            self.watch.spend(WAY_WORK * len(found.choices))
         return found
+
+    def likely_work(self) -> float:
+        """Returns about the seconds that it takes to derive and to compare all candidates."""
+        axes, kinds = len(self.space.axes), dict[object, int]()
+        for node in self.graph.nodes:
+            if node.index not in self.graph.decided and node.call.has_rule:
+                within = self.graph.cuts.within(node)
+                options = len(_options(node.call, within))
+                if self.around is None:
+                    kinds[node.call, options] = _assignment_count(axes, options)
+                else:
+                    known = self.around.choices[node.index]
+                    kinds[node.call, options, known] = options ** len(self.around.axes)
+        return sum(WAY_WORK * count + CUBE_WORK * count**3 for count in kinds.values())
 
     def _only(self, call: Call, choice: Choice) -> Candidates:
         found = self._known.get(choice)
@@ -178,17 +217,38 @@ def _ways(call: Call, within: Mapping[str, frozenset[int]]) -> Iterator[Choice]:
     yield call.whole
     if not call.has_rule:
         return
-    options: list[Option] = [None, *_stretches(call, within), *_rows(call)]
-    placing = _Placing(call)
-    for way in _assignments(len(call.space.axes), options):
-        choice = _choice(placing, way)
+    placing, axes = _Placing(call), call.space.axes
+    for way in _assignments(len(axes), _options(call, within)):
+        choice = _choice(placing, zip(axes, way, strict=True))
         if choice is not None:
             yield choice
 
 
+def _ways_around(
+    call: Call, within: Mapping[str, frozenset[int]], known: Choice, axes: Sequence[str]
+) -> Iterator[Choice]:
+    """Yields a choice of an op, and those that differ from it along some axes."""
+    yield known
+    if not call.has_rule:
+        return
+    placing, splits = _Placing(call), known.splits
+    for axis in axes:
+        splits = placing.table.without(splits, axis)
+    pending = [each for each in known.dist.pending if each.axis not in axes]
+    for way in product(_options(call, within), repeat=len(axes)):
+        choice = _choice(placing, zip(axes, way, strict=True), splits, pending)
+        if choice is not None:
+            yield choice
+
+
+def _options(call: Call, within: Mapping[str, frozenset[int]]) -> Sequence[Option]:
+    """Returns what an axis may do to an op."""
+    return [None, *_stretches(call, within), *_rows(call)]
+
+
 def _assignments(axes: int, options: Sequence[Option]) -> Iterator[tuple[Option, ...]]:
     """Yields what the axes do, in few runs of neighbours that do the same."""
-    most = MAX_RUNS if axes <= MAX_RUNS else MANY_AXES_RUNS
+    most = _most_runs(axes)
 
     def extend(way: tuple[Option, ...], runs: int) -> Iterator[tuple[Option, ...]]:
         if len(way) == axes:
@@ -202,10 +262,34 @@ def _assignments(axes: int, options: Sequence[Option]) -> Iterator[tuple[Option,
     yield from extend((), 0)
 
 
-def _choice(placing: _Placing, way: Sequence[Option]) -> Choice | None:
-    """Returns the choice in which each axis does what it is said to; None if they don't fit."""
-    call, splits, pending = placing.call, placing.table.none, []
-    for axis, option in zip(call.space.axes, way, strict=True):
+def _assignment_count(axes: int, options: int) -> int:
+    """Returns how many assignments there are."""
+    return sum(
+        math.comb(axes - 1, runs - 1) * options * (options - 1) ** (runs - 1)
+        for runs in range(1, min(axes, _most_runs(axes)) + 1)
+    )
+
+
+def _most_runs(axes: int) -> int:
+    return MAX_RUNS if axes <= MAX_RUNS else MANY_AXES_RUNS
+
+
+def _choice(
+    placing: _Placing,
+    way: Iterable[tuple[str, Option]],
+    splits: Splits | None = None,
+    pending: Sequence[Pending] = (),
+) -> Choice | None:
+    """Returns the choice in which each axis does what it is said to; None if they don't fit.
+
+    Args:
+        placing: Of the op.
+        way: Axes, and what they do.
+        splits: What other axes do; by default nothing.
+        pending: The sums that are pending along other axes.
+    """
+    call, splits, pending = placing.call, splits or placing.table.none, list(pending)
+    for axis, option in way:
         if option is None:
             continue
         stretch = _stretch(option)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.completion.search.effort import MATRIX_WORK, MESSAGE_WORK
 from autopar.completion.search.network import Array, Network
 
 Indexes = NDArray[np.intp]
@@ -64,12 +65,16 @@ class Dual:
         self.network = network
         self.bound = -np.inf
         self._groups = _grouped(network)
+        slots = [(len(group.variables), s) for group in self._groups for s in group.slots]
+        looked_at = sum(count * slot.matrix.size for count, slot in slots)
+        self._work = MATRIX_WORK * looked_at + MESSAGE_WORK * len(slots)
         size = sum(_directed_sizes(network))
         fits = messages is not None and len(messages) == size
         self.messages = messages if messages is not None and fits else np.zeros(size)
 
     def ascend(self) -> float:
         """Sends all messages once in both directions; returns the bound, which never falls."""
+        self.network.costs.watch.spend(self._work)
         for group in self._groups:
             self._send(group, forward=True)
         total = 0.0

@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph
 from autopar.completion.price import Price
+from autopar.completion.search.candidates import Around
+from autopar.completion.search.descent import descend
 from autopar.completion.search.dual import Dual
 from autopar.completion.search.effort import (
     ASCENTS,
@@ -34,6 +37,7 @@ from autopar.completion.search.effort import (
     MAX_TURNS,
     MORE_PATIENCE,
     PATIENCE,
+    ROUND_WORK,
     TURN_ASCENTS,
     TURN_ROUNDS,
 )
@@ -102,14 +106,15 @@ class Search:
     _proven: Found | None = field(init=False, default=None)
     _proof: Proof | None = field(init=False, default=None)
     _messages: Array | None = field(init=False, default=None)
-    _costs: Costs = field(init=False, default_factory=Costs)
+    _costs: Costs = field(init=False)
     _promising: Sequence[Choice] = field(init=False, default=())
     """The choices that take least by the proof, which may be those of a faster plan."""
 
     def __post_init__(self) -> None:
         self.price = Price(self.graph)
         # Without presets there is nothing to fall back on before the first model.
-        self.tables = Tables(self.graph, self.watch if self.incumbents is not None else Watch())
+        watch = self.watch if self.incumbents is not None else Watch()
+        self.tables, self._costs = Tables(self.graph, watch), Costs(watch)
 
     def run(self, price: HeldPrice = FREE, above: float = math.inf) -> Found:
         """Returns the best plan, with a bound. Without a price it is searched only once.
@@ -130,12 +135,14 @@ class Search:
 
     def _bring_together(self, above: float) -> None:
         """Proves a bound, and looks for better plans if it isn't close."""
+        if not self.is_affordable:
+            return
         if not self._is_close(self.bound, PROVEN):
             self._prove(above, self._enough(PROVEN))
         if self._found().gap > PROVEN and self.bound <= above:
+            self._start(self._found().gap)
             self._approach(above)
             self._proof = self._messages = None
-            self._start(self._found().gap)
 
     def _approach(self, above: float) -> None:
         """Improves what the proof has come to, and goes on with the proof, while that helps."""
@@ -155,7 +162,7 @@ class Search:
             above: The proof ends once no plan can take less than that many seconds, or if it
                 doesn't seem to get there.
         """
-        if self._first is None and self._proven is None:
+        if self._first is None and self._proven is None and self.is_affordable:
             self.best, self.held_price = None, FREE
             with suppress(TimeIsUp):
                 self._prove(above, self._enough(PROVEN))
@@ -172,6 +179,9 @@ class Search:
             above: The proof ends once no plan can take less, or if it doesn't seem to get there.
         """
         self.best, self.bound, self.held_price = None, 0.0, price
+        if not self.is_affordable:
+            return self.bound
+        self.watch.renew()
         with suppress(TimeIsUp):
             self._prove(above, CLOSE, MORE_PATIENCE if self.is_small else PATIENCE)
         return self.bound
@@ -194,6 +204,7 @@ class Search:
     def _search(self, price: HeldPrice) -> Found:
         self.held_price, self.best = price, None
         self.expected = 0.0
+        self.watch.renew()
         if not price.is_free:
             self.bound = 0.0
         with suppress(TimeIsUp):
@@ -206,12 +217,56 @@ class Search:
         return self._found()
 
     def _search_at(self, price: HeldPrice) -> None:
+        if not self.is_affordable:
+            self._descend()
+            return
         self._look()
         if not price.is_free:
             self._reconsider()
             if self.is_small:
                 self._sharpen()
                 self._settle()
+
+    @cached_property
+    def is_affordable(self) -> bool:
+        """Whether all ways to compute every op can be compared with the work that there is."""
+        return self.watch.is_worth(self.tables.likely_work)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether with more work a better plan may be found, or a better bound."""
+        return self.watch.is_spent or not self.is_affordable
+
+    def _descend(self) -> None:
+        """Looks for faster plans near the best presets, or near plans of other prices."""
+        earlier = [each.choices for each in self._earlier[-STARTS:]]
+        presets = [each.solution.choices for each in self.presets(math.inf)[:STARTS]]
+        for start in earlier or presets:
+            self._descend_from(start)
+
+    def _descend_from(self, start: Sequence[Choice]) -> None:
+        for found in descend(self, start):
+            if self.best is None or found.seconds < self.best.seconds:
+                self.best = found
+            self._tell("searching near presets")
+
+    def around(self, around: Around) -> Search:
+        """Returns a search among the plans that have something in common."""
+        other = self._anew()
+        other.tables = Tables(self.graph, self.watch, around)
+        return other
+
+    def look(self) -> Found:
+        """Returns the best plan among those that have something in common, that one included."""
+        around = self.tables.around
+        assert around is not None
+        model = self._model()
+        labels = labels_of(model, around.choices)
+        self._learn(model, labels)
+        self._keep(model, labels)
+        self.known.append(labels)
+        self._rounds(together=True)
+        return self._found()
 
     def _look(self) -> None:
         """Searches models in which sums share buckets, and if need be one in which none do."""
@@ -290,12 +345,20 @@ class Search:
         Args:
             graph: What `repinned` returned for the graph of this search.
         """
+        other = self._anew()
+        other.graph = graph
+        is_known = self.is_affordable
+        other.tables = self.tables.varied(graph) if is_known else Tables(graph, self.watch)
+        return other
+
+    def _anew(self) -> Search:
+        """Returns a search of which nothing is known but what ops and reshards take."""
         other = copy(self)
-        other.graph, other.incumbents, other.known, other.best = graph, None, [], None
-        other._earlier = []
+        vars(other).pop("is_affordable", None)
+        other.incumbents, other.known, other.best, other._earlier = None, [], None, []
         other._first = other._proven = other._proof = other._messages = None
         other.bound = other.expected = 0.0
-        other.tables = self.tables.varied(graph)
+        other._costs = Costs(self.watch)
         return other
 
     def near(self, starts: Sequence[Sequence[Choice]]) -> Found:
@@ -307,7 +370,10 @@ class Search:
             starts: Choices per op; those that pins forbid don't count.
         """
         for choices in starts:
-            self._improve(choices, itself=True)
+            if self.is_affordable:
+                self._improve(choices, itself=True)
+            else:
+                self._descend_from(choices)
         if len(self.graph.nodes) <= HANDFUL:
             self._look()
             self._prove(math.inf, PROVEN)
@@ -323,14 +389,16 @@ class Search:
     def _start(self, gap: float) -> bool:
         """Improves the best presets; returns whether that leads to much faster plans.
 
-        Not where the model, as far as it is known, has none that are.
+        Not where the model, as far as it is known, has none that are, and no preset is one.
         """
         assert self.best is not None
         before = self.best.seconds
-        if self._is_close(self.expected, ROOM):
+        is_close = self._is_close(self.expected, ROOM)
+        if is_close and gap <= PROVEN:
             return False
         for preset in self.presets(gap)[:STARTS]:
-            if preset.strategy not in self._started:
+            is_better = not is_close or preset.seconds < before * (1 - CLOSE)
+            if is_better and preset.strategy not in self._started:
                 self._started.add(preset.strategy)
                 self._improve(preset.solution.choices)
         return self.best.seconds < before * (1 - PROVEN)
@@ -356,6 +424,7 @@ class Search:
         self.known.append(labels)
 
     def _model(self, *, together: bool = True) -> Model:
+        self.watch.spend(ROUND_WORK * len(self.graph.nodes))
         self._costs = self._costs.kept()
         return build_model(
             self.graph,
@@ -380,7 +449,7 @@ class Search:
             in_turn: Whether to go on for a few rounds, whatever they promise, in which pairs of
                 readers are weighed anew.
         """
-        self._costs = Costs()
+        self._costs = Costs(self.watch)
         if self._proof is None:
             self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
         proof, before = self._proof, -math.inf
@@ -388,12 +457,16 @@ class Search:
         ascents, gaps = least, list[float]()
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
+            self.watch.spend(ROUND_WORK * len(self.graph.nodes))
             reduced = eliminate(proof.network(self.tables.held, self.held_price))
             dual = Dual(reduced.core, self._messages)
             for _ in range(ascents):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
             self._messages = dual.messages
             if self.bound > above or self.watch.is_late:
+                break
+            if not in_turn and self.best is not None and self.watch.is_half_spent:
+                # The rest is for presets, which may be faster than what was found.
                 break
             if self.best is None and above - self.bound > patience * (self.bound - before):
                 break

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, islice, product
 
 from autopar.completion.refine import GAIN
+from autopar.completion.search.effort import PRESET_WORK
 from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
 from autopar.ir.errors import AnnotationError
@@ -104,6 +105,7 @@ class Incumbents:
         self, mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, watch: Watch
     ) -> None:
         self._complete, self._ops, self._watch = complete, ops, watch
+        self._axes = mesh.ndim
         self._left = strategies(mesh)
         self._tried = 0
         self._found: list[Incumbent] = []
@@ -120,6 +122,7 @@ class Incumbents:
             if self._tried >= ALWAYS and self._watch.is_late:
                 break
             self._tried += 1
+            self._watch.spend(PRESET_WORK * self._ops * self._axes)
             self._watch.tell(replace(told, doing=f"preset {self._tried} of {most}"))
             try:
                 solution = self._complete(strategy)

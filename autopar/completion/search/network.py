@@ -12,6 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.completion.search.effort import MATRIX_WORK, PATH_WORK
+from autopar.completion.search.watch import Watch
+
 Array = NDArray[np.float64]
 
 IMPOSSIBLE = 1e6
@@ -24,12 +27,16 @@ MOST_BYTES = 2**28
 class Costs:
     """Interned arrays: vectors of a variable's costs, matrices of an edge's.
 
+    Args:
+        watch: Counts the work of making them; by default nobody does.
+
     Attributes:
         arrays: By their numbers.
         nbytes: Their bytes in memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
+        self.watch = watch or Watch()
         self.arrays: list[Array] = []
         self._known: dict[Hashable, int] = {}
         self._argmins: dict[tuple[int, ...], int] = {}
@@ -37,7 +44,7 @@ class Costs:
 
     def kept(self) -> Costs:
         """Returns these costs, or none where they take much memory: for a network to come."""
-        return self if self.nbytes <= MOST_BYTES else Costs()
+        return self if self.nbytes <= MOST_BYTES else Costs(self.watch)
 
     def of(self, key: Hashable, make: Callable[[], Array]) -> int:
         """Returns the number of the array with a key, which is made if it isn't there."""
@@ -45,6 +52,7 @@ class Costs:
         if number is None:
             number = self._known[key] = len(self.arrays)
             array = make()
+            self.watch.spend(MATRIX_WORK * array.size)
             self.arrays.append(array)
             self.nbytes += array.nbytes if array.base is None else 0
         return number
@@ -79,10 +87,15 @@ class Costs:
             vector: The variable's costs.
             first: The edge to one neighbour, the variable first.
             second: The edge to the other.
+
+        Raises:
+            TimeIsUp: If the search had to end before.
         """
 
         def make() -> Array:
             own, left, right = self.arrays[vector], self.arrays[first], self.arrays[second]
+            self.watch.spend(PATH_WORK * len(own) * left.shape[1] * right.shape[1])
+            self.watch.check()
             left = left + own[:, None]
             found: Array = left[0][:, None] + right[0][None, :]
             total = np.empty_like(found)

@@ -72,7 +72,7 @@ class Proof:
         self._parts: list[Share] = []
         self._shares = Shares()
         self._renewed = dict(graph.aliases)
-        self._costs = Costs()
+        self._costs = Costs(transfers.watch)
         self._alone = SumsInOrder(graph, candidates).reader
         for found in candidates:
             self._vectors.append((partial(_op_key, found), partial(_least_seconds, found)))

@@ -11,7 +11,7 @@ from copy import copy
 from functools import cached_property
 
 from autopar.completion.graph import Graph
-from autopar.completion.search.candidates import Candidates, CandidateTable
+from autopar.completion.search.candidates import Around, Candidates, CandidateTable
 from autopar.completion.search.dominated import Dominated
 from autopar.completion.search.held import Held
 from autopar.completion.search.transfer import LeastTransfers, Transfers, most_bytes
@@ -24,12 +24,14 @@ class Tables:
     Args:
         graph: With the user's pins.
         watch: Says when no more tables are to be made.
+        around: What all plans are to have in common; nothing by default.
     """
 
-    def __init__(self, graph: Graph, watch: Watch) -> None:
+    def __init__(self, graph: Graph, watch: Watch, around: Around | None = None) -> None:
         self.graph = graph
         self.watch = watch
-        self._all = CandidateTable(graph)
+        self.around = around
+        self._all = CandidateTable(graph, watch, around)
 
     @cached_property
     def candidates(self) -> Sequence[Candidates]:
@@ -44,6 +46,11 @@ class Tables:
             self.watch.check()
             found.append(dominated.without(node, self._all.of(node)))
         return found
+
+    @cached_property
+    def likely_work(self) -> float:
+        """About the seconds that it takes to derive and to compare all candidates."""
+        return self._all.likely_work()
 
     @cached_property
     def held(self) -> Held:

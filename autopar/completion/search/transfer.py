@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from autopar.completion.buckets import AWAITED
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
+from autopar.completion.search.effort import PAIR_WORK, PATH_WORK, PLAN_WORK
 from autopar.completion.search.network import IMPOSSIBLE, Array
 from autopar.completion.search.watch import Watch
 from autopar.completion.space import Form, Space
@@ -89,7 +90,7 @@ class Transfers:
 
     def __init__(self, space: Space, bucket_bytes: Mapping[str, int], watch: Watch) -> None:
         self.space = space
-        self._watch = watch
+        self.watch = watch
         self._ends: dict[tuple[Form, ...], Ends] = {}
         self._tables: dict[_Key, Array] = {}
         self._lessons: dict[_Key, int] = {}
@@ -122,13 +123,14 @@ class Transfers:
         key = (source, target, of)
         table = self._tables.get(key)
         if table is None:
-            self._watch.check()
+            self.watch.check()
             table = self._tables[key] = self._table(source, target, of)
         found: Array = table.take(target.index, axis=1).take(source.index, axis=0)
         return found
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
+        self.watch.spend(PATH_WORK * len(forms) ** 3)
         seconds = self._bulk[of.group].seconds([form.layout for form in forms], of.itemsize)
         at = {form: number for number, form in enumerate(forms)}
         rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
@@ -160,6 +162,8 @@ class Transfers:
 
     def _planned(self, made: Form, needed: Form, of: Tensors) -> float:
         """Returns the seconds of a reshard as it is carried out."""
+        if (needed, of.itemsize) not in made.seconds:
+            self.watch.spend(PLAN_WORK)
         if of.group is None or not made.layout.partial:
             return self.space.seconds(made, needed, of.itemsize)
         shared, model = self._shared[of.group], self.space.planner.model
@@ -214,6 +218,7 @@ class LeastTransfers(Transfers):
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
+        self.watch.spend(PAIR_WORK * len(rows) * len(columns))
         least = self._planners[of.group].least_seconds_between(rows, columns, of.itemsize)
         table = np.array(least)
         for row, made in enumerate(source.forms):

@@ -74,6 +74,7 @@ OPTIONS = {
     "--devices": ("4", "8"),
     "--input-shape": ("x:8,16", "x:8"),
     "--time-limit": ("1", "0.5"),
+    "--effort": ("1", "0.1"),
     "--print-after": ("complete", "map"),
     "--cluster": ("cpu", "h100", "model.onnx"),
     "--annotations": ("model.onnx", "none.yaml"),
