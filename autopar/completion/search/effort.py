@@ -43,7 +43,7 @@ WAY_WORK, CUBE_WORK = 1e-4, 3e-9
 """Seconds that it takes about to derive a way to compute an op; and, of the ways of each kind of
 op, times their third power, to compare them with those of its neighbours."""
 
-ROUND_WORK, PRESET_WORK = 1.5e-4, 1.5e-4
+ROUND_WORK, PRESET_WORK = 1.5e-4, 1.2e-4
 """Per op, to make and to price a model once; and per axis too, to complete it by a preset."""
 
 PATH_WORK, PAIR_WORK, PLAN_WORK = 2e-9, 1e-6, 5e-4

@@ -60,6 +60,9 @@ CLOSE = 1e-6
 ENOUGH, ROOM = 1e-3, 5e-3
 """The same for large programs, which take longer to search and to start again."""
 
+FAR = 0.03
+"""At such a gap to what a large model promises, it isn't searched on."""
+
 STARTS = 2
 """How many presets are improved at a time."""
 
@@ -137,7 +140,7 @@ class Search:
         """Proves a bound, and looks for better plans if it isn't close."""
         if not self.is_affordable:
             return
-        if not self._is_close(self.bound, PROVEN):
+        if not self._is_close(self.bound, PROVEN) and not self.watch.is_half_spent:
             self._prove(above, self._enough(PROVEN))
         if self._found().gap > PROVEN and self.bound <= above:
             self._start(self._found().gap)
@@ -217,11 +220,15 @@ class Search:
         return self._found()
 
     def _search_at(self, price: HeldPrice) -> None:
-        if not self.is_affordable:
-            self._descend()
-            return
-        self._look()
-        if not price.is_free:
+        if self.is_affordable:
+            self._look()
+        else:
+            for earlier in self._earlier[-STARTS:]:
+                self._descend(earlier.choices)
+        is_far = not self.is_small and not self._is_close(self.expected, PROVEN)
+        if self.best is None or (price.is_free and is_far):
+            self._start(math.inf)
+        if not price.is_free and self.is_affordable:
             self._reconsider()
             if self.is_small:
                 self._sharpen()
@@ -237,18 +244,17 @@ class Search:
         """Whether with more work a better plan may be found, or a better bound."""
         return self.watch.is_spent or not self.is_affordable
 
-    def _descend(self) -> None:
-        """Looks for faster plans near the best presets, or near plans of other prices."""
-        earlier = [each.choices for each in self._earlier[-STARTS:]]
-        presets = [each.solution.choices for each in self.presets(math.inf)[:STARTS]]
-        for start in earlier or presets:
-            self._descend_from(start)
+    @property
+    def _is_thorough(self) -> bool:
+        """Whether plans are improved with all ways to compute every op at hand."""
+        return self.is_small and self.is_affordable
 
-    def _descend_from(self, start: Sequence[Choice]) -> None:
+    def _descend(self, start: Sequence[Choice]) -> None:
+        """Improves a plan along one axis after the other."""
         for found in descend(self, start):
             if self.best is None or found.seconds < self.best.seconds:
                 self.best = found
-            self._tell("searching near presets")
+            self._tell("searching along one axis after the other")
 
     def around(self, around: Around) -> Search:
         """Returns a search among the plans that have something in common."""
@@ -291,7 +297,11 @@ class Search:
             tried.append(labels)
             if self._is_close(self.expected, ENOUGH) or self.watch.is_late:
                 break
-            if (number == 1 and self._start(0.0)) or not learned:
+            is_first = number == 1
+            if (is_first and self._is_thorough and self._start(0.0)) or not learned:
+                break
+            if not is_first and not self._is_thorough and not self._is_close(self.expected, FAR):
+                # Plans near presets are sooner better than those of more rounds.
                 break
             found.append(self._found().seconds)
             if is_idle(found, IDLE_ROUNDS, self.precision):
@@ -373,7 +383,7 @@ class Search:
             if self.is_affordable:
                 self._improve(choices, itself=True)
             else:
-                self._descend_from(choices)
+                self._descend(choices)
         if len(self.graph.nodes) <= HANDFUL:
             self._look()
             self._prove(math.inf, PROVEN)
@@ -391,8 +401,7 @@ class Search:
 
         Not where the model, as far as it is known, has none that are, and no preset is one.
         """
-        assert self.best is not None
-        before = self.best.seconds
+        before = math.inf if self.best is None else self.best.seconds
         is_close = self._is_close(self.expected, ROOM)
         if is_close and gap <= PROVEN:
             return False
@@ -400,8 +409,9 @@ class Search:
             is_better = not is_close or preset.seconds < before * (1 - CLOSE)
             if is_better and preset.strategy not in self._started:
                 self._started.add(preset.strategy)
-                self._improve(preset.solution.choices)
-        return self.best.seconds < before * (1 - PROVEN)
+                improve = self._improve if self._is_thorough else self._descend
+                improve(preset.solution.choices)
+        return self.best is not None and self.best.seconds < before * (1 - PROVEN)
 
     def _improve(self, choices: Sequence[Choice], *, itself: bool = False) -> None:
         """Looks for better plans than one whose choices are known, and keeps the best.

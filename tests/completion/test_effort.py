@@ -1,0 +1,116 @@
+"""Effort: a search does the work that it may, counted and not timed, and never loses to presets."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from autopar.annotate import apply_mesh, parse_mesh
+from autopar.completion import Complete
+from autopar.completion.complete import Completed
+from autopar.completion.search.auto import MORE
+from autopar.completion.search.candidates import Around, CandidateTable
+from autopar.completion.search.descent import descend
+from autopar.completion.search.watch import TimeIsUp, Watch
+from autopar.cost import Cluster
+from autopar.frontend.torch import Recipe, capture
+from autopar.ir.program import Program
+from tests.completion.networks import mlp
+
+MESH = "a=2,b=2,c=2"
+
+
+@cache
+def convnet() -> Program:
+    """Returns a program of which there are hundreds of ways per op on three axes."""
+    model = nn.Sequential(
+        nn.Conv2d(8, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()
+    )
+    return apply_mesh(capture(model, torch.zeros(2, 8, 64, 64), Recipe()).program, parse_mesh(MESH))
+
+
+def decided(effort: float | None) -> tuple[Completed, list[str]]:
+    told: list[str] = []
+    watch = Watch(tell=lambda now: told.append(now.doing), effort=effort)
+    return Complete(Cluster.load("h100"), "auto", watch=watch).decide(convnet()), told
+
+
+@pytest.mark.parametrize("effort", [1e-6, 0.2])
+def test_a_search_of_little_effort_is_no_slower_than_presets_and_says_so(effort: float) -> None:
+    found, told = decided(effort)
+    assert not [text for text in told if text.startswith("proving")]
+    assert found.forecast is not None
+    assert found.forecast.notes[-1] == MORE
+    for strategy in ("data:a,data:b,data:c", "replicate:a,replicate:b,replicate:c"):
+        preset = Complete(Cluster.load("h100"), strategy).decide(convnet())
+        assert found.seconds <= preset.seconds * (1 + 1e-9)
+
+
+def test_plans_near_presets_are_faster_than_they_are() -> None:
+    least, more = decided(1e-6)[0], decided(0.2)[0]
+    assert more.seconds < least.seconds
+
+
+def test_the_same_effort_gives_the_same_plan() -> None:
+    one, other = decided(0.2), decided(0.2)
+    assert one[1] == other[1]
+    assert one[0].program == other[0].program
+
+
+def test_a_program_that_is_searched_to_the_end_asks_for_no_effort() -> None:
+    program = apply_mesh(mlp(batch=1024), parse_mesh("a=2,b=2"))
+    found = Complete(Cluster.load("h100"), "auto").decide(program)
+    assert found.forecast is not None
+    assert MORE not in found.forecast.notes
+
+
+def test_work_is_counted_per_search() -> None:
+    base = Watch(effort=2.0)
+    one, other = base.over(1000), base.over(1000)
+    one.spend(1e6)
+    assert one.is_spent
+    assert one.is_late
+    assert not base.is_late
+    assert not other.is_late
+    with pytest.raises(TimeIsUp):
+        one.check()
+    one.renew()
+    one.check()
+    endless = Watch(effort=None).over(1000)
+    endless.spend(1e9)
+    endless.check()
+    assert not endless.is_late
+
+
+def test_more_ops_are_worth_more_work() -> None:
+    few, many = (Watch().over(ops) for ops in (10, 10_000))
+    assert many.is_worth(10)
+    assert not few.is_worth(10)
+
+
+def test_plans_around_one_differ_along_the_named_axes_only() -> None:
+    (search,) = Complete(Cluster.load("h100"), "auto").searches_of(convnet())
+    choices = search.presets(0.0)[0].solution.choices
+    table = CandidateTable(search.graph, around=Around(choices, ("b",)))
+    for node, known in zip(search.graph.nodes, choices, strict=True):
+        found = table.of(node).choices
+        assert any(
+            (each.consumed, each.produced) == (known.consumed, known.produced) for each in found
+        )
+        assert len(found) <= 16
+        for each in found:
+            for axis in ("a", "c"):
+                place, before = each.splits.places.get(axis), known.splits.places.get(axis)
+                assert (place and place[0]) == (before and before[0])
+
+
+def test_a_descent_never_climbs() -> None:
+    (search,) = Complete(Cluster.load("h100"), "auto").searches_of(convnet())
+    start = search.presets(0.0)[-1].solution
+    seconds = [start.seconds, *(found.seconds for found in descend(search, start.choices))]
+    assert len(seconds) > 3
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(seconds))
