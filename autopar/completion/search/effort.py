@@ -35,7 +35,7 @@ IDLE_PROOFS, IDLE_PART = 8, 1e-3
 HANDFUL = 32
 """Up to so many ops a search takes no longer than what is shared by searches."""
 
-LEAST_WORK, OP_WORK = 3.5, 5e-3
+LEAST_WORK, OP_WORK = 4.0, 5e-3
 """What a search may do by default, in seconds that it takes about: of any program, and more per op.
 Capturing and partitioning take half as long per op."""
 
@@ -50,5 +50,5 @@ PATH_WORK, PAIR_WORK, PLAN_WORK = 2e-9, 1e-6, 5e-4
 """Per sum of two reshards that may follow one another; to bound one; and to plan it as it is
 carried out."""
 
-MATRIX_WORK, MESSAGE_WORK = 5e-10, 3e-5
+MATRIX_WORK, MESSAGE_WORK = 5e-10, 2e-5
 """Per cost of a table, to make it or to send a message over it; and per message."""
