@@ -3,9 +3,12 @@
     python benchmarks/search.py            every row
     python benchmarks/search.py gpt2 mlp   some
 
-CPU seconds from the captured program to the completed one, on the H100 profile; the most memory
+CPU seconds of capture, and from the captured program to the completed one; the most memory
 that the process had, capture included; and what the report says of the plan. The bars, in CPU
-seconds: gpt2 3, llama 8, mlp 5, and on four axes mlp-4 6, gpt2-4 10 and gpt2-8 30; 1 GB each.
+seconds: gpt2 3, llama 8, mlp 5, and on four axes mlp-4 6, gpt2-4 10 and gpt2-8 30; 1 GB each. Of
+any row, the larger one of 5 and twice what capturing and partitioning take.
+
+    python benchmarks/search.py --effort 10 unet      with ten times the work
 
     python benchmarks/search.py --devices 64 gpt2             meshes of all shapes
     python benchmarks/search.py --devices 12 --scratch mlp    and each by itself
@@ -24,40 +27,12 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from search_rows import ROWS
+
 if TYPE_CHECKING:
     from autopar.ir.mesh import ProcessMesh
 
-ROWS = {
-    "gpt2": "32x8",
-    "llama": "32x8",
-    "t5": "2x4",
-    "bert": "2x4",
-    "mlp": "8x8x4",
-    "mlp-4": "4x4x4x4",
-    "gpt2-4": "4x4x4x4",
-    "gpt2-8": "8x8x2x2",
-}
-CLUSTER = "h100"
 HOSTS_OF_8 = "h100x{hosts}"
-
-
-def model(name: str) -> tuple[Any, Any, Any]:
-    """Returns a model on the meta device, a batch, and a loss (None: the model has it)."""
-    import torch
-    from language_models import LLAMA_8B, bert, gpt2, llama, t5, tokens
-    from torch import nn
-    from torch.nn import functional
-
-    with torch.device("meta"):
-        if name.startswith("mlp"):
-            blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))] * 2
-            x = torch.zeros(1024, 1024)
-            return nn.Sequential(*blocks).train(), (x, x), functional.mse_loss
-        if name.startswith("gpt2"):
-            return gpt2(), tokens(256, 1024), None
-        if name in ("bert", "t5"):
-            return bert() if name == "bert" else t5(), tokens(32, 512), None
-        return llama(LLAMA_8B), tokens(256, 4096), None
 
 
 def captured(name: str) -> Any:
@@ -66,7 +41,7 @@ def captured(name: str) -> Any:
 
     from autopar.frontend.torch import Recipe, capture
 
-    module, batch, loss = model(name)
+    module, batch, loss = ROWS[name].training()
     recipe = Recipe(loss=loss, optimizer=torch.optim.AdamW(module.parameters()))
     return capture(module, batch, recipe).program
 
@@ -99,22 +74,26 @@ def measure_shapes(name: str, devices: int, *, scratch: bool) -> None:
     print(f"{name}, {devices} devices: {taken_up}, {against}; {detail}", flush=True)
 
 
-def measure(name: str) -> None:
+def measure(name: str, effort: float) -> None:
     """Prints a row of the table."""
     from autopar.annotate import apply_mesh, parse_mesh
     from autopar.completion import Complete
+    from autopar.completion.search.watch import Watch
     from autopar.cost import Cluster
 
-    program = apply_mesh(captured(name), parse_mesh(ROWS[name]))
-    cluster = Cluster.load(CLUSTER)
+    row = ROWS[name]
     start = time.process_time()
-    forecast = Complete(cluster, "auto").decide(program).forecast
+    program = apply_mesh(captured(name), parse_mesh(row.mesh))
+    captured_seconds = time.process_time() - start
+    start = time.process_time()
+    complete = Complete(Cluster.load(row.cluster), "auto", watch=Watch(effort=effort))
+    forecast = complete.decide(program).forecast
     seconds = time.process_time() - start
     assert forecast is not None
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
-        f"| {name} | {ROWS[name]} | {len(program.main.ops):,} | {seconds:.1f} | {memory:.2f} |"
-        f" {forecast.remark().detail} |",
+        f"| {name} | {row.mesh}, {row.cluster} | {len(program.main.ops):,} |"
+        f" {captured_seconds:.1f} | {seconds:.1f} | {memory:.2f} | {forecast.remark().detail} |",
         flush=True,
     )
 
@@ -125,19 +104,21 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=[*ROWS])
     parser.add_argument("--devices", type=int, help="search the shape of a mesh")
     parser.add_argument("--scratch", action="store_true", help="and every shape from scratch")
+    parser.add_argument("--effort", type=float, default=1.0, help="see `autopar compile`")
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        measure(options.names[0])
+        measure(options.names[0], options.effort)
         return 0
     if options.devices:
         for name in options.names:
             measure_shapes(name, options.devices, scratch=options.scratch)
         return 0
-    print("| program | mesh | ops | search, CPU s | memory, GB | plan |")
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    print("| program | on | ops | capture, CPU s | search, CPU s | memory, GB | plan |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for name in options.names:
-        subprocess.run([sys.executable, __file__, name, "--row"], check=True)
+        command = [sys.executable, __file__, name, "--row", "--effort", str(options.effort)]
+        subprocess.run(command, check=True)
     return 0
 
 
