@@ -6,7 +6,7 @@ import finds that out node by node.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +20,9 @@ from autopar.frontend.onnx.ops import is_known_domain
 from autopar.frontend.onnx.problems import Problems
 from autopar.frontend.onnx.schema import check_node, function_key, normal_domain
 from autopar.frontend.onnx.tensors import check_sparse, check_tensor
+
+Names = ChainMap[str, None]
+"""The names that are defined in a graph, then those of the graphs around it."""
 
 _MAX_DEPTH = 24
 
@@ -46,7 +49,7 @@ def check_model(
     check_expansion(model, problems)
     if not model.graph.output:
         problems.add("", "the graph has no outputs")
-    _check_graph(model.graph, frozenset(), opsets, context, "", 0)
+    _check_graph(model.graph, ChainMap(), opsets, context, "", 0)
     files.conclude(problems)
 
 
@@ -80,10 +83,10 @@ def _check_opsets(
 def _check_function(function: FunctionProto, oldest: int, context: _Context) -> None:
     where = f"function {function.name}"
     opsets = _check_opsets(function.opset_import, oldest, where, context.problems)
-    defined = set(function.input)
+    defined: Names = ChainMap(dict.fromkeys(function.input))
     if len(defined) != len(function.input):
         context.problems.add(where, "two inputs have the same name")
-    _check_nodes(function.node, defined, defined, opsets, context, where, 0)
+    _check_nodes(function.node, defined, opsets, context, where, 0)
     for name in function.output:
         if name not in defined:
             context.problems.add(where, f"nothing produces its output {name!r}")
@@ -91,7 +94,7 @@ def _check_function(function: FunctionProto, oldest: int, context: _Context) -> 
 
 def _check_graph(
     graph: GraphProto,
-    outer: frozenset[str],
+    outer: Names,
     opsets: dict[str, int],
     context: _Context,
     where: str,
@@ -111,13 +114,13 @@ def _check_graph(
     for sparse in graph.sparse_initializer:
         name = f"sparse initializer {sparse.values.name!r}"
         check_sparse(name, sparse, context.files, problems)
-    own = {*inputs, *stored}
-    for name in sorted(own & outer):
+    own = dict.fromkeys([*inputs, *stored])
+    for name in sorted(name for name in own if name in outer):
         problems.add(where, f"the name {name!r} is already taken in an outer graph")
-    visible = outer | own
-    _check_nodes(graph.node, own, visible, opsets, context, where, depth)
+    known = outer.new_child(own)
+    _check_nodes(graph.node, known, opsets, context, where, depth)
     for value in graph.output:
-        if value.name not in own and value.name not in outer:
+        if value.name not in known:
             problems.add(where, f"nothing produces the output {value.name!r}")
 
 
@@ -133,16 +136,14 @@ def _check_unique(where: str, kind: str, names: Sequence[str], problems: Problem
 
 def _check_nodes(
     nodes: Sequence[NodeProto],
-    own: set[str],
-    visible: Iterable[str],
+    known: Names,
     opsets: dict[str, int],
     context: _Context,
     where: str,
     depth: int,
 ) -> None:
-    """Checks nodes in order, adding to `own` the names that they define."""
+    """Checks nodes in order, adding to `known` the names that they define."""
     problems = context.problems
-    known = set(visible)
     producers = {name: at for at, node in enumerate(nodes) for name in node.output if name}
     late: set[str] = set()
     for index, node in enumerate(nodes):
@@ -154,13 +155,12 @@ def _check_nodes(
             _check_attribute(label, attribute, context)
         for graph in subgraphs(node):
             inner = f"{label}, graph {graph.name or '?'!r}"
-            _check_graph(graph, frozenset(known), opsets, context, inner, depth + 1)
+            _check_graph(graph, known, opsets, context, inner, depth + 1)
         for name in node.output:
             if name and name in known:
                 problems.add(label, f"defines {name!r}, which is already defined")
             if name:
-                known.add(name)
-                own.add(name)
+                known[name] = None
     if late:
         _report_order(nodes, producers, where, problems)
 
@@ -168,7 +168,7 @@ def _check_nodes(
 def _check_reads(
     label: str,
     node: NodeProto,
-    known: set[str],
+    known: Names,
     producers: dict[str, int],
     reported: set[str],
     problems: Problems,
