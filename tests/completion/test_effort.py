@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -16,8 +17,10 @@ from autopar.completion.search.auto import MORE
 from autopar.completion.search.candidates import Around, CandidateTable
 from autopar.completion.search.descent import descend
 from autopar.completion.search.watch import TimeIsUp, Watch
+from autopar.completion.variations import Variations
 from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture
+from autopar.ir.layout import Layout
 from autopar.ir.program import Program
 from tests.completion.networks import mlp
 
@@ -106,6 +109,21 @@ def test_plans_around_one_differ_along_the_named_axes_only() -> None:
             for axis in ("a", "c"):
                 place, before = each.splits.places.get(axis), known.splits.places.get(axis)
                 assert (place and place[0]) == (before and before[0])
+
+
+@pytest.mark.parametrize("effort", [1e-9, 0.2])
+def test_a_variation_of_little_effort_is_a_plan(effort: float) -> None:
+    complete = Complete(Cluster.load("h100"), "auto", watch=Watch(effort=effort))
+    done = complete.decide(convnet()).program
+    (weight,) = (
+        value for value in done.main.values.values() if value.global_shape == (32, 8, 3, 3)
+    )
+    variations = Variations(complete, done, convnet())
+    pinned = replace(
+        weight, dist=Layout.from_dims_mapping(done.mesh, weight.global_shape, (0, -1, -1, -1))
+    )
+    found = variations.with_pin(pinned)
+    assert found.main.values[weight.name].dist == pinned.dist
 
 
 def test_a_descent_never_climbs() -> None:

@@ -256,10 +256,17 @@ class Search:
                 self.best = found
             self._tell("searching along one axis after the other")
 
-    def around(self, around: Around) -> Search:
-        """Returns a search among the plans that have something in common."""
+    def around(self, around: Around, watch: Watch | None = None) -> Search:
+        """Returns a search among the plans that have something in common.
+
+        Args:
+            around: What they have in common.
+            watch: Says when it ends; by default as this one.
+        """
         other = self._anew()
-        other.tables = Tables(self.graph, self.watch, around)
+        other.watch = watch or self.watch
+        other._costs = Costs(other.watch)
+        other.tables = Tables(self.graph, other.watch, around)
         return other
 
     def look(self) -> Found:
@@ -379,14 +386,19 @@ class Search:
         Args:
             starts: Choices per op; those that pins forbid don't count.
         """
-        for choices in starts:
-            if self.is_affordable:
-                self._improve(choices, itself=True)
-            else:
-                self._descend(choices)
-        if len(self.graph.nodes) <= HANDFUL:
-            self._look()
-            self._prove(math.inf, PROVEN)
+        self.watch.renew()
+        with suppress(TimeIsUp):
+            for choices in starts:
+                if self.is_affordable:
+                    self._improve(choices, itself=True)
+                else:
+                    self._descend(choices)
+            if len(self.graph.nodes) <= HANDFUL:
+                self._look()
+                self._prove(math.inf, PROVEN)
+        if self.best is None:
+            # Nothing was found in time: the first plan itself, with the pins.
+            return self.around(Around(starts[0], ()), Watch()).look()
         return self._found()
 
     def presets(self, gap: float) -> Sequence[Incumbent]:
