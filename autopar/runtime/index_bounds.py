@@ -8,7 +8,7 @@ number of entries there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
-from autopar.ir.program import SEED, Function, Op, Program, Ref, Value
+from autopar.ir.ops.lookups import REARRANGED, Lookup, lookups_of
+from autopar.ir.program import SEED, Function, Op, Program, Value
 from autopar.runtime.describe import describe_failure, reason_of
 from autopar.runtime.emit import emit
 from autopar.runtime.locate import failing_op
@@ -33,46 +34,27 @@ _GROWTH = 4
 """How many times as many elements they may make as the inputs have: it is done in each call."""
 
 
-@dataclass(frozen=True)
-class Lookup:
-    """That an op takes entries by their numbers.
+def _wrong(lookup: Lookup, index: Tensor) -> int | None:
+    """Returns the first number that is out of range; None if there is none."""
+    if not index.numel():
+        return None
+    low, high = (int(end) for end in index.aminmax())
+    if lookup.least <= low and high < lookup.size:
+        return None
+    outside = (index < lookup.least) | (index >= lookup.size)
+    if lookup.ignored is not None:
+        outside &= index != lookup.ignored
+    found = index[outside]
+    return int(found.flatten()[0]) if found.numel() else None
 
-    Attributes:
-        index: The value that has the numbers.
-        size: How many entries there are.
-        op: The op.
-        wraps: Whether negative numbers count from the end.
-        ignored: A number that stands for none.
-    """
 
-    index: str
-    size: int
-    op: Op
-    wraps: bool = False
-    ignored: int | None = None
-
-    def wrong(self, index: Tensor) -> int | None:
-        """Returns the first number that is out of range; None if there is none."""
-        if not index.numel():
-            return None
-        least = -self.size if self.wraps else 0
-        low, high = (int(end) for end in index.aminmax())
-        if least <= low and high < self.size:
-            return None
-        outside = (index < least) | (index >= self.size)
-        if self.ignored is not None:
-            outside &= index != self.ignored
-        found = index[outside]
-        return int(found.flatten()[0]) if found.numel() else None
-
-    def refusal(self, number: int, labels: Sequence[str]) -> str:
-        """Returns why inputs are refused that have a number which is out of range."""
-        least = -self.size if self.wraps else 0
-        also = "" if self.ignored is None else f", or {self.ignored} for none"
-        return (
-            f"{number} is out of range in {' and '.join(map(repr, labels))}: {self.op.kind} at"
-            f" {self.op.loc} has {self.size} entries, {least} to {self.size - 1}{also}"
-        )
+def _refusal(lookup: Lookup, number: int, labels: Sequence[str]) -> str:
+    """Returns why inputs are refused that have a number which is out of range."""
+    also = "" if lookup.ignored is None else f", or {lookup.ignored} for none"
+    return (
+        f"{number} is out of range in {' and '.join(map(repr, labels))}: {lookup.op.kind} at"
+        f" {lookup.op.loc} has {lookup.size} entries, {lookup.least} to {lookup.size - 1}{also}"
+    )
 
 
 class IndexBounds:
@@ -93,7 +75,7 @@ class IndexBounds:
         found = {
             each: cone
             for op in main.ops
-            for each in _lookups(op, main.values)
+            for each in lookups_of(op, main.values)
             if (cone := _cone(each.index, main, producers, self._labels)) is not None
         }
         self._cones = found
@@ -128,9 +110,9 @@ class IndexBounds:
             raise InvalidInputError(f"the inputs can't be used: {why}") from error
         found = dict(zip(self._indices, computed, strict=True))
         for each, cone in self._cones.items():
-            if (number := each.wrong(found[each.index])) is not None:
+            if (number := _wrong(each, found[each.index])) is not None:
                 labels = [self._labels[name] for name in cone.inputs]
-                raise InvalidInputError(each.refusal(number, labels))
+                raise InvalidInputError(_refusal(each, number, labels))
 
     def check_parts(self, parts: Mapping[str, Tensor]) -> None:
         """Refuses parts of inputs with an index that is out of range, as far as parts tell.
@@ -145,8 +127,8 @@ class IndexBounds:
             if not cone.rearranges:
                 continue
             (name,) = cone.inputs
-            if (number := each.wrong(parts[name].cpu())) is not None:
-                raise InvalidInputError(each.refusal(number, [self._labels[name]]))
+            if (number := _wrong(each, parts[name].cpu())) is not None:
+                raise InvalidInputError(_refusal(each, number, [self._labels[name]]))
 
 
 @dataclass(frozen=True)
@@ -159,7 +141,7 @@ class _Cone:
     @property
     def rearranges(self) -> bool:
         """Whether an index has the numbers of one input, all of them and nothing else."""
-        return len(self.inputs) == 1 and all(op.kind in _REARRANGING for op in self.ops)
+        return len(self.inputs) == 1 and all(op.kind in REARRANGED for op in self.ops)
 
 
 def _cone(
@@ -208,59 +190,3 @@ def _part(
     return serial.with_main(
         replace(main, inputs=inputs, outputs=outputs, values=values, ops=kept, aliases=())
     )
-
-
-def _lookups(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
-    """Yields the lookups of an op."""
-    if op.kind in _BY_DIM:
-        table, index = _shape(op, "self", values), op.arg("index")
-        dim = op.arg("dim", 0)
-        if isinstance(index, Ref) and isinstance(dim, int) and table:
-            yield Lookup(index.name, table[dim], op)
-    elif op.kind in _BY_POSITION:
-        yield from _by_position(op, values)
-    elif op.kind == "aten.embedding.default":
-        index = op.arg("indices")
-        if isinstance(index, Ref):
-            yield Lookup(index.name, _shape(op, "weight", values)[0], op)
-    elif op.kind in ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"):
-        index, ignored = op.arg("target"), op.arg("ignore_index", -100)
-        table = _shape(op, "self", values)
-        if isinstance(index, Ref) and isinstance(ignored, int):
-            yield Lookup(index.name, table[min(len(table) - 1, 1)], op, ignored=ignored)
-
-
-def _by_position(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
-    """Yields the lookups of an op with an index per dimension."""
-    table, indices = _shape(op, "self", values), op.arg("indices")
-    given = list(enumerate(indices)) if isinstance(indices, tuple) else []
-    found = [(at, each.name) for at, each in given if isinstance(each, Ref)]
-    # A mask stands for as many dimensions as it has.
-    if all(values[name].dtype not in ("bool", "u8") for _, name in found):
-        for at, name in found:
-            yield Lookup(name, table[at], op, wraps=True)
-
-
-_REARRANGING = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default"),
-        *("permute.default", "transpose.int", "expand.default", "clone.default"),
-    )
-)
-
-_BY_DIM = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("gather.default", "index_select.default", "scatter.src", "scatter.value"),
-        *("scatter_add.default", "index_add.default", "index_copy.default"),
-    )
-)
-
-_BY_POSITION = frozenset(("aten.index.Tensor", "aten.index_put.default"))
-
-
-def _shape(op: Op, name: str, values: Mapping[str, Value]) -> tuple[int, ...]:
-    table = op.arg(name)
-    assert isinstance(table, Ref)
-    return values[table.name].global_shape
