@@ -7,19 +7,18 @@ best plan among all that differ from it along one axis, or along as many as the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from autopar.completion.call import Choice
+from autopar.completion.refine import GAIN
 from autopar.completion.search.candidates import Around
 from autopar.completion.search.found import Found
 
 if TYPE_CHECKING:
     from autopar.completion.search.fastest import Search
-
-GAIN = 1e-6
-"""The part of its seconds by which a plan must be faster to be taken."""
 
 
 def descend(search: Search, start: Sequence[Choice]) -> Iterator[Found]:
@@ -32,12 +31,12 @@ def descend(search: Search, start: Sequence[Choice]) -> Iterator[Found]:
     axes = search.graph.space.axes
     for count in range(1, len(axes)):
         groups, at, idle = list(combinations(axes, count)), 0, 0
-        seconds = float("inf")
+        seconds = math.inf
         while idle < len(groups):
             near = search.around(Around(start, groups[at % len(groups)]))
             if search.watch.is_late or not near.is_affordable:
                 return
-            found = near.look()
+            found = near.best_around()
             yield found
             idle = 0 if found.seconds < seconds * (1 - GAIN) else idle + 1
             seconds, start, at = found.seconds, found.solution.choices, at + 1

@@ -263,13 +263,11 @@ class Search:
             around: What they have in common.
             watch: Says when it ends; by default as this one.
         """
-        other = self._anew()
-        other.watch = watch or self.watch
-        other._costs = Costs(other.watch)
+        other = self._anew(watch or self.watch)
         other.tables = Tables(self.graph, other.watch, around)
         return other
 
-    def look(self) -> Found:
+    def best_around(self) -> Found:
         """Returns the best plan among those that have something in common, that one included."""
         around = self.tables.around
         assert around is not None
@@ -362,20 +360,21 @@ class Search:
         Args:
             graph: What `repinned` returned for the graph of this search.
         """
-        other = self._anew()
+        other = self._anew(self.watch)
         other.graph = graph
         is_known = self.is_affordable
         other.tables = self.tables.varied(graph) if is_known else Tables(graph, self.watch)
         return other
 
-    def _anew(self) -> Search:
+    def _anew(self, watch: Watch) -> Search:
         """Returns a search of which nothing is known but what ops and reshards take."""
         other = copy(self)
         vars(other).pop("is_affordable", None)
+        other.watch = watch
         other.incumbents, other.known, other.best, other._earlier = None, [], None, []
         other._first = other._proven = other._proof = other._messages = None
         other.bound = other.expected = 0.0
-        other._costs = Costs(self.watch)
+        other._costs = Costs(watch)
         return other
 
     def near(self, starts: Sequence[Sequence[Choice]]) -> Found:
@@ -398,7 +397,7 @@ class Search:
                 self._prove(math.inf, PROVEN)
         if self.best is None:
             # Nothing was found in time: the first plan itself, with the pins.
-            return self.around(Around(starts[0], ()), Watch()).look()
+            return self.around(Around(starts[0], ()), Watch()).best_around()
         return self._found()
 
     def presets(self, gap: float) -> Sequence[Incumbent]:
