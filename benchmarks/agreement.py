@@ -17,7 +17,7 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,9 +42,9 @@ class Alone:
 
     rank, size, device = 0, 8, torch.device("cpu")
 
-    def start_sum(self, vector: Tensor) -> Callable[[], list[int]]:
+    def start_sum(self, numbers: Sequence[int | Tensor]) -> Callable[[], list[int]]:
         """See `Talk`."""
-        return lambda: [0] * vector.numel()
+        return lambda: [0] * len(numbers)
 
     def decide(self, text: str, rule: Callable[[list[str]], str]) -> str:
         """See `Talk`."""

@@ -34,6 +34,7 @@ from autopar.runtime.messages import Messages
 from autopar.runtime.patience import Patience
 from autopar.runtime.placements import device_mesh_of
 from autopar.runtime.processes import Processes
+from autopar.runtime.sums import Sums
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.talk import RankTalk
 from autopar.runtime.world import World, interface_of
@@ -66,6 +67,7 @@ class Watched:
         self._meshes: dict[tuple[object, ...], DeviceMesh] = {}
         self._talks: dict[str, dist.ProcessGroup] = {}
         self._messages: dict[str, Messages] = {}
+        self._sums: dict[str, Sums] = {}
         start = Patience(START, "call torch.distributed.init_process_group(timeout=) before")
         known = dist.is_initialized()
         store = _get_default_store() if known else processes.connect(start)
@@ -77,7 +79,7 @@ class Watched:
             self.supervisor.name, PrefixStore("groups", self.supervisor.store), TIMEOUT
         )
         # Modules aren't closed: the watch ends with the process, before the interpreter does.
-        atexit.register(self.supervisor.close)
+        atexit.register(self.close)
         if not known:
             with self.supervisor.reported():
                 self._join(backend, start)
@@ -107,6 +109,17 @@ class Watched:
             with self.supervisor.talking():
                 self._talks[device.type] = dist.new_group(backend="gloo")
         return self._talks[device.type]
+
+    def sums(self, device: torch.device) -> Sums:
+        """Returns what sums what the ranks compare, on the CPU.
+
+        Args:
+            device: Where the ranks compute.
+        """
+        if device.type not in self._sums:
+            talk, name = self.talk(device), f"sums/{device.type}"
+            self._sums[device.type] = self.supervisor.sums(torch.device("cpu"), talk, name)
+        return self._sums[device.type]
 
     def messages(self, device: torch.device) -> Messages:
         """Returns what ranks tell one another; whoever waits notices at once that one has died.
@@ -152,8 +165,10 @@ class Watched:
 
     def close(self) -> None:
         """Ends the watch."""
-        atexit.unregister(self.supervisor.close)
+        atexit.unregister(self.close)
         self.supervisor.close()
+        for each in self._sums.values():
+            each.leave()
 
     def _members(self, rank: int, group: str) -> Collection[int]:
         if self.deployment is None or group not in self.deployment.groups:
@@ -410,7 +425,7 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
         return Job(0, size, device, given, agreement=Agreement(None, check_inputs))
     ranks = watched(processes, device)
     talk, messages = ranks.talk(device), ranks.messages(device)
-    told = RankTalk(processes, torch.device("cpu"), lambda: messages, talk)
+    told = RankTalk(processes, torch.device("cpu"), lambda: messages, ranks.sums(device))
     return Job(rank, size, device, given, talk, messages, Agreement(told, check_inputs), ranks)
 
 

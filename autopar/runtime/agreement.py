@@ -52,8 +52,13 @@ class Talk(Protocol):
     size: int
     device: torch.device
 
-    def start_sum(self, vector: Tensor) -> Callable[[], list[int]]:
-        """Starts to sum a vector on `device` over all ranks; returns what waits for the sum."""
+    def start_sum(self, numbers: Sequence[int | Tensor]) -> Callable[[], list[int]]:
+        """Starts to sum numbers over all ranks, each modulo 2^64; returns what waits for the sums.
+
+        Args:
+            numbers: At least -2^63 and below 2^63; those that are known to `device` alone as
+                tensors there.
+        """
 
     def decide(self, text: str, rule: Callable[[list[str]], str]) -> str:
         """Returns, on all ranks, what a rule makes of the texts of all ranks."""
@@ -155,7 +160,7 @@ class Pending:
         self._asks = agreement.asks_to_stop
         self._parts = parts
         talk = agreement.talk
-        self._read = None if talk is None else talk.start_sum(self._vector(talk))
+        self._read = None if talk is None else talk.start_sum(self._numbers(talk))
 
     def settle(self) -> InvalidInputError | None:
         """Returns why the ranks can't go on with what they were given; None if they can."""
@@ -169,25 +174,15 @@ class Pending:
                 self.agreement.warn(ruling.warning)
         return self.offer.refusal
 
-    def _vector(self, talk: Talk) -> Tensor:
+    def _numbers(self, talk: Talk) -> tuple[int | Tensor, ...]:
         offer, everybody = self.offer, range(talk.size)
-        plain = [[*offer.values.items()], [*offer.contents.items()]]
-        values = digest_bytes(json.dumps(plain).encode())
-        numbers = [
-            int(offer.refusal is not None),
-            _signed(values * coefficient(talk.rank, everybody)),
-            0,
-            int(self._asks),
-        ]
+        plain = repr((*offer.values.items(), None, *offer.contents.items()))
+        values = digest_bytes(plain.encode()) * coefficient(talk.rank, everybody)
+        content: int | Tensor = 0
         if self._parts:
             share = coefficient(talk.rank, offer.peers or everybody)
-            content = _digest(self._parts)
-            if isinstance(content, Tensor):
-                vector = moved(torch.tensor(numbers), talk.device)
-                vector[2] = content.to(talk.device) * _signed(share)
-                return vector
-            numbers[2] = _signed(content * share)
-        return moved(torch.tensor(numbers), talk.device)
+            content = _times(_digest(self._parts), share, talk.device)
+        return int(offer.refusal is not None), _signed(values), content, int(self._asks)
 
     def _ruling(self) -> Ruling:
         talk = self.agreement.talk
@@ -262,6 +257,12 @@ def _signed(number: int) -> int:
     """Returns a number modulo 2^64 as torch holds it."""
     low = number & _MASK
     return low - (1 << 64) if low >> 63 else low
+
+
+def _times(digest: int | Tensor, share: int, device: torch.device) -> int | Tensor:
+    if isinstance(digest, Tensor) and device.type != "cpu":
+        return digest.to(device) * _signed(share)
+    return _signed(int(digest) * share)
 
 
 def _digest(parts: Parts) -> int | Tensor:

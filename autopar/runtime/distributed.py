@@ -60,6 +60,7 @@ from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
 from autopar.runtime.specialize import specialize
 from autopar.runtime.standing import Standing
+from autopar.runtime.sums import Sums
 from autopar.runtime.supervise import Supervisor
 from autopar.runtime.talk import RankTalk
 from autopar.runtime.torch_compile import through_torch_compile
@@ -131,6 +132,7 @@ class Session(Closing):
         self.absent: set[str] = set()
         self._drawn: dict[str, Tensor] = {}
         self._world: World | None = None
+        self._sums: Sums | None = None
         self._groups = self._no_groups()
         self._deployments: list[Deployment] = []
         try:
@@ -437,6 +439,8 @@ class Session(Closing):
     def close(self) -> None:
         """Ends the session, and the process group if no other session uses it."""
         self.supervisor.leave()
+        if self._sums is not None:
+            self._sums.leave()
         self._groups.close()
         if self._world is not None:
             self._world.close()
@@ -454,7 +458,10 @@ class Session(Closing):
     def _talk(self) -> RankTalk | None:
         if self.processes.size == 1:
             return None
-        return RankTalk(self.processes, self.device, lambda: self.messages(meeting=False))
+        self._sums = self.supervisor.sums(self.device)
+        return RankTalk(
+            self.processes, self.device, lambda: self.messages(meeting=False), self._sums
+        )
 
     def _members(self, rank: int, group: str) -> Collection[int]:
         found = [each for each in self._deployments if group in each.groups]

@@ -62,9 +62,14 @@ def is_gone(beat: Beat) -> bool:
     """Returns whether a process is known to have ended."""
     if not is_here(beat):
         return False
-    state, parent = _status(beat.pid)
     # Its number may be another process's by now.
-    return state in ("", *ENDED) or (_is_sibling(beat) and parent != os.getppid())
+    parent = _status(beat.pid)[1]
+    return has_ended(beat.pid) or (_is_sibling(beat) and parent != os.getppid())
+
+
+def has_ended(number: int) -> bool:
+    """Returns whether no process of this system has this number, or one that has ended."""
+    return _status(number)[0] in ("", *ENDED)
 
 
 def _is_sibling(beat: Beat) -> bool:

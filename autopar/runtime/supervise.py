@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.util import Finalize
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
@@ -26,6 +27,7 @@ from autopar.runtime.patience import Patience
 from autopar.runtime.processes import Processes
 from autopar.runtime.siblings import end_if_stopped
 from autopar.runtime.standing import Standing
+from autopar.runtime.sums import GroupSums, HostSums, Sums
 from autopar.runtime.telling import tell
 from autopar.runtime.watch import Watch
 from autopar.runtime.whereabouts import Whereabouts
@@ -162,6 +164,23 @@ class Supervisor:
     def connection(self) -> Store:
         """Returns another connection to the store, for keys of this opening."""
         return _clone(self.store)
+
+    def sums(
+        self, device: torch.device, group: dist.ProcessGroup | None = None, name: str = "sums"
+    ) -> Sums:
+        """Returns what sums a few numbers over all ranks.
+
+        Args:
+            device: Where they are.
+            group: A process group of all ranks that sends from there; by default torch's own.
+            name: What no other sums of this opening are called.
+        """
+        found = GroupSums(device, group)
+        if device.type != "cpu":
+            return found
+        store, seconds = PrefixStore(name, self.store), self.timeout.total_seconds()
+        processes = self.processes
+        return HostSums(found, processes.rank, processes.size, store, seconds, self.board.first)
 
     def leave(self) -> None:
         """Tells the others that this rank makes no further calls, and why, as far as it is known.

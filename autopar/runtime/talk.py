@@ -1,4 +1,4 @@
-"""How ranks hear of one another: sums in their process group, texts in the store.
+"""How ranks hear of one another: sums of a few numbers, and texts in the store.
 
 Texts go by way of the store since a rank may have to tell them in the middle of a step, where the
 order of what it sends in process groups is that of the program.
@@ -6,14 +6,14 @@ order of what it sends in process groups is that of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from autopar.runtime.messages import Messages
 from autopar.runtime.processes import Processes
+from autopar.runtime.sums import Sums
 
 
 class RankTalk:
@@ -23,7 +23,7 @@ class RankTalk:
         processes: Who this process is.
         device: Where what it sends is.
         connect: Connects it to the others for texts; called when there are any.
-        group: The process group for sums; None for that of all ranks.
+        sums: Sums what it sends.
     """
 
     def __init__(
@@ -31,33 +31,18 @@ class RankTalk:
         processes: Processes,
         device: torch.device,
         connect: Callable[[], Messages],
-        group: dist.ProcessGroup | None = None,
+        sums: Sums,
     ) -> None:
         self.rank = processes.rank
         self.size = processes.size
         self.device = device
-        self.group = group
+        self.sums = sums
         self._connect = connect
         self._messages: Messages | None = None
 
-    def start_sum(self, vector: Tensor) -> Callable[[], list[int]]:
-        """Starts to sum a vector over all ranks; returns what waits for the sum.
-
-        Every rank starts it before what else it sends in this group. Where it is on an
-        accelerator, the host waits for the sum alone, and not for what was started after it.
-        """
-        work = dist.all_reduce(vector, group=self.group, async_op=True)
-        assert work is not None
-        if vector.is_cpu:
-            return lambda: (work.wait(), vector.tolist())[1]
-        beside = torch.cuda.Stream(vector.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(beside):
-            work.wait()
-            host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
-            host.copy_(vector, non_blocking=True)
-            arrived = beside.record_event()
-        vector.record_stream(beside)
-        return lambda: (arrived.synchronize(), host.tolist())[1]
+    def start_sum(self, numbers: Sequence[int | Tensor]) -> Callable[[], list[int]]:
+        """Starts to sum numbers over all ranks; returns what waits for the sums; see `Sums`."""
+        return self.sums.start(numbers)
 
     def decide(self, text: str, rule: Callable[[list[str]], str]) -> str:
         """Returns, on all ranks, what a rule makes of the texts of all ranks; rank 0 applies it."""

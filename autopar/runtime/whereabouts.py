@@ -182,9 +182,6 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "p
 
 _WAITING = (
     str(Path(dist.__file__).parent),
-    *(
-        str(Path(__file__).with_name(f"{name}.py"))
-        for name in ("session_talk", "messages", "handshake")
-    ),
+    *(str(Path(__file__).with_name(f"{name}.py")) for name in ("sums", "messages", "handshake")),
 )
 """Where ranks wait for others."""

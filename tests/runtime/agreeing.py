@@ -40,9 +40,9 @@ class ThreadTalk:
         self.ring = ring
         self.decisions = 0
 
-    def start_sum(self, vector: Tensor) -> Callable[[], list[int]]:
+    def start_sum(self, numbers: Sequence[int | Tensor]) -> Callable[[], list[int]]:
         def read() -> list[int]:
-            self.ring.sums.append([vector])
+            self.ring.sums.append([torch.tensor([int(each) for each in numbers])])
             self.ring.barrier.wait()
             total = sum(each for [each] in self.ring.sums)
             self.ring.barrier.wait()
