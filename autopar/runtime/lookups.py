@@ -2,7 +2,9 @@
 
 A shard of a lookup gets a block of the table and the index of the block's first entry, `offset`.
 Indices outside the block find zero, so the shards' results add up to the whole lookup's. No block
-is empty: a process without a part of a sum contributes zeros and looks nothing up.
+is empty: a process without a part of a sum contributes zeros and looks nothing up. Of `extent`
+entries, an index outside all blocks is an error, as on one device; programs of older versions don't
+say how many entries there are.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
     *,
+    extent: int | None = None,
     offset: int,
 ) -> Tensor:
     """A shard of `aten.embedding`: `weight` holds the rows from `offset` on.
 
     `padding_idx`, `scale_grad_by_freq` and `sparse` concern the gradient alone.
     """
-    rows, inside = local_rows(indices, offset, weight.shape[0])
+    rows, inside = local_rows(in_range(indices, extent), offset, weight.shape[0])
     found = weight[rows]
     return torch.where(inside.unsqueeze(-1), found, torch.zeros_like(found))
 
@@ -38,15 +41,32 @@ def local_rows(index: Tensor, offset: int, count: int) -> tuple[Tensor, Tensor]:
     return local.clamp(0, count - 1), (local >= 0) & (local < count)
 
 
-def from_front(index: Tensor, extent: int) -> Tensor:
-    """Returns indices of `extent` entries with the negative ones counted from the front."""
-    return torch.where(index < 0, index + extent, index)
+def in_range(index: Tensor, extent: int | None, wraps: bool = False) -> Tensor:
+    """Returns indices of `extent` entries, if it is known how many there are.
+
+    Args:
+        index: The indices.
+        extent: How many entries there are.
+        wraps: Whether negative ones count from behind the last entry.
+
+    Raises:
+        RuntimeError: If there is no such entry; on an accelerator, where the host isn't waited for,
+            it comes with what is computed later.
+    """
+    if extent is None:
+        return index
+    found = torch.where(index < 0, index + extent, index) if wraps else index
+    inside = ((found >= 0) & (found < extent)).all()
+    torch._assert_async(inside, f"an index is out of range: there are {extent} entries")
+    return found
 
 
-def index_select(self: Tensor, dim: int, index: Tensor, *, offset: int) -> Tensor:
+def index_select(
+    self: Tensor, dim: int, index: Tensor, *, extent: int | None = None, offset: int
+) -> Tensor:
     """A shard of `aten.index_select`: `self` holds the entries of `dim` from `offset` on."""
     dim %= self.ndim
-    rows, inside = local_rows(index.reshape(-1), offset, self.shape[dim])
+    rows, inside = local_rows(in_range(index.reshape(-1), extent), offset, self.shape[dim])
     found = self.index_select(dim, rows)
     mask = inside.reshape(-1, *(1,) * (self.ndim - dim - 1))
     return torch.where(mask, found, torch.zeros_like(found))
@@ -61,17 +81,25 @@ def select(self: Tensor, dim: int, index: int, *, offset: int) -> Tensor:
 
 
 def gather(
-    self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, offset: int
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    *,
+    sparse_grad: bool = False,
+    extent: int | None = None,
+    offset: int,
 ) -> Tensor:
     """A shard of `aten.gather`: `self` holds the entries of `dim` from `offset` on."""
-    rows, inside = local_rows(index, offset, self.shape[dim])
+    rows, inside = local_rows(in_range(index, extent), offset, self.shape[dim])
     found = self.gather(dim, rows)
     return torch.where(inside, found, torch.zeros_like(found))
 
 
 def take(self: Tensor, index: Tensor, *, extent: int, offset: int) -> Tensor:
     """A shard of `aten.take`: `self` holds the rows from `offset` on, of `extent` elements."""
-    at, inside = local_rows(from_front(index, extent), offset * self[0].numel(), self.numel())
+    at, inside = local_rows(
+        in_range(index, extent, wraps=True), offset * self[0].numel(), self.numel()
+    )
     found = self.take(at)
     return torch.where(inside, found, torch.zeros_like(found))
 
@@ -82,7 +110,7 @@ def index(
     """A shard of `aten.index.Tensor`: `self` holds those from `offset` on of `dim`'s `extent`."""
     chosen = indices[dim]
     assert chosen is not None
-    rows, inside = local_rows(from_front(chosen, extent), offset, self.shape[dim])
+    rows, inside = local_rows(in_range(chosen, extent, wraps=True), offset, self.shape[dim])
     found = torch.ops.aten.index.Tensor(self, [*indices[:dim], rows, *indices[dim + 1 :]])
     return torch.where(_over(inside, indices, found.ndim), found, torch.zeros_like(found))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.runtime.lookups import from_front, local_rows
+from autopar.runtime.lookups import in_range, local_rows
 
 aten = torch.ops.aten
 
@@ -56,7 +56,8 @@ def _or_spare(index: Tensor, offset: int, count: int) -> Tensor:
 def along_dim(overload: Any) -> Callable[..., Tensor]:
     """Returns the shard of a write along `dim` at `index`, the second and third arguments.
 
-    With `extent`, the size of `dim` in all, indices may be negative.
+    Its `dim` has `extent` entries in all, if the program says so. With `wraps`, indices may be
+    negative.
     """
 
     def shard(
@@ -66,16 +67,16 @@ def along_dim(overload: Any) -> Callable[..., Tensor]:
         *args: Any,
         offset: int,
         extent: int | None = None,
+        wraps: bool = True,
         **kwargs: Any,
     ) -> Tensor:
         count = self.shape[dim]
-        at = index if extent is None else from_front(index, extent)
-        rows = _or_spare(at, offset, count)
+        rows = _or_spare(in_range(index, extent, wraps), offset, count)
         written: Tensor = overload(_with_spare(self, dim), dim, rows, *args, **kwargs)
         return written.narrow(dim, 0, count)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [inspect.Parameter(name, keyword) for name in ("offset", "extent")]
+    own = [inspect.Parameter(name, keyword) for name in ("offset", "extent", "wraps")]
     theirs = [
         inspect.Parameter(
             argument.name,
@@ -97,7 +98,7 @@ def put(
     offset: int,
 ) -> Tensor:
     """A shard of `aten.put`: `self` holds the rows from `offset` on, of `extent` elements."""
-    rows = _or_spare(from_front(index, extent), offset * self[0].numel(), self.numel())
+    rows = _or_spare(in_range(index, extent, wraps=True), offset * self[0].numel(), self.numel())
     written = _with_spare(self.reshape(-1), 0).put(rows, source, accumulate)
     return written.narrow(0, 0, self.numel()).reshape(self.shape)
 
@@ -115,7 +116,7 @@ def index_put(
     """A shard of `aten.index_put`: `self` holds those from `offset` on of `dim`'s `extent`."""
     chosen = indices[dim]
     assert chosen is not None
-    rows = _or_spare(from_front(chosen, extent), offset, self.shape[dim])
+    rows = _or_spare(in_range(chosen, extent, wraps=True), offset, self.shape[dim])
     local = [*indices[:dim], rows, *indices[dim + 1 :]]
     written: Tensor = aten.index_put.default(_with_spare(self, dim), local, values, accumulate)
     return written.narrow(dim, 0, self.shape[dim])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.ir.errors import AutoparError
+from autopar.runtime.distributed import Session
 from autopar.runtime.processes import Processes
 from autopar.runtime.trainer import open_trainer
 
@@ -25,3 +26,13 @@ def steps(processes: Processes, build: Path, right: Any, wrong: Any) -> tuple[li
                 said.append(str(error))
             loss = float(trainer.step(right))
         return said, loss
+
+
+def requests(processes: Processes, build: Path, right: Any, wrong: Any) -> tuple[list[Any], str]:
+    """Returns the outputs of a right request, as lists, and what is said to a wrong one."""
+    with Session(build, processes=processes, timeout=20.0, backend="gloo") as session:
+        outputs = session(right)
+        try:
+            return [each.tolist() for each in outputs.values()], str(session(wrong))
+        except AutoparError as error:
+            return [each.tolist() for each in outputs.values()], str(error)

@@ -202,3 +202,29 @@ def test_parallel_modules() -> None:
         module(IDS[:2] + SIZE - 11, IDS[:2] % LENGTH)
     found = module(IDS[:2], IDS[:2] % LENGTH)
     torch.testing.assert_close(found, model(IDS[:2], IDS[:2] % LENGTH))
+
+
+class Quantized(nn.Module):
+    """Looks up, and writes, what it makes of numbers: whether it is there, nobody knows before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        at = x.round().long()
+        spread = torch.zeros(9, 4).index_add(0, at, torch.ones(3, 4)) * self.table
+        wrapped = self.table[at - 9]
+        picked = self.table.gather(0, at[:, None])
+        return nn.functional.embedding(at, self.table), spread, wrapped, picked
+
+
+def test_numbers_that_become_indices(tmp_path: Path) -> None:
+    right, wrong = torch.tensor([0.0, 8.0, 5.1]), torch.tensor([0.0, 9.0, 5.1])
+    model = Quantized()
+    options: dict[str, Any] = {"strategy": "none", "shard": {"*table": ["tp", -1]}}
+    autopar.compile(model, (right,), mesh="tp=2", **options).save(tmp_path / "b")
+    said = run_ranks(2, indexing.requests, tmp_path / "b", right, wrong)
+    for found, refusal in said:
+        assert found == [each.tolist() for each in model(right)]
+        assert "an index is out of range: there are 9 entries" in refusal

@@ -30,7 +30,7 @@ def embedding(call: OpCall) -> Rule | None:
         "v e, *b -> *b e",
         call,
         reduce={"v": outside(call)},
-        indexed={"v": "autopar.embedding"},
+        indexed={"v": Shard("autopar.embedding", {"extent": call.operands[0].shape[0]})},
         linear=MOVED,
         work=0,
     )
@@ -50,7 +50,7 @@ def index_select(call: OpCall) -> Rule | None:
         operand_dims(call, {"self": dims, "index": index}),
         [result],
         reduce={f"i{at}": outside(call)},
-        indexed={f"i{at}": "autopar.index_select"},
+        indexed={f"i{at}": Shard("autopar.index_select", {"extent": call.operands[0].shape[at]})},
         linear=MOVED,
         work=0,
     )
@@ -87,7 +87,7 @@ def gather(call: OpCall) -> Rule | None:
         [index],
         whole=fixed,
         reduce={source[at][0]: outside(call)},
-        indexed={source[at][0]: "autopar.gather"},
+        indexed={source[at][0]: Shard("autopar.gather", {"extent": shapes[0][at]})},
         linear=MOVED,
         work=0,
     )

@@ -122,7 +122,7 @@ def _scatter(call: OpCall, own: str, linear: Sequence[Linear], monoid: str = "")
         whole=[*fixed, *found.whole],
         reduce=found.reduce,
         once=found.once,
-        indexed={operands[0][at][0]: own},
+        indexed={operands[0][at][0]: Shard(own, {"extent": shapes[0][at], "wraps": False})},
         linear=linear,
         work=0,
     )
@@ -160,13 +160,17 @@ def along_vector(own: str, linear: Sequence[Linear] = (), monoid: str = "") -> R
     """
 
     def rule(call: OpCall) -> Rule | None:
-        return _along_vector(call, Shard(own), linear, monoid)
+        return _along_vector(call, own, linear, monoid)
 
     return rule
 
 
 def _along_vector(
-    call: OpCall, own: Shard, linear: Sequence[Linear], monoid: str = ""
+    call: OpCall,
+    own: str,
+    linear: Sequence[Linear],
+    monoid: str = "",
+    wraps: bool = False,
 ) -> Rule | None:
     rank = len(call.operands[0].shape)
     if rank == 0:
@@ -183,7 +187,7 @@ def _along_vector(
         whole=found.whole,
         reduce=found.reduce,
         once=found.once,
-        indexed={f"i{at}": own},
+        indexed={f"i{at}": Shard(own, {"extent": call.operands[0].shape[at], "wraps": wraps})},
         linear=linear,
         work=0,
     )
@@ -191,18 +195,16 @@ def _along_vector(
 
 def index_fill(call: OpCall) -> Rule | None:
     """aten.index_fill: a constant or a scalar replaces elements; an index may be negative."""
-    rank = len(call.operands[0].shape)
-    extent = call.operands[0].shape[axis(call, rank)] if rank else 1
     kind, linear = "autopar.index_fill", _constant(call)
     if call.tensor("value") is not None:
         kind, linear = "autopar.index_fill_tensor", REPLACED
-    return _along_vector(call, Shard(kind, {"extent": extent}), linear)
+    return _along_vector(call, kind, linear, wraps=True)
 
 
 def index_reduce(call: OpCall) -> Rule | None:
     """aten.index_reduce."""
     monoid = _monoid(call)
-    return _along_vector(call, Shard("autopar.index_reduce"), commuting(monoid), monoid)
+    return _along_vector(call, "autopar.index_reduce", commuting(monoid), monoid)
 
 
 def put(call: OpCall) -> Rule | None:
