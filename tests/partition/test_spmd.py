@@ -84,7 +84,7 @@ def test_a_split_table_is_looked_up_with_an_offset() -> None:
           input %ids: i64[4] replicated
           parameter %table: f32[3, 8] of [6@tp, 8]
           %e: f32[4, 8] sum@tp =
-            autopar.embedding(weight=%table, indices=%ids, offset=tp * 3) {v: 6@tp}
+            autopar.embedding(weight=%table, indices=%ids, extent=6, offset=tp * 3) {v: 6@tp}
           %e.1: f32[4, 4] of [4, 8@tp] =
             comm.reduce_scatter(self=%e, dim=1, monoid="sum", axes=["tp"]) {}
             ~implied("reshard of %e from [4, 8] sum@tp to [4, 8@tp]")

@@ -27,6 +27,7 @@ from autopar.frontend.torch.update import (
     capture_update,
     plain_options,
 )
+from autopar.ir.collector import paused_collector
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -56,6 +57,7 @@ class Captured:
     structure: Structure
 
 
+@paused_collector()
 def capture(
     model: nn.Module,
     example_inputs: Any,
