@@ -23,6 +23,7 @@ from autopar.frontend.onnx.trace import origin_of
 from autopar.frontend.onnx.values import Failed, Known, StoredTensor, Traced, Value
 from autopar.frontend.onnx.walk import Walker
 from autopar.frontend.quiet import quiet
+from autopar.ir.collector import paused_collector
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.manifest import ReportEntry
 
@@ -56,6 +57,7 @@ def import_model(
     return _Lowering(record_model(load(path, allow_external), input_shapes, dims)).run()
 
 
+@paused_collector()
 def record_model(
     model: LoadedModel, input_shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
 ) -> Recorded:
