@@ -11,6 +11,7 @@ from autopar.completion.space import Form, Need, Space
 from autopar.completion.splits import Key, Splits
 from autopar.cost import op_seconds
 from autopar.cost.part import part_seconds
+from autopar.cost.roofline import INDEX
 from autopar.cost.windows import WindowWay, window_ways
 from autopar.ir.distribution import pending_once, shard_call
 from autopar.ir.layout import (
@@ -188,6 +189,33 @@ class Call:
                     read = self.windows[factor].of
                     items.setdefault(read, (SubDim(self.rule.sizes[read], axes),))
         return table.of({factor: dim for factor, dim in items.items() if factor in self.splittable})
+
+    def looked_up(self, splits: Splits) -> Splits:
+        """Returns splits with what is looked up split, in the place of what it is looked up in.
+
+        Those of an op that writes by index stay, and of one whose index can't be split.
+        """
+        rows, found = self._rows, dict(splits.items)
+        addressed = [factor for factor in self.rule.indexed if factor in found]
+        if rows is None or rows in found or not addressed:
+            return splits
+        if any((factor, 0) not in self.rule.reduce for factor in addressed):
+            return splits
+        axes = [axis for factor in addressed for axis in dim_axes(found.pop(factor))]
+        found[rows] = (SubDim(self.rule.sizes[rows], tuple(axes)),)
+        return self.space.table.of(found)
+
+    @cached_property
+    def _rows(self) -> str | None:
+        """The major factor of an index, of what it looks up: one that can be split."""
+        kept = {factor for dim in self.rule.results[0] for factor in dim} if self.results else set()
+        for dims, tensor in zip(self.rule.operands, self.operands, strict=True):
+            own = [factor for dim in dims for factor in dim]
+            if tensor.dtype in INDEX and self.rule.indexed.keys().isdisjoint(own):
+                for factor in own:
+                    if factor in kept and factor in self.splittable:
+                        return factor
+        return None
 
     def _along(self, factors: tuple[str, ...], dim: DimLayout) -> Mapping[Key, DimLayout]:
         """Returns the layouts of a dimension's factors, axis by axis where all don't fit."""

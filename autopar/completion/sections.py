@@ -217,7 +217,8 @@ def _unit(rule: Rule, dims: Dims, at: int) -> int:
 def _is_free(rule: Rule, factor: str) -> bool:
     """Whether an op computes a part of a factor as it computes all of it."""
     read = {window.of for window in rule.windows.values()}
-    if factor in rule.whole | read | rule.indexed.keys() | rule.windows.keys() | rule.once.keys():
+    aware = rule.indexed.keys() | rule.numbered.keys() | rule.windows.keys() | rule.once.keys()
+    if factor in rule.whole | read | aware:
         return False
     if any(rule.reduce.get((factor, at), "sum") != "sum" for at in range(len(rule.results))):
         return False

@@ -38,7 +38,8 @@ class Spread:
         Args:
             graph: With pins.
             together: Whether parameters spread from the first round on.
-            anyway: Whether ops take splits over for which they need another body, at any cost.
+            anyway: Whether ops take splits over for which they need another body, at any cost, and
+                go on with them for what they look up where that is split.
         """
         self.graph = graph
         self.anyway = anyway
@@ -102,7 +103,7 @@ class Spread:
     def _absorb(self, node: Node, steady: bool) -> tuple[Choice, dict[str, int]] | None:
         """Returns an op's choice with what its neighbours newly suggest, if there is anything."""
         suggested = [
-            (node.call.suggest(at, self.graph.lent(node, value, self.forms[value])), value)
+            (self._suggested(node, at), value)
             for at, value in enumerate(node.tensors)
             if self.forms[value].splits.items
         ]
@@ -119,6 +120,12 @@ class Spread:
             if found is not None:
                 current, sources[axis] = found
         return (current, sources) if sources else None
+
+    def _suggested(self, node: Node, at: int) -> Splits:
+        """Returns the splits of an op's factors that fit a tensor of it."""
+        value = node.tensors[at]
+        found = node.call.suggest(at, self.graph.lent(node, value, self.forms[value]))
+        return node.call.looked_up(found) if self.anyway else found
 
     def _best(
         self, node: Node, current: Choice, axis: str, options: list[tuple[Splits, int]]

@@ -159,21 +159,19 @@ def local_args(rule: Rule, dist: OpDist) -> dict[str, Arg]:
     return {name: _local_arg(rule, dist, arg) for name, arg in rule.local.items()}
 
 
-def _indexed_factor(rule: Rule, dist: OpDist) -> str | None:
-    rule = rule.under(dist.body)
-    return next((f for f, dim in dist.factors if f in rule.indexed and dim_axes(dim)), None)
-
-
 def shard_call(rule: Rule, dist: OpDist) -> tuple[str, dict[str, Arg]] | None:
-    """Returns the op, and its further arguments, that computes a shard of an indexed factor.
+    """Returns the op, and its further arguments, that computes a shard of indexed factors.
 
-    None if the choice splits no such factor: then the op itself computes its part.
+    None if the choice splits no such factor, and none whose elements have numbers: then the op
+    itself computes its part.
     """
-    factor = _indexed_factor(rule, dist)
-    if factor is None:
-        return None
-    shard = rule.under(dist.body).indexed[factor]
-    return shard.kind, {**shard.args, "offset": factor_start(rule, dist, factor)}
+    rule = rule.under(dist.body)
+    shards = {**rule.indexed, **rule.numbered}
+    split = {f: shards[f] for f, dim in dist.factors if f in shards and dim_axes(dim)}
+    args: dict[str, Arg] = {}
+    for factor, shard in split.items():
+        args |= {**shard.args, shard.start: factor_start(rule, dist, factor)}
+    return (next(iter(split.values())).kind, args) if split else None
 
 
 def rank_call(rule: Rule, dist: OpDist, kind: str) -> tuple[str, dict[str, Arg]]:

@@ -114,12 +114,14 @@ class Shard:
     """The op that computes a shard of an op along an indexed factor.
 
     Attributes:
-        kind: It takes the op's arguments and the first index of the shard's block, `offset`.
+        kind: It takes the op's arguments and the first index of the shard's block.
         args: What it takes besides, or in the place of the op's.
+        start: The name of the argument that takes the first index.
     """
 
     kind: str
     args: Mapping[str, Arg] = field(default_factory=dict)
+    start: str = "offset"
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ class Rule:
             they are consumed pending over the same axes, so that they count once.
         indexed: Factor addressed by the values of an index operand -> the op that computes a
             shard.
+        numbered: Factor whose elements an op must know the numbers of -> the op that computes a
+            shard; where an indexed factor may be split too, it is the same op.
         linear: How the op commutes with pending reductions of its operands.
         windows: Factors that are read through a window of another one, which is in the results
             or reduced. They are whole themselves: where that other is split, so are they, over the
@@ -177,6 +181,7 @@ class Rule:
     reduce: Mapping[tuple[str, int], str] = field(default_factory=dict)
     once: Mapping[str, frozenset[int]] = field(default_factory=dict)
     indexed: Mapping[str, Shard] = field(default_factory=dict)
+    numbered: Mapping[str, Shard] = field(default_factory=dict)
     linear: tuple[Linear, ...] = ()
     windows: Mapping[str, Window] = field(default_factory=dict)
     local: Mapping[str, LocalArg] = field(default_factory=dict)
@@ -191,7 +196,7 @@ class Rule:
         parts = (part for arg in self.local.values() for part in parts_of(arg))
         offsets = (part.factors for part in parts if isinstance(part, Offset))
         read = (window.of for window in self.windows.values())
-        return frozenset((*self.indexed, *read)).union(*offsets)
+        return frozenset((*self.indexed, *self.numbered, *read)).union(*offsets)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
@@ -283,6 +288,7 @@ def build_rule(
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
     once: Mapping[str, frozenset[int]] | None = None,
     indexed: Mapping[str, str | Shard] | None = None,
+    numbered: Mapping[str, Shard] | None = None,
     linear: Sequence[Linear] = (),
     windows: Mapping[str, Window] | None = None,
     local: Mapping[str, LocalArg] | None = None,
@@ -307,6 +313,7 @@ def build_rule(
             factor: Shard(shard) if isinstance(shard, str) else shard
             for factor, shard in (indexed or {}).items()
         },
+        numbered=dict(numbered or {}),
         linear=tuple(row for row in linear if _survives(call, row)),
         windows=dict(windows or {}),
         local=dict(local or {}),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from torch import nn
+import transformers.integrations.moe  # noqa: F401  (it registers the products of experts)
+from torch import Tensor, nn
 
 import autopar
+from autopar.runtime import run_virtual
 
 
 def remarks(strategy: str, batch: int) -> list[str]:
@@ -40,3 +44,29 @@ def test_a_batch_of_one(preset: str) -> None:
 def test_presets_of_one_axis_are_named_together() -> None:
     [remark] = remarks("data:dp", 1)
     assert remark.startswith("data:dp: all 2 processes along dp compute 100%")
+
+
+class Mixture(nn.Module):
+    """Each row goes to one of four experts: rows are sorted by expert, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(16, 4)
+        self.experts = nn.Parameter(torch.randn(4, 16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        expert, order = self.router(x).argmax(-1).sort()
+        ends = torch.histc(expert.double(), 4, 0, 3).cumsum(0).int()
+        rows = torch.ops.transformers.grouped_mm_fallback(x[order], self.experts, ends)
+        return x + rows[order.argsort()]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp:dp,tensor:tp", "data:dp,expert:tp"])
+def test_rows_that_are_sorted_by_expert_are_divided(strategy: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Mixture().double(), torch.randn(15, 16, dtype=torch.float64)
+    compiled = autopar.compile(model, (x,), mesh="dp=2,tp=2", strategy=strategy)
+    assert not any("grouped_mm" in each.detail for each in compiled.compiled.report)
+    compiled.save(tmp_path / "build")
+    [found] = run_virtual(tmp_path / "build", [x]).values()
+    torch.testing.assert_close(torch.as_tensor(found), model(x), rtol=1e-12, atol=1e-12)

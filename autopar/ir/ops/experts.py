@@ -1,13 +1,14 @@
 """Products of experts: rows sorted by their expert, each group times its expert's matrix.
 
-`offs` has the end of each group of rows, so rows can't be split. Experts can: a rank computes the
-rows of its own experts and leaves zeros in the others'. The ops are those of `transformers`.
+`offs` has the end of each group of rows. Of a block of rows a rank knows the number of the first.
+Of its own experts it computes the rows and leaves zeros in the others'. The ops are those of
+`transformers`.
 """
 
 from __future__ import annotations
 
 from autopar.ir.ops.table import BILINEAR, Table, operand_dims, pending
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule
 
 INPUT: Dims = (("m",), ("k",))
 WEIGHT: Dims = (("g",), ("k",), ("n",))
@@ -23,7 +24,8 @@ def products(call: OpCall) -> Rule | None:
         [RESULT],
         reduce={"k": "sum", "g": "sum"},
         indexed={"g": "autopar.grouped_mm"},
-        whole=("m", "o"),
+        numbered={"m": Shard("autopar.grouped_mm", start="row")},
+        whole=("o",),
         linear=BILINEAR,
         work=2 / _repeats(call),
     )
@@ -36,9 +38,10 @@ def gradients(call: OpCall) -> Rule | None:
         call,
         operand_dims(call, by_name),
         [INPUT, WEIGHT],
-        reduce={("n", 0): "sum", ("g", 0): "sum"},
+        reduce={("n", 0): "sum", ("g", 0): "sum", ("m", 1): "sum"},
         indexed={"g": "autopar.grouped_mm_backward"},
-        whole=("m", "o"),
+        numbered={"m": Shard("autopar.grouped_mm_backward", start="row")},
+        whole=("o",),
         linear=(pending(3),),
         work=4 / _repeats(call),
     )
@@ -56,4 +59,4 @@ RULES: Table = {
 }
 
 SHARDS: Table = {"autopar.grouped_mm": products, "autopar.grouped_mm_backward": gradients}
-"""What computes the rows of a rank's experts: of all groups, whose ends it is given."""
+"""What computes a rank's rows of its experts: of all groups, whose ends it is given."""
