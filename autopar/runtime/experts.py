@@ -1,4 +1,4 @@
-"""Shards of products of experts: a shard has the experts from `offset` on, of the rows from `row` on.
+"""Shards of products of experts: of the experts from `offset` on, and the rows from `row` on.
 
 All rows are sorted by expert, and `offs` has where each expert's end. Rows of experts elsewhere are
 zero, so the shards' results add up to the whole.
