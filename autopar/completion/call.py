@@ -191,30 +191,36 @@ class Call:
         return table.of({factor: dim for factor, dim in items.items() if factor in self.splittable})
 
     def looked_up(self, splits: Splits) -> Splits:
-        """Returns splits with what is looked up split, in the place of what it is looked up in.
-
-        Those of an op that writes by index stay, and of one whose index can't be split.
-        """
-        rows, found = self._rows, dict(splits.items)
-        addressed = [factor for factor in self.rule.indexed if factor in found]
-        if rows is None or rows in found or not addressed:
+        """Returns splits with what is looked up split, in the place of what it is looked up in."""
+        addressed = [factor for factor in splits.items if self.rows_of(str(factor)) is not None]
+        if not addressed:
             return splits
-        if any((factor, 0) not in self.rule.reduce for factor in addressed):
-            return splits
+        found = dict(splits.items)
         axes = [axis for factor in addressed for axis in dim_axes(found.pop(factor))]
+        rows = self.rows_of(str(addressed[0]))
+        assert rows is not None
+        if rows in found:
+            return splits
         found[rows] = (SubDim(self.rule.sizes[rows], tuple(axes)),)
         return self.space.table.of(found)
 
+    def rows_of(self, factor: str) -> str | None:
+        """Returns the major factor of what is looked up in another; None if nothing is.
+
+        That is the first of an index, which can be split. What is written by index isn't meant.
+        """
+        is_lookup = factor in self.rule.indexed and (factor, 0) in self.rule.reduce
+        return self._rows if is_lookup else None
+
     @cached_property
     def _rows(self) -> str | None:
-        """The major factor of an index, of what it looks up: one that can be split."""
-        kept = {factor for dim in self.rule.results[0] for factor in dim} if self.results else set()
+        kept = {factor for dim in self.rule.results[0] for factor in dim}
         for dims, tensor in zip(self.rule.operands, self.operands, strict=True):
             own = [factor for dim in dims for factor in dim]
             if tensor.dtype in INDEX and self.rule.indexed.keys().isdisjoint(own):
-                for factor in own:
-                    if factor in kept and factor in self.splittable:
-                        return factor
+                found = [factor for factor in own if factor in kept & self.splittable]
+                if found:
+                    return found[0]
         return None
 
     def _along(self, factors: tuple[str, ...], dim: DimLayout) -> Mapping[Key, DimLayout]:

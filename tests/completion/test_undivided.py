@@ -70,3 +70,19 @@ def test_rows_that_are_sorted_by_expert_are_divided(strategy: str, tmp_path: Pat
     compiled.save(tmp_path / "build")
     [found] = run_virtual(tmp_path / "build", [x]).values()
     torch.testing.assert_close(torch.as_tensor(found), model(x), rtol=1e-12, atol=1e-12)
+
+
+class Sorted(nn.Module):
+    """Rows in another order: nothing of the batch is kept in its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[x.sum(1).argsort()]).square().sum()
+
+
+def test_a_batch_in_another_order_is_a_batch() -> None:
+    compiled = autopar.compile(Sorted(), (torch.randn(8, 16),), mesh="dp=2", strategy="data")
+    assert not [each for each in compiled.compiled.report if each.category == "undivided"]

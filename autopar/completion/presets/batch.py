@@ -67,7 +67,7 @@ def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
     marks, end = {start: stretch} if stretch.size > 1 else {}, None
     for node in graph.nodes:
         if node.op.phase == "forward" and not marks.keys().isdisjoint(node.operands):
-            _follow(node, node.call.rule, marks)
+            _follow(node, marks)
             end = node if marks.keys().isdisjoint(node.results) else end
     return end
 
@@ -104,7 +104,7 @@ def _is_kept_apart(graph: Graph, start: int, stretch: Stretch, losses: frozenset
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
-            _follow(node, node.call.rule, marks)
+            _follow(node, marks)
             if node.weights and not marks.keys().isdisjoint(node.results):
                 return True
             if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses, True):
@@ -138,7 +138,7 @@ def _reaches_end(graph: Graph, start: int, stretch: Stretch, losses: frozenset[i
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
-            _follow(node, node.call.rule, marks)
+            _follow(node, marks)
             if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses):
                 return True
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
@@ -174,8 +174,9 @@ def _is_major(graph: Graph, value: int, mark: Stretch) -> bool:
     return not mark.dim and mark.inner * mark.size == graph.values[value].shape[0]
 
 
-def _follow(node: Node, rule: Rule, marks: dict[int, Stretch]) -> None:
-    """Marks the results to which an op hands a mark of its operands on."""
+def _follow(node: Node, marks: dict[int, Stretch]) -> None:
+    """Marks the results to which an op hands a mark of its operands on, or what it looks up."""
+    rule = node.call.rule
     splittable = frozenset(rule.splittable).union(*(body.rule.splittable for body in rule.bodies))
     for at, value in enumerate(node.operands):
         mark = marks.get(value)
@@ -184,6 +185,9 @@ def _follow(node: Node, rule: Rule, marks: dict[int, Stretch]) -> None:
         hit = _factor_of(rule, rule.operands[at], mark)
         if hit is None or hit[0] not in splittable:
             continue
+        rows = node.call.rows_of(hit[0])
+        if rows is not None:
+            hit = rows, 1, rule.sizes[rows]
         for dims, result in zip(rule.results, node.results, strict=True):
             made = _stretch_of(rule, dims, *hit)
             if made is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_REPEATS = (torch.repeat_interleave, Tensor.repeat_interleave)
 _PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
 
 
@@ -40,7 +41,21 @@ class StaticMasks(TorchFunctionMode):
         if func in (torch.masked_select, Tensor.masked_select) and len(args) == 2:
             source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
             return source[_places(mask)]
+        if func in _REPEATS:
+            return func(*args, **_with_size(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
+
+
+def _with_size(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Returns the keywords of `repeat_interleave`, with how much that is where a tensor says so."""
+    given = dict(zip(("input", "repeats", "dim"), args, strict=False)) | kwargs
+    source, repeats = given["input"], given.get("repeats", given["input"])
+    if not isinstance(repeats, Tensor) or given.get("output_size") is not None:
+        return kwargs
+    if repeats.numel() == 1 and "repeats" in given:
+        dim = given.get("dim")
+        repeats = repeats.expand(source.numel() if dim is None else source.shape[dim])
+    return kwargs | {"output_size": int(repeats.sum())}
 
 
 def _is_choice(target: Any, mask: Any, value: Any) -> bool:

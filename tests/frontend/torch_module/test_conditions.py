@@ -396,7 +396,13 @@ def read_places(model: nn.Module, h: Tensor) -> Tensor:
     return h[rows, columns].sum() * others.sum()
 
 
-READING = [written, written_rows, written_one, written_wide, read_pair, read_places]
+def repeated(model: nn.Module, h: Tensor) -> Tensor:
+    counts = 1 + (h[:, 0] > 0).long()
+    rows = h.repeat_interleave(counts, dim=0) + torch.repeat_interleave(h[:1], counts[:1]).mean()
+    return rows.mean() + torch.repeat_interleave(counts).float().mean()
+
+
+READING = [written, written_rows, written_one, written_wide, read_pair, read_places, repeated]
 
 
 @pytest.mark.parametrize("ask", READING)
