@@ -27,7 +27,7 @@ from tests.sweep.report import render
 from tests.sweep.state import State
 
 MEMORY_BYTES = 4 << 30
-CPU_SECONDS = 240
+CPU_SECONDS = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

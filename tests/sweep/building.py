@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,12 +15,16 @@ from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.integrations import moe
 
-from tests.sweep.inputs import BATCH, Form, forms, make_batch, size
-from tests.sweep.listed import default_config, model_classes
+from tests.sweep.inputs import Form, forms, make_batch
+from tests.sweep.listed import default_config, model_classes, whole_of
+from tests.sweep.repairing import repaired
 from tests.sweep.shrink import Rung, rungs, shrink, without_dropout
 
-PARAMETERS = 12_000_000
+PARAMETERS = 30_000_000
 """More than which a model isn't small."""
+
+REPAIRS = 3
+"""The most that is mended of a form of inputs."""
 
 
 class Unbuilt(Exception):
@@ -139,8 +142,10 @@ def new_model(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTrain
     return made
 
 
-def build(model_type: str, seconds: float = 20) -> Case:
+def build(model_type: str, seconds: float = 12) -> Case:
     """Finds a class, sizes and inputs with which a model of a type takes a training step.
+
+    Of a type that has no classes, as it is always a part of another one, that is built.
 
     Raises:
         Unbuilt: If none of those that are tried do.
@@ -151,6 +156,9 @@ def build(model_type: str, seconds: float = 20) -> Case:
     moe._can_use_grouped_mm = lambda *_, **__: False
     until = time.process_time() + seconds
     classes = model_classes(model_type)
+    if not classes:
+        model_type = whole_of(model_type) or model_type
+        classes = model_classes(model_type)
     if not classes:
         raise Unbuilt("no class of a model is for this configuration")
     reasons: dict[str, None] = {}
@@ -167,7 +175,7 @@ def build(model_type: str, seconds: float = 20) -> Case:
 
 
 def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
-    rung = Rung(rung.widths, rung.image, rung.layers)
+    rung = Rung(rung.widths, rung.image, rung.layers, cache=rung.cache)
     config = shrink(default_config(model_type), rung)
     with torch.device("meta"):
         count = sum(each.numel() for each in kind(config).parameters())
@@ -178,26 +186,24 @@ def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
     case = Case(model_type, kind, rung, Form(), parameters=count)
     for form in forms(model, model.config):
         try:
-            return _stepped(replace(case, form=form), model)
+            return _mended(replace(case, form=form), model, REPAIRS)
         except Exception as error:  # what a library raises for inputs that don't fit
             first = first or error
-            failed = error
-        for each in _with_placeholders(form, model.config, failed):
-            with contextlib.suppress(Exception):
-                return _stepped(replace(case, form=each), model)
     assert first is not None
     raise first
 
 
-def _with_placeholders(form: Form, config: PretrainedConfig, error: Exception) -> Iterator[Form]:
-    """Returns forms with as many tokens for an image as a model says that it makes features."""
-    found = re.search(r"features:? (\d+)", str(error))
-    if found is None or form.text:
-        return
-    width = size(config.get_text_config(), ("hidden_size", "d_model"), 1)
-    for count in (int(found[1]) // BATCH // width, int(found[1]) // BATCH):
-        if 0 < count < 200:
-            yield replace(form, placeholders=count)
+def _mended(case: Case, model: PreTrainedModel, repairs: int) -> Case:
+    """Takes a step, with inputs that are mended by what the model says of them."""
+    try:
+        return _stepped(case, model)
+    except Exception as error:
+        failed = error
+    batch = case.batch(model, 0)
+    for form in repaired(case.form, model.config, batch, failed) if repairs else ():
+        with contextlib.suppress(Exception):
+            return _mended(replace(case, form=form), model, repairs - 1)
+    raise failed
 
 
 def _stepped(case: Case, model: PreTrainedModel) -> Case:
@@ -212,8 +218,12 @@ def _stepped(case: Case, model: PreTrainedModel) -> Case:
     if not loss.isfinite():
         raise Unbuilt(f"the loss is {loss.item()}")
     loss.backward()  # type: ignore[no-untyped-call]
-    draws = any(_loss(model, batch, seed).item() != loss.item() for seed in (2, 3))
-    return replace(case, loss="own" if own else "made up", draws=draws)
+    return replace(case, loss="own" if own else "made up", draws=is_drawn(model, batch))
+
+
+def is_drawn(model: nn.Module, batch: dict[str, Tensor]) -> bool:
+    """Whether a model's loss depends on random numbers."""
+    return len({_loss(model, batch, seed).item() for seed in (1, 2, 3)}) > 1
 
 
 def _loss(model: nn.Module, batch: dict[str, Tensor], seed: int) -> Tensor:

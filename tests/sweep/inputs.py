@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ class Form:
         placeholders: Tokens of each text that stand for an image.
         grid: Whether images come as patches, with a grid that says how they lie.
         text: Whether there is text alone.
+        shapes: Of inputs whose shapes aren't as usual, by name.
     """
 
     length: int = LENGTH
@@ -41,6 +43,7 @@ class Form:
     placeholders: int = 0
     grid: bool = False
     text: bool = False
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 def forms(model: nn.Module, config: PretrainedConfig) -> Iterator[Form]:
@@ -79,7 +82,7 @@ def make_batch(
     found: dict[str, Tensor] = {}
     for name, parameter in inspect.signature(model.forward).parameters.items():
         needed = parameter.default is inspect.Parameter.empty
-        maker = _MAKERS.get(name)
+        maker = _MAKERS.get(name) or (_guessed(name) if needed else None)
         if maker is None or not (needed or form.optional or name in _USUAL):
             continue
         if form.text and name in _MEDIA:
@@ -88,7 +91,10 @@ def make_batch(
             continue
         made = maker(config, form, draw)
         if made is not None:
-            found[name] = made
+            shape = dict(form.shapes).get(name)
+            found[name] = made if shape is None else torch.randn(*shape, generator=draw)
+    if "input_values" in found:
+        found.pop("input_features", None)
     if "pixel_values" in found:
         found.pop("pixel_values_videos", None)
     if "input_ids" in found:
@@ -143,6 +149,14 @@ def _ones(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor
 
 def _zeros(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
     return torch.zeros(BATCH, form.length + form.placeholders, dtype=torch.long)
+
+
+def _trues(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return torch.ones(BATCH, form.length, dtype=torch.bool)
+
+
+def _positions(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    return torch.arange(form.length).expand(BATCH, -1).clone()
 
 
 def _pixels(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
@@ -271,3 +285,17 @@ _MAKERS: dict[str, Make] = {
     "future_time_features": _future_features,
 }
 """What is made of each name of an argument; others keep their defaults."""
+
+_GUESSES: tuple[tuple[str, Make], ...] = (
+    ("mask", _trues),
+    ("position", _positions),
+    ("_ids$|tokens|codes|labels", _ids),
+    ("mel|spectrogram|audio|waveform|speech", _features),
+    ("pixel|image|video|patches", _pixels),
+    ("hidden|embed|states|features|context|inputs|latent|query|sample", _hidden),
+)
+"""What is made of arguments that are needed, by what their names hold."""
+
+
+def _guessed(name: str) -> Make | None:
+    return next((maker for pattern, maker in _GUESSES if re.search(pattern, name)), None)

@@ -24,7 +24,7 @@ from autopar.modules import CompiledModule
 from autopar.reports.summary import summarize_programs
 from autopar.runtime import run_virtual
 from tests.random_pins import random_pins
-from tests.sweep.building import Case, Inference, Training
+from tests.sweep.building import Case, Inference, Training, is_drawn
 
 STEPS = 3
 LEARNING_RATE = 1e-3
@@ -104,9 +104,10 @@ def _checked(case: Case, name: str, check: Check, record: dict[str, Any], stage:
     model = case.model(check.dropout)
     wrapped = Training(model.train()) if check.trains else Inference(model.eval())
     batches = [case.batch(model, number) for number in range(STEPS)]
+    draws = check.trains and case.draws and is_drawn(model, batches[0])
     if not check.trains:
         expected: Any = _inferred(wrapped, batches[0])
-    elif not check.dropout:
+    elif not draws:
         expected = _trained(wrapped, batches)
     stage.stage = "compile"
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +120,7 @@ def _checked(case: Case, name: str, check: Check, record: dict[str, Any], stage:
             found = list(run_virtual(build, list(batches[0].values())).values())
             record |= _verdict(_errors_of_outputs(found, expected))
             return
-        if check.dropout:
+        if draws:
             alone = Path(folder) / "alone"
             one = ProcessMesh.of_shape((1,), ("a",))
             _step(wrapped, batches[0], one, "data:a", {}).save(alone)

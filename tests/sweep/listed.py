@@ -83,6 +83,19 @@ def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
     return sorted(usual, key=lambda each: (_rank(each.__name__), each.__name__))
 
 
+def whole_of(model_type: str) -> str | None:
+    """Returns the model type that one without classes of its own is a part of; None if none is."""
+    part = config_class(model_type)
+    for name in sorted(configuration_auto.CONFIG_MAPPING_NAMES):
+        kind = config_class(name)
+        beside = kind.__module__ == part.__module__ and kind is not part
+        if beside and model_classes(name):
+            found = vars(default_config(name)).values()
+            if any(type(each) is part for each in found):
+                return name
+    return None
+
+
 def _rank(name: str) -> int:
     return next(at for at, part in enumerate(PREFERRED) if part in name)
 

@@ -20,14 +20,15 @@ _START = """\
 what isn't known yet.
 
 Every model type of transformers {version} is listed, in an order that is drawn once. Each is built
-from its library's default configuration, made small in sizes only, and judged in float64. What a
-model computes in float32 by itself, as norms, is computed in float64 too.
+from its library's default configuration, made small in sizes only, and judged in float64; of a type
+that is always a part of another one, that. What a model computes in float32 by itself, as norms, is
+computed in float64 too.
 
 * `fsdp`: 3 steps of AdamW on 2x2 with `fsdp:a,tensor:b`, losses and parameters against eager
-  PyTorch, with all probabilities of dropping something set to zero. `3x2`: the same on 3x2. `auto`:
-  on 2x2, searched for. `pin`: the same with one random pin.
+  PyTorch, with all probabilities of dropping or masking something set to zero. `3x2`: the same on
+  3x2. `auto`: on 2x2, searched for. `pin`: the same with one random pin.
 * `drawn`: as `fsdp`, with the library's probabilities, against autopar on one rank: PyTorch draws
-  other numbers.
+  other numbers. So are models compared that draw something whatever the probabilities are.
 * `inference`: on 2x2, searched for, in evaluation mode, against eager PyTorch.
 
 Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivided*: right, but

@@ -21,17 +21,19 @@ class Rung:
     """How much is shrunk.
 
     Attributes:
-        widths: `named`: widths by what they are called; a number: every width divided by it, with
-            as many heads as before; None: widths stay.
+        widths: `named`: widths by what they are called; `heads`: two heads, as wide as before; a
+            number: every width divided by it, with as many heads as before; None: widths stay.
         image: The size of images, or None where it stays.
         layers: Their largest number, or None where all stay.
         tokens: The ids that special tokens of large ids have got.
+        cache: Whether what the library keeps for the next token is made.
     """
 
     widths: str | int | None
     image: int | None
     layers: int | None = LAYERS
     tokens: dict[int, int] = field(default_factory=dict)
+    cache: bool = True
 
     def __str__(self) -> str:
         return f"widths {self.widths}, images {self.image}, layers {self.layers}"
@@ -41,14 +43,17 @@ def rungs() -> list[Rung]:
     """Returns what is tried, the smallest first."""
     widths: tuple[str | int | None, ...] = ("named", 8, 4, None)
     found = [Rung(width, image) for image in (64, None) for width in widths]
+    found.insert(2, Rung("heads", 64))
     more = [Rung(width, 64, layers) for layers in (4, 8, None) for width in ("named", 8)]
     return [
         *found,
+        *(Rung(width, 64, cache=False) for width in ("named", 8)),
         *more,
         Rung("named", 128),
         Rung(8, 224),
         Rung("named", 256),
         Rung(4, None, None),
+        Rung(None, None, None),
     ]
 
 
@@ -107,15 +112,21 @@ def shrink(config: PretrainedConfig, rung: Rung) -> PretrainedConfig:
             small = _smaller(config, name, value, rung)
             if small != value:
                 arguments[name] = small
-    return kind(**arguments)
+    found = kind(**arguments)
+    if not rung.cache and hasattr(found, "use_cache"):
+        found.use_cache = False
+    return found
+
+
+_MASKED = re.compile(r"^mask_(time|feature)_prob$")
 
 
 def without_dropout(config: PretrainedConfig) -> PretrainedConfig:
-    """Sets every probability of dropping something to zero, in place."""
+    """Sets every probability of dropping or masking something to zero, in place."""
     for name, value in list(vars(config).items()):
         if isinstance(value, PretrainedConfig):
             without_dropout(value)
-        elif "drop" in name and isinstance(value, float):
+        elif ("drop" in name or _MASKED.search(name)) and isinstance(value, float):
             setattr(config, name, 0.0)
     return config
 
@@ -152,11 +163,24 @@ def _smaller(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any
         return _token(value, rung)
     if isinstance(value, int):
         return _smaller_number(config, name, value, rung)
-    if isinstance(value, list | tuple) and value and all(isinstance(each, int) for each in value):
-        return type(value)(_smaller_list(config, name, list(value), rung))
-    if isinstance(value, list) and rung.layers is not None and len(value) in _layer_counts(config):
-        return value[: rung.layers]
+    if isinstance(value, list | tuple) and value:
+        items = list(value)
+        if rung.layers is not None and len(items) in _layer_counts(config):
+            items = _chosen(items, rung.layers)
+        if all(isinstance(each, int) for each in items):
+            items = _smaller_list(config, name, items, rung)
+        return type(value)(items)
     return value
+
+
+def _chosen(items: list[Any], count: int) -> list[Any]:
+    """Returns so many of what layers have, each kind of text at least once if there is room."""
+    if not isinstance(items[0], str):
+        return items[:count]
+    kinds = {each: items.index(each) for each in reversed(items)}
+    first = sorted(kinds.values())[:count]
+    rest = [at for at in range(len(items)) if at not in first][: count - len(first)]
+    return [items[at] for at in sorted([*first, *rest])]
 
 
 _SECTIONS = re.compile(r"^(qwen2_vl|qwen2_5_vl|qwen2_5_omni|qwen2_5_omni_talker)(_text)?$")
@@ -166,7 +190,7 @@ _SECTIONS = re.compile(r"^(qwen2_vl|qwen2_5_vl|qwen2_5_omni|qwen2_5_omni_talker)
 def _smaller_rope(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
     if rung.widths == "named" and name == "rope_parameters" and _SECTIONS.search(config.model_type):
         return (value or {}) | {"mrope_section": [2, 3, 3]}
-    if isinstance(value, dict) and "mrope_section" in value and rung.widths is not None:
+    if isinstance(value, dict) and "mrope_section" in value and rung.widths not in (None, "heads"):
         times = sum(value["mrope_section"]) // 8 if rung.widths == "named" else rung.widths
         return value | {"mrope_section": [each // times for each in value["mrope_section"]]}
     return value
@@ -186,6 +210,8 @@ def _smaller_number(config: PretrainedConfig, name: str, value: int, rung: Rung)
         return value if rung.layers is None else min(value, rung.layers)
     if rung.widths == "named":
         return _named(config, name, value)
+    if rung.widths == "heads":
+        return _of_two_heads(config, name, value)
     if isinstance(rung.widths, int) and (
         _WIDTH.search(name) or _INNER.search(name) or _HEAD_DIM.search(name)
     ):
@@ -208,6 +234,18 @@ def _named(config: PretrainedConfig, name: str, value: int) -> int:
     return min(value, 64) if _WIDTH.search(name) else value
 
 
+def _of_two_heads(config: PretrainedConfig, name: str, value: int) -> int:
+    heads = [each for key, each in _fields(config).items() if _HEADS.search(key)]
+    whole = max((each for each in heads if isinstance(each, int)), default=1)
+    if _HEADS.search(name) or _GROUPS.search(name):
+        return min(value, 2)
+    if _INNER.search(name):
+        return min(value, 128)
+    if whole > 2 and value % whole == 0 and _WIDTH.search(name):
+        return value // whole * 2
+    return value
+
+
 def _smaller_list(config: PretrainedConfig, name: str, values: list[int], rung: Rung) -> list[int]:
     if _IMAGE.search(name):
         return values if rung.image is None else [min(each, rung.image) for each in values]
@@ -215,7 +253,7 @@ def _smaller_list(config: PretrainedConfig, name: str, values: list[int], rung: 
         return values if rung.layers is None else [min(each, rung.layers) for each in values]
     if rung.widths is None:
         return values
-    times = _WEIGHTS_OF_LISTS if rung.widths == "named" else int(rung.widths)
+    times = rung.widths if isinstance(rung.widths, int) else _WEIGHTS_OF_LISTS
     if _WIDTH.search(name) or _INNER.search(name):
         return [max(each // times, 4) if each >= 2 * times else each for each in values]
     return values

@@ -12,10 +12,12 @@ import torch
 from transformers import BertConfig, Qwen2VLConfig, SwinConfig
 
 from tests.sweep.child import Record, run_limited
+from tests.sweep.inputs import Form
 from tests.sweep.judge import Trained, _errors, _verdict
-from tests.sweep.listed import model_classes, model_types
+from tests.sweep.listed import model_classes, model_types, whole_of
+from tests.sweep.repairing import repaired
 from tests.sweep.report import general, render
-from tests.sweep.shrink import Rung, shrink
+from tests.sweep.shrink import Rung, _chosen, shrink
 from tests.sweep.state import State
 
 MEMORY_BYTES = 4 << 30
@@ -102,3 +104,29 @@ def test_sweeps_go_on_where_they_stopped(tmp_path: Path) -> None:
 def test_reasons_are_alike_but_for_places_and_numbers() -> None:
     one, other = "/a/b.py:3: size 4 isn't 5", "/c/d.py:71: size 12 isn't 6"
     assert general(one) == general(other)
+
+
+def test_layers_keep_their_kinds() -> None:
+    assert _chosen(["linear", "linear", "linear", "full"], 2) == ["linear", "full"]
+    assert _chosen(["linear", "linear", "linear", "full"], 3) == ["linear", "linear", "full"]
+    assert _chosen([9, 8, 7, 6], 2) == [9, 8]
+
+
+def test_heads_may_stay_as_wide_as_they_are() -> None:
+    small = shrink(BertConfig(), Rung("heads", 64))
+    assert (small.hidden_size, small.num_attention_heads) == (128, 2)
+
+
+def test_parts_without_classes_are_built_with_the_whole() -> None:
+    assert not model_classes("sam_prompt_encoder")
+    assert whole_of("sam_prompt_encoder") == "sam"
+
+
+def test_inputs_are_mended_by_what_is_said_of_them() -> None:
+    batch = {"input_values": torch.zeros(4, 12, 14), "labels": torch.zeros(4, 12).long()}
+    error = RuntimeError("expected input[4, 12, 14] to have 8 channels, but got 12 channels")
+    [form] = repaired(Form(), BertConfig(), batch, error)
+    assert form.shapes == (("input_values", (4, 8, 14)),)
+    error = RuntimeError("the length 8000 isn't a multiple of 1920")
+    [form] = repaired(Form(), BertConfig(), batch, error)
+    assert form.samples == 9600
