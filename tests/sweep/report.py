@@ -10,7 +10,9 @@ from tests.sweep.child import Record
 from tests.sweep.judge import CHECKS
 from tests.sweep.state import State
 
-OUTCOMES = ("right", "undivided", "refused", "wrong", "crash", "ended", "unbuilt")
+OUTCOMES = (
+    *("right", "undivided", "refused", "inconsistent", "wrong", "crash", "ended", "unbuilt"),
+)
 """From what is best to what is worst known."""
 
 _START = """\
@@ -33,10 +35,11 @@ computed in float64 too.
 
 Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivided*: right, but
 `fsdp:a,tensor:b` leaves half of the flops or more whole along one of the axes; the part is in the
-table, if it is over 10%. *Refused*: by an error that says why. *Unbuilt*: sizes or inputs that fit
-weren't found here, which says nothing about the model. *Ended*: by the limits of memory and time of
-its process. The loss is the model's own, or the mean of its outputs' squares (marked \\*). Searches
-end after 15 seconds.
+table, if it is over 10%. *Refused*: by an error that says why. *Inconsistent*: other than eager
+PyTorch, and so is what torch.export makes of the model: its code goes another way where it is
+traced. *Unbuilt*: sizes or inputs that fit weren't found here, which says nothing about the model.
+*Ended*: by the limits of memory and time of its process. The loss is the model's own, or the mean
+of its outputs' squares (marked \\*). Searches end after 15 seconds.
 """
 
 
@@ -60,7 +63,10 @@ def render(state: State) -> str:
 
 
 def _totals(built: Mapping[str, Mapping[str, Record]]) -> str:
-    lines = ["| check | judged | " + " | ".join(OUTCOMES) + " |", "|---" * 9 + "|"]
+    lines = [
+        "| check | judged | " + " | ".join(OUTCOMES) + " |",
+        "|---" * (2 + len(OUTCOMES)) + "|",
+    ]
     for check in CHECKS:
         found = Counter(each[check]["outcome"] for each in built.values() if check in each)
         counts = " | ".join(str(found[outcome]) for outcome in OUTCOMES)

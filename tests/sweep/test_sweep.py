@@ -13,7 +13,7 @@ from transformers import BertConfig, Qwen2VLConfig, SwinConfig
 
 from tests.sweep.child import Record, run_limited
 from tests.sweep.inputs import Form
-from tests.sweep.judge import Trained, _errors, _verdict
+from tests.sweep.judge import Trained, _errors, _verdict, exports_otherwise
 from tests.sweep.listed import model_classes, model_types, whole_of
 from tests.sweep.repairing import repaired
 from tests.sweep.report import general, render
@@ -130,3 +130,19 @@ def test_inputs_are_mended_by_what_is_said_of_them() -> None:
     error = RuntimeError("the length 8000 isn't a multiple of 1920")
     [form] = repaired(Form(), BertConfig(), batch, error)
     assert form.samples == 9600
+
+
+class Otherwise(torch.nn.Module):
+    """Computes something else where it is traced, if it is told to."""
+
+    def __init__(self, tells: bool) -> None:
+        super().__init__()
+        self.tells = tells
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if self.tells and torch.compiler.is_exporting() else 1)
+
+
+def test_models_that_export_otherwise_are_told_apart() -> None:
+    assert exports_otherwise(Otherwise(True), {"x": torch.ones(3)})
+    assert not exports_otherwise(Otherwise(False), {"x": torch.ones(3)})
