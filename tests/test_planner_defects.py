@@ -153,3 +153,26 @@ def test_a_pinned_split_of_any_size_is_kept(size: int, ranks: int, dim: int) -> 
     ]
     assert held
     assert size not in held
+
+
+# Outputs that are read whole as well
+
+
+class Reading(nn.Module):
+    """Returns a tensor, and what an op without a rule makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 64))
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        found = self.layers(x)
+        return found, found.masked_scatter(mask, found)
+
+
+def test_outputs_may_be_gathered_once_for_all_that_need_them_whole() -> None:
+    batch = torch.randn(512, 64), torch.randn(512, 64) > 0
+    found = autopar.compile(Reading(), batch, mesh="a=2,b=2").compiled
+    main = found.serial.main
+    assert main.values[main.outputs[0]].dist == Layout.replicated(found.serial.mesh, (512, 64))
+    assert [each.kind for each in collectives(found)] == ["all_gather"]

@@ -19,6 +19,10 @@ PLACED = "split between the parts that the program takes the dimension apart int
 """In the origin of a parameter whose pin was placed within its dimension."""
 
 
+GATHERED = "an output that its readers need so too"
+"""In the origin of a value that isn't stored as its op leaves it."""
+
+
 def write_solution(function: Function, solution: Solution) -> Function:
     """Returns the function with every value and op complete."""
     graph = solution.graph
@@ -85,7 +89,10 @@ def _value_origin(solution: Solution, value: int) -> Origin:
     graph = solution.graph
     producer = graph.producer[value]
     if producer is not None:
-        node = producer[0]
+        node, at = producer
+        made = solution.choices[node.index].produced[at]
+        if solution.forms[value] not in (made, graph.space.complete(made)):
+            return Origin("chosen", GATHERED)
         kind = _op_origin(solution, node).kind
         follows = kind in ("annotated", "chosen", "preset")
         return Origin("implied" if follows else kind, _by(node))

@@ -119,7 +119,9 @@ class _FunctionCheck:
         if stored.mesh != left.mesh:
             return  # it is kept on another slice of the mesh
         is_reduced = value.name in complete and left.partial and not stored.partial
-        if stored != left and not is_reduced:
+        is_chosen = value.origin is not None and value.origin.kind == "chosen"
+        is_moved = is_chosen and value.name in complete and not stored.partial
+        if stored != left and not is_reduced and not is_moved:
             subject = f"layout of {value_name(value.name)}"
             self._add(op, (subject, f"what the op leaves, {left}", stored))
 
