@@ -231,15 +231,16 @@ class Complete:
     def _decided(self, main: Function, calls: CallTable, unfit: Unfit | None = None) -> Decided:
         """Returns what is decided about a function on one mesh; see `pin_strategy` on `unfit`."""
         if self.strategy != AUTO:
-            return Decided(self._propagated(main, calls, self.strategy, unfit))
+            return Decided(_propagated(self._graph(main, calls), self.strategy, unfit))
         return decide(self._search(main, calls))
 
     def _search(self, main: Function, calls: CallTable) -> Search:
-        graph = self._graph(main, calls)
+        pinned = self._graph(main, calls)
+        graph = pinned.anew()
         pin_aliases(graph)
 
         def preset(strategy: str) -> Solution:
-            return self._propagated(main, calls, strategy)
+            return _propagated(pinned.anew(), strategy)
 
         watch = self.watch.over(len(graph.nodes))
         presets = Incumbents(calls.space.mesh, preset, len(graph.nodes), watch)
@@ -250,15 +251,13 @@ class Complete:
         place_pins(graph)
         return graph
 
-    def _propagated(
-        self, main: Function, calls: CallTable, strategy: str | None, unfit: Unfit | None = None
-    ) -> Solution:
-        """Returns what follows from the pins of the user and of a strategy."""
-        graph = self._graph(main, calls)
-        if strategy is not None:
-            pin_strategy(graph, strategy, unfit)
-        keep_states(graph)
-        return solve(graph)
+
+def _propagated(graph: Graph, strategy: str | None, unfit: Unfit | None = None) -> Solution:
+    """Returns what follows from the pins of the user, which a graph has, and of a strategy."""
+    if strategy is not None:
+        pin_strategy(graph, strategy, unfit)
+    keep_states(graph)
+    return solve(graph)
 
 
 def _ways(program: Program, space: Space) -> tuple[Program, ...]:

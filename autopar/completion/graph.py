@@ -6,10 +6,11 @@ order in which the program lists independent ops; so all that follows doesn't ei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from autopar.completion.buckets import Waiting
 from autopar.completion.call import Call, CallTable, Choice
@@ -21,6 +22,8 @@ from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import DimLayout, Origin, dim_axes, normalize_dim
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -106,6 +109,7 @@ class Graph:
         placed = {op.results: at for at, op in enumerate(ops)}
         self.order = [placed[node.op.results] for node in self.nodes]
         self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
+        self._derived: dict[Hashable, object] = {}
 
     def _pin(self, value: Value) -> Form | None:
         if value.dist is None:
@@ -125,6 +129,29 @@ class Graph:
             self.pins[value] = form
         self.placed |= pins.keys()
 
+    def anew(self) -> Graph:
+        """Returns the graph with the same pins, to be given those of a preset.
+
+        It shares the ops and what is derived of them (`once`), and nothing that presets change.
+        """
+        other = copy(self)
+        other.pins, other.origins = list(self.pins), dict(self.origins)
+        other.kept, other.settled = dict(self.kept), dict(self.settled)
+        vars(other).pop("joins", None)
+        return other
+
+    def once(self, key: Hashable, derive: Callable[[], T]) -> T:
+        """Returns what is derived of the graph, once for all graphs that `anew` makes of it.
+
+        Args:
+            key: What is derived, with everything of presets that it depends on.
+            derive: Derives it.
+        """
+        if key not in self._derived:
+            self._derived[key] = derive()
+        found: T = self._derived[key]  # type: ignore[assignment]
+        return found
+
     def repinned(self, pins: Mapping[int, Form], decided: Mapping[int, Choice]) -> Graph:
         """Returns the graph with more pins of the user's.
 
@@ -137,6 +164,7 @@ class Graph:
         other.origins = {**self.origins, **dict.fromkeys(pins, Origin("annotated"))}
         other.annotated = self.annotated | pins.keys()
         other.decided = {**self.decided, **decided}
+        other._derived = {}
         return other
 
     def keep(self, value: int, axis: str) -> None:
@@ -207,12 +235,12 @@ class Graph:
     @cached_property
     def cuts(self) -> Cuts:
         """The boundaries within the values' dimensions."""
-        return Cuts(self.nodes)
+        return self.once(Cuts, lambda: Cuts(self.nodes))
 
     @cached_property
     def waiting(self) -> Waiting:
         """The values that nobody waits for."""
-        return Waiting(self)
+        return self.once(Waiting, lambda: Waiting(self))
 
     @cached_property
     def joins(self) -> Joins:

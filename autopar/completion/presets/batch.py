@@ -5,6 +5,7 @@ Dimensions are told apart by where they go. Microbatches are known by the cuts b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.completion.graph import Graph, Node
@@ -20,7 +21,7 @@ class Stretch:
     size: int
 
 
-def batch_inputs(graph: Graph) -> dict[int, Stretch]:
+def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
     """Returns the inputs whose first dimension reaches the first dimension of an output, or a loss.
 
     It is followed forward, through factors that an op, or a body of it, can be split along, and
@@ -30,6 +31,10 @@ def batch_inputs(graph: Graph) -> dict[int, Stretch]:
     none. Where the program first cuts the dimension into equal microbatches, each of them is a
     batch, and the stretch is what lies within one.
     """
+    return graph.once(batch_inputs, lambda: _batch_inputs(graph))
+
+
+def _batch_inputs(graph: Graph) -> dict[int, Stretch]:
     losses = _losses(graph)
     found: dict[int, Stretch] = {}
     for at, value in enumerate(graph.values):
@@ -72,13 +77,17 @@ def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
     return end
 
 
-def sequences(graph: Graph) -> dict[int, Stretch]:
+def sequences(graph: Graph) -> Mapping[int, Stretch]:
     """Returns the inputs whose second dimension is a sequence, or the first activation that is one.
 
     A sequence is what a product with a weight keeps apart, or what is added up to a loss. So the
     features of a row are none, nor are the channels and rows of an image; the patches that an image
     is cut into are one.
     """
+    return graph.once(sequences, lambda: _all_sequences(graph))
+
+
+def _all_sequences(graph: Graph) -> dict[int, Stretch]:
     losses = _losses(graph)
     found: dict[int, Stretch] = {}
     for at, value in enumerate(graph.values):

@@ -7,7 +7,7 @@ the batch, so that gradients are reduced and activations stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.completion.graph import Graph
 from autopar.completion.presets.batch import batch_inputs
@@ -20,7 +20,9 @@ def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
 
     An axis along which the user pinned something else decides by cost, as without presets.
     """
-    alone = _batch_alone(graph, axes)
+    pins = _batch_pins(graph, axes)
+    key = settle_batch, *pins.items(), frozenset(graph.kept.items())
+    alone = graph.once(key, lambda: _batch_alone(graph, pins))
     free = [axis for axis in axes if not _is_contested(graph, axis, alone.forms)]
     for node, choice in zip(graph.nodes, alone.choices, strict=True):
         if node.op.phase != "update":
@@ -29,17 +31,17 @@ def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
                     graph.settle(node, axis, choice.splits)
 
 
-def _batch_alone(graph: Graph, axes: Sequence[str]) -> Spread:
+def _batch_pins(graph: Graph, axes: Sequence[str]) -> dict[int, Form]:
+    """Returns how the batch is split along axes, by input."""
+    pins = ((value, graph.pins[value]) for value in batch_inputs(graph))
+    return {value: _along(graph, value, form, axes) for value, form in pins if form is not None}
+
+
+def _batch_alone(graph: Graph, pins: Mapping[int, Form]) -> Spread:
     """Returns how the batch would spread if nothing else were split."""
-    pins, settled = graph.pins, graph.settled
-    graph.pins, graph.settled = [None] * len(pins), {}
-    for value in batch_inputs(graph):
-        form = pins[value]
-        if form is not None:
-            graph.pins[value] = _along(graph, value, form, axes)
-    spread = Spread(graph, anyway=True)
-    graph.pins, graph.settled = pins, settled
-    return spread
+    alone = graph.anew()
+    alone.pins, alone.settled = [pins.get(value) for value in range(len(graph.pins))], {}
+    return Spread(alone, anyway=True)
 
 
 def _along(graph: Graph, value: int, form: Form, axes: Sequence[str]) -> Form:

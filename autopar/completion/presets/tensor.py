@@ -43,7 +43,7 @@ class _State:
     before: _State | None
 
 
-def split_weights(graph: Graph, axis: str) -> dict[int, Form]:
+def split_weights(graph: Graph, axis: str) -> Mapping[int, Form]:
     """Returns the form of every weight that the preset splits along an axis.
 
     Args:
@@ -53,7 +53,15 @@ def split_weights(graph: Graph, axis: str) -> dict[int, Form]:
     Returns:
         Per parameter, its form as if the axis were the only one.
     """
-    return _Walk(graph, axis).run()
+    key = split_weights, axis, *_pinned(graph, axis)
+    return graph.once(key, lambda: _Walk(graph, axis).run())
+
+
+def _pinned(graph: Graph, axis: str) -> Iterator[tuple[int, Form]]:
+    """Yields the pins that a walk along an axis heeds: those of results, or along the axis."""
+    for value, pin in enumerate(graph.pins):
+        if pin is not None and (axis in pin.splits.places or graph.producer[value] is not None):
+            yield value, graph.space.only(pin, axis)
 
 
 def place_weights(graph: Graph, axis: str, movable: frozenset[int]) -> dict[int, Form]:

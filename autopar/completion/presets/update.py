@@ -28,8 +28,12 @@ class Update:
     states: tuple[int, ...]
 
 
-def updates(graph: Graph) -> list[Update]:
+def updates(graph: Graph) -> Sequence[Update]:
     """Returns the updates of a graph's parameters, in the order of its aliases."""
+    return graph.once(updates, lambda: _updates(graph))
+
+
+def _updates(graph: Graph) -> list[Update]:
     found = []
     for output, source in graph.aliases:
         if graph.values[source].role == "parameter":
