@@ -86,7 +86,7 @@ class Refine:
         limit = least * (1 - GAIN)
         for splits in self._candidates(node, current, suggested):
             choice = node.call.choice(splits)
-            if choice is None or choice.seconds >= limit:
+            if choice is None or around.is_slower(choice, limit):
                 continue
             seconds = choice.seconds + around.seconds(choice, limit - choice.seconds)
             if seconds < limit:
@@ -99,9 +99,11 @@ class Refine:
 
     def _shift(self, node: Node) -> list[int]:
         """Changes an op together with some around it, where one alone gains nothing."""
+        if node.steady:
+            return []
         around = _Around(self, node)
         current = self.choices[node.index]
-        if node.steady or around.seconds(current) == 0.0:
+        if around.seconds(current) == 0.0:
             return []
         best: dict[int, Choice] = {}
         gain = 0.0
@@ -115,7 +117,7 @@ class Refine:
     def _retreat(self, node: Node) -> list[int]:
         """Gathers earlier, before a chain of ops that ends in this one, where that is cheaper."""
         choice = self.choices[node.index]
-        if not choice.splits.items or not _Around(self, node).leaving():
+        if not choice.splits.items or not any(map(self._now, node.results)):
             return []
         for axis in choice.splits.places:
             chain = self._best_chain(node, axis)
@@ -328,6 +330,18 @@ class _Around:
         self.itemsizes = graph.itemsizes
         self.choice = choices[node.index]
 
+    def is_slower(self, choice: Choice, limit: float) -> bool:
+        """Whether the op and the reshards next to it would take as long as a limit.
+
+        A body is completed only if it and the reshards might take less, as completing takes long.
+        """
+        if choice.dist.body:
+            least = self.space.least_spread_seconds
+            around = sum(least(*reshard) for reshard in self._reshards(choice))
+            if self.node.call.least_seconds(choice) + around >= limit:
+                return True
+        return choice.seconds >= limit
+
     def seconds(self, choice: Choice, limit: float = math.inf) -> float:
         """Returns the seconds of all reshards next to the op, if it made this choice.
 
@@ -365,11 +379,6 @@ class _Around:
                 yield made, [kept], size
             if wanted:
                 yield kept, wanted, size
-
-    def leaving(self) -> bool:
-        """Whether a result has to be resharded."""
-        graph = self.graph
-        return any(value_seconds(graph, self.choices, value) for _, value, *_ in self.targets)
 
     def suggested(self) -> list[tuple[Splits, int]]:
         """Returns the splits of factors that neighbours suggest, with the tensor's position."""

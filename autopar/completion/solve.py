@@ -60,10 +60,15 @@ def solve(graph: Graph) -> Solution:
         AnnotationError: If both of an aliased pair are pinned, differently.
     """
     pin_aliases(graph)
-    first = _attempt(graph, together=False)
+    spread = Spread(graph)
+    begun = list(spread.choices)
+    first = _refined(graph, spread)
     if not _pins_compete(graph):
         return first
-    second = _attempt(graph, together=True)
+    other = Spread(graph, together=True)
+    if other.choices == begun and other.forms == spread.forms:
+        return first
+    second = _refined(graph, other)
     return second if second.seconds < first.seconds * (1 - GAIN) else first
 
 
@@ -77,8 +82,8 @@ def _pins_compete(graph: Graph) -> bool:
     return not axes[0].isdisjoint(axes[1])
 
 
-def _attempt(graph: Graph, *, together: bool) -> Solution:
-    spread = Spread(graph, together=together)
+def _refined(graph: Graph, spread: Spread) -> Solution:
+    """Returns what becomes of pins as they spread; the choices are changed in place."""
     pins = list(graph.pins)
     _pin_free_aliases(graph, spread.forms)
     refine = Refine(graph, spread.choices)

@@ -21,6 +21,8 @@ from autopar.ir.layout import Layout, block_size
 
 Table = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Sizes = tuple[Table, NDArray[np.intp]]
+"""Different sizes in bytes, and which of them each layout has."""
 Digit = tuple[int, int, int]
 """Where an axis splits: dimension, elements major to it, elements with those minor to it."""
 
@@ -42,6 +44,7 @@ class BulkPlanner:
         mesh = model.mesh
         self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
         self._digits: dict[Layout, tuple[dict[str, Digit], int]] = {}
+        self._collectives: dict[tuple[str, float, float, tuple[str, ...]], float] = {}
 
     def seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
         """Returns the seconds from each layout to each other.
@@ -59,6 +62,23 @@ class BulkPlanner:
         if np.isinf(seconds).any():
             seconds = np.where(np.isinf(seconds), moves.by_way_of_less(), seconds)
         return seconds
+
+    def collective(self, kind: str, nbytes: float, parts: float, axes: tuple[str, ...]) -> float:
+        """Returns the seconds of a collective and of a copy of what it leaves.
+
+        Args:
+            kind: A method of the model.
+            nbytes: What it leaves.
+            parts: How many times that it takes.
+            axes: Of the group.
+        """
+        key = kind, nbytes, parts, axes
+        found = self._collectives.get(key)
+        if found is None:
+            price: Callable[[float, Sequence[str]], float] = getattr(self.model, kind)
+            found = price(nbytes * parts, axes) + self.model.local_copy(nbytes)
+            self._collectives[key] = found
+        return found
 
     def digits(self, layout: Layout) -> tuple[dict[str, Digit], int]:
         """Returns where each axis splits, and the elements of the largest piece."""
@@ -87,10 +107,11 @@ class _Moves:
     """All moves between layouts of one tensor."""
 
     def __init__(self, planner: BulkPlanner, layouts: Sequence[Layout], itemsize: int) -> None:
-        self.model = planner.model
+        self.planner, self.model = planner, planner.model
         self.axes = planner.axes
         self.places = [planner.digits(layout) for layout in layouts]
         self.bytes = np.array([elements * itemsize for _, elements in self.places], dtype=float)
+        self.sizes = np.unique(self.bytes, return_inverse=True)
         self.codes = self._codes(layouts)
         digits = [[places.get(axis, (-1, 0, 0)) for axis in self.axes] for places, _ in self.places]
         self.dims = np.array([[digit[0] for digit in row] for row in digits])
@@ -146,14 +167,16 @@ class _Moves:
         run, every = self._runs(group), np.ones_like(free)
         parts = float(self.model.mesh.axes_size(names))
         self._offer(rest, free, every, np.zeros_like(self.bytes))
-        gather = self._priced(self.model.all_gather, self.bytes, names)
-        self._offer(rest, run, free, gather)
-        reduce = self._priced(self.model.all_reduce, self.bytes, names)
-        self._offer(rest, due, free, reduce)
-        scatter = self._priced(self.model.reduce_scatter, self.bytes, names, parts)
-        self._offer(rest, due, run, scatter)
-        exchange = self._priced(self.model.all_to_all, self.bytes, names)
-        self._offer(rest & ~self.same[group[0]], run, run, exchange)
+        if run.any():
+            gather = self._priced("all_gather", self.sizes, names)
+            self._offer(rest, run, free, gather)
+            exchange = self._priced("all_to_all", self.sizes, names)
+            self._offer(rest & ~self.same[group[0]], run, run, exchange)
+        if due.any():
+            reduce = self._priced("all_reduce", self.sizes, names)
+            self._offer(rest, due, free, reduce)
+            scatter = self._priced("reduce_scatter", self.sizes, names, parts)
+            self._offer(rest, due, run, scatter)
 
     def _rest(self, group: tuple[int, ...]) -> Mask:
         """Returns which pairs have all other axes alike."""
@@ -183,12 +206,12 @@ class _Moves:
         seconds = np.zeros(split.shape)
         for pair in np.unique(np.stack([split.ravel(), due.ravel()], axis=1), axis=0):
             gathered, reduced = (self._names(int(mask)) for mask in pair)
-            nbytes = self.bytes * self.model.mesh.axes_size(gathered)
-            rows = np.zeros_like(nbytes)
+            sizes = self.sizes[0] * self.model.mesh.axes_size(gathered), self.sizes[1]
+            rows = np.zeros_like(self.bytes)
             if gathered:
-                rows += self._priced(self.model.all_gather, nbytes, gathered)
+                rows += self._priced("all_gather", sizes, gathered)
             if reduced:
-                rows += self._priced(self.model.all_reduce, nbytes, reduced)
+                rows += self._priced("all_reduce", sizes, reduced)
             here = (split == pair[0]) & (due == pair[1])
             seconds = np.where(here, rows[:, None], seconds)
         return seconds
@@ -206,22 +229,17 @@ class _Moves:
         swapped = (codes[:, None, one] == codes[None, :, other]) & (
             codes[:, None, other] == codes[None, :, one]
         )
-        seconds = self._priced(self.model.point_to_point, self.bytes, names)
         pairs = self._rest(pair) & swapped & ~self.same[one]
-        self._offer(pairs, pairs.any(axis=1), pairs.any(axis=0), seconds)
+        if pairs.any():
+            seconds = self._priced("point_to_point", self.sizes, names)
+            self._offer(pairs, pairs.any(axis=1), pairs.any(axis=0), seconds)
 
-    def _priced(
-        self,
-        price: Callable[[float, Sequence[str]], float],
-        nbytes: Table,
-        axes: tuple[str, ...],
-        parts: float = 1.0,
-    ) -> Table:
+    def _priced(self, kind: str, nbytes: Sizes, axes: tuple[str, ...], parts: float = 1.0) -> Table:
         """Returns per layout the seconds of a collective that leaves it."""
-        sizes, which = np.unique(nbytes, return_inverse=True)
-        copy = self.model.local_copy
-        seconds = [price(float(size) * parts, axes) + copy(float(size)) for size in sizes]
-        return np.array(seconds)[which]
+        sizes, which = nbytes
+        return np.array([self.planner.collective(kind, n, parts, axes) for n in sizes.tolist()])[
+            which
+        ]
 
     def _offer(self, pairs: Mask, sources: Mask, targets: Mask, seconds: Table) -> None:
         """Takes a move that leads to a layout, for these pairs, where it is the fastest.

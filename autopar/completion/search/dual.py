@@ -19,8 +19,37 @@ from autopar.completion.search.network import Array, Network
 
 Indexes = NDArray[np.intp]
 
+Places = Indexes | slice
+"""A row of places in an array per variable; of one variable a slice, which takes less time."""
+
 SLACK = 1e-9
 """Part of a bound that is given up to the rounding of sums."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The messages of a slot that go forward, or back.
+
+    Attributes:
+        rows: Of which variables of the group; None for all.
+        out: Where they are.
+    """
+
+    rows: NDArray[np.bool_] | None
+    out: Places
+
+    @classmethod
+    def of(cls, rows: NDArray[np.bool_], out: Indexes) -> _Way | None:
+        """Returns the messages of some rows; None if there are none."""
+        if not rows.any():
+            return None
+        return cls(None, _places(out)) if rows.all() else cls(rows, _places(out[rows]))
+
+
+def _places(indexes: Indexes) -> Places:
+    """Returns rows of indexes as what reads and writes them fastest."""
+    first, *others = indexes
+    return indexes if others else slice(first[0], first[-1] + 1)
 
 
 @dataclass(frozen=True)
@@ -31,15 +60,17 @@ class _Slot:
         matrix: The costs, the group's variable first.
         others: The neighbours.
         into: Where the messages to the group's variables are, a row each.
-        out: Where the messages to the neighbours are.
         before: Which of the neighbours are visited before the group.
+        ahead: The messages to neighbours that are visited after the group; None if there are none.
+        back: Those to neighbours before.
     """
 
     matrix: Array
     others: Indexes
-    into: Indexes
-    out: Indexes
+    into: Places
     before: NDArray[np.bool_]
+    ahead: _Way | None
+    back: _Way | None
 
 
 @dataclass(frozen=True)
@@ -47,8 +78,9 @@ class _Group:
     """Variables with the same costs and the same kinds of edges, none of them neighbours."""
 
     variables: Indexes
-    vector: Array
     slots: tuple[_Slot, ...]
+    costs: Array
+    """Those of the labels, a row for each variable if there are several."""
     share: Array
     """Per variable, the part of its costs that each chain through it gets."""
 
@@ -87,7 +119,7 @@ class Dual:
         """Returns labels: each variable's best, given those before and messages from the rest."""
         labels = np.zeros(len(self.network.vectors), dtype=np.intp)
         for group in self._groups:
-            total = np.repeat(group.vector[None, :], len(group.variables), axis=0)
+            total = np.atleast_2d(group.costs).copy()
             for slot in group.slots:
                 given = slot.matrix[:, labels[slot.others]].T
                 total += np.where(slot.before[:, None], given, self.messages[slot.into])
@@ -98,23 +130,24 @@ class Dual:
         """Sends a group's messages ahead; returns what is thereby known to be spent."""
         messages = self.messages
         received = [messages[slot.into] for slot in group.slots]
-        total = np.repeat(group.vector[None, :], len(group.variables), axis=0)
+        total = group.costs.copy()
         for message in received:
             total += message
         spent = 0.0
         if not forward:
-            least = total.min(axis=1, keepdims=True)
+            least = np.minimum.reduce(total, axis=-1, keepdims=True)
             total -= least
-            spent = float(least.sum())
-        shared = total * group.share[:, None]
+            spent = float(np.add.reduce(least, axis=None))
+        total *= group.share
         for slot, message in zip(group.slots, received, strict=True):
-            ahead = ~slot.before if forward else slot.before
-            if not ahead.any():
+            way = slot.ahead if forward else slot.back
+            if way is None:
                 continue
-            sent = ((shared - message)[ahead][:, :, None] + slot.matrix[None]).min(axis=1)
-            least = sent.min(axis=1, keepdims=True)
-            messages[slot.out[ahead]] = sent - least
-            spent += float(least.sum())
+            shared = total - message if way.rows is None else (total - message)[way.rows]
+            sent = np.minimum.reduce(shared[..., None] + slot.matrix, axis=-2)
+            least = np.minimum.reduce(sent, axis=-1, keepdims=True)
+            messages[way.out] = sent - least
+            spent += float(np.add.reduce(least, axis=None))
         return spent
 
 
@@ -169,7 +202,7 @@ def _group(
         others = np.array([edges[at][0] for edges in ordered], dtype=np.intp)
         incoming = np.array([into[o, v] for o, v in zip(others, members, strict=True)])
         outgoing = np.array([into[v, o] for o, v in zip(others, members, strict=True)])
-        width = network.size(int(others[0]))
+        out = outgoing[:, None] + np.arange(network.size(int(others[0])))
         before = rank[others] < rank[first]
         ahead += ~before
         behind += before
@@ -177,11 +210,14 @@ def _group(
             _Slot(
                 network.costs.arrays[matrix],
                 others,
-                incoming[:, None] + np.arange(size),
-                outgoing[:, None] + np.arange(width),
+                _places(incoming[:, None] + np.arange(size)),
                 before,
+                _Way.of(~before, out),
+                _Way.of(before, out),
             )
         )
     share = 1.0 / np.maximum(1.0, np.maximum(ahead, behind))
-    vector = network.costs.arrays[network.vectors[first]]
-    return _Group(np.array(members, dtype=np.intp), vector, tuple(slots), share)
+    costs = network.costs.arrays[network.vectors[first]]
+    if len(members) > 1:
+        costs, share = np.repeat(costs[None, :], len(members), axis=0), share[:, None]
+    return _Group(np.array(members, dtype=np.intp), tuple(slots), costs, share)

@@ -8,8 +8,9 @@ Forests that begin at different variables take turns, until none of them gains a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
-from autopar.completion.search.eliminate import Reduced, eliminate
+from autopar.completion.search.eliminate import Reduced
 from autopar.completion.search.network import Array, Network
 
 FORESTS = 8
@@ -33,11 +34,14 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
     seconds = network.seconds(best)
     count = len(best)
     without_gain = 0
+    forests: list[_Forest] = []
     for turn in range(MAX_TURNS):
         if without_gain == FORESTS or not count:
             break
-        first = (turn % FORESTS) * count // FORESTS
-        tried = solve_forest(network, best, _forest(network, first, backward=turn % 2 == 1))
+        if turn < FORESTS:
+            first, backward = turn * count // FORESTS, turn % 2 == 1
+            forests.append(_Forest(network, _forest(network, first, backward=backward)))
+        tried = _solve(network, best, forests[turn % FORESTS])
         found = network.seconds(tried)
         without_gain += 1
         if found < seconds * (1 - GAIN):
@@ -63,18 +67,56 @@ def solve_forest(network: Network, labels: Sequence[int], free: Sequence[int]) -
         labels: Of its variables; of those that may change they don't matter.
         free: The variables that may change, which form no cycle.
     """
-    part = Network(network.costs)
-    number = {variable: at for at, variable in enumerate(free)}
-    for variable in free:
-        part.variable(_given(network, labels, variable, number))
-    for variable, at in number.items():
-        for other, matrix in network.edges[variable].items():
-            if variable < other and other in number:
-                part.connect(at, number[other], matrix)
-    solved = eliminate(part).labels([])
+    return _solve(network, labels, _Forest(network, free))
+
+
+class _Forest:
+    """Variables without a cycle, with their edges to one another and to others.
+
+    Args:
+        network: The network.
+        free: The variables.
+    """
+
+    def __init__(self, network: Network, free: Sequence[int]) -> None:
+        self.variables = free
+        number = {variable: at for at, variable in enumerate(free)}
+        self.inside: list[dict[int, int]] = []
+        self.outside: list[list[tuple[int, int]]] = []
+        for variable in free:
+            edges = network.edges[variable].items()
+            self.inside.append({number[o]: m for o, m in edges if o in number})
+            self.outside.append([(m, o) for o, m in edges if o not in number])
+
+
+def _solve(network: Network, labels: Sequence[int], forest: _Forest) -> list[int]:
+    """Returns the best labels if only those of a forest may change.
+
+    Variables leave as in `eliminate`, one with at most one neighbour after the other.
+    """
+    costs, edges = network.costs, [dict(each) for each in forest.inside]
+    vectors = [
+        _given(network, labels, variable, outside) if outside else network.vectors[variable]
+        for variable, outside in zip(forest.variables, forest.outside, strict=True)
+    ]
+    leaves = [at for at, each in enumerate(edges) if len(each) < 2]
+    gone: list[tuple[int, Sequence[tuple[int, int]]]] = []
+    alive = [True] * len(edges)
+    while leaves:
+        at = heappop(leaves)
+        if not alive[at]:
+            continue
+        alive[at] = False
+        gone.append((at, tuple(edges[at].items())))
+        for other, matrix in edges[at].items():
+            del edges[other][at]
+            vectors[other] = costs.add(vectors[other], costs.fold(vectors[at], matrix))
+            if len(edges[other]) < 2:
+                heappush(leaves, other)
     found = list(labels)
-    for variable, at in number.items():
-        found[variable] = solved[at]
+    for at, around in reversed(gone):
+        known = [(matrix, found[forest.variables[other]]) for other, matrix in around]
+        found[forest.variables[at]] = costs.argmin(vectors[at], known)
     return found
 
 
@@ -100,10 +142,12 @@ def _forest(network: Network, first: int, *, backward: bool) -> list[int]:
     return sorted(taken)
 
 
-def _given(network: Network, labels: Sequence[int], variable: int, free: dict[int, int]) -> int:
-    """Returns a variable's costs with those of its edges to variables that keep their labels."""
+def _given(
+    network: Network, labels: Sequence[int], variable: int, edges: Sequence[tuple[int, int]]
+) -> int:
+    """Returns a variable's costs with those of edges to variables that keep their labels."""
     costs, vector = network.costs, network.vectors[variable]
-    around = sorted((m, labels[o]) for o, m in network.edges[variable].items() if o not in free)
+    around = sorted((matrix, labels[other]) for matrix, other in edges)
 
     def make() -> Array:
         total: Array = costs.arrays[vector].copy()
@@ -111,4 +155,4 @@ def _given(network: Network, labels: Sequence[int], variable: int, free: dict[in
             total += costs.arrays[matrix][:, label]
         return total
 
-    return costs.of(("given", vector, *around), make) if around else vector
+    return costs.of(("given", vector, *around), make)
