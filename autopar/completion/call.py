@@ -374,6 +374,18 @@ class Call:
         axes = tuple(axis for _, dim in choice.dist.factors for axis in dim_axes(dim))
         return fixed + divided / self.space.mesh.axes_size(axes)
 
+    @cached_property
+    def divided_seconds(self) -> float:
+        """Seconds that the op takes at least: itself, or a body, divided among all processes."""
+        own = self.whole.own_seconds
+        if not self.has_rule:
+            return own
+        start = min(own, self.space.cluster.launch_seconds)
+        ways = [(start, own - start), *(self._inner_seconds(b.name) for b in self.rule.bodies)]
+        return min(
+            fixed + rest / self.space.mesh.axes_size(self.space.axes) for fixed, rest in ways
+        )
+
     def likely_seconds(self, choice: Choice) -> float:
         """Returns about the seconds of a choice, without completing a body.
 

@@ -243,7 +243,7 @@ class Complete:
             return _propagated(pinned.anew(), strategy)
 
         watch = self.watch.over(len(graph.nodes))
-        presets = Incumbents(calls.space.mesh, preset, len(graph.nodes), watch)
+        presets = Incumbents(calls.space.mesh, preset, graph, watch)
         return Search(graph, watch, presets)
 
     def _graph(self, main: Function, calls: CallTable) -> Graph:

@@ -248,6 +248,11 @@ class Graph:
         return Joins(self)
 
     @cached_property
+    def kinds_with_bodies(self) -> int:
+        """How many different ops have bodies, which it takes long to complete."""
+        return len({node.call for node in self.nodes if node.call.rule.bodies})
+
+    @cached_property
     def itemsizes(self) -> list[int]:
         """Bytes per element of each value."""
         return [value.itemsize for value in self.values]

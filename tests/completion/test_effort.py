@@ -13,6 +13,9 @@ from torch import nn
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
+from autopar.completion.graph import Graph
+from autopar.completion.presets.batch import batch_inputs
+from autopar.completion.presets.named import pin_strategy
 from autopar.completion.search.auto import MORE
 from autopar.completion.search.candidates import Around, CandidateTable
 from autopar.completion.search.descent import descend
@@ -132,3 +135,48 @@ def test_a_descent_never_climbs() -> None:
     seconds = [start.seconds, *(found.seconds for found in descend(search, start.choices))]
     assert len(seconds) > 3
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(seconds))
+
+
+def fresh() -> Graph:
+    program = apply_mesh(mlp(batch=64), parse_mesh("a=2,b=2"))
+    (search,) = Complete(Cluster.load("h100"), "auto").searches_of(program)
+    return search.graph.anew()
+
+
+def test_presets_share_what_they_do_not_change() -> None:
+    one = fresh()
+    other = one.anew()
+    pin_strategy(one, "data:a,tensor:b")
+    assert any(one.pins)
+    assert not any((*other.pins, other.origins, other.settled))
+    assert one.nodes is other.nodes
+    assert one.cuts is other.cuts
+    assert batch_inputs(one) is batch_inputs(other)
+
+
+def test_a_preset_pins_the_same_whatever_was_completed_before() -> None:
+    shared = fresh()
+    strategies = ("data:a,tensor:b", "fsdp:a,tensor:b", "tensor:a,tensor:b", "data:a,data:b")
+    for strategy in (*strategies, *reversed(strategies)):
+        pinned, alone = shared.anew(), fresh()
+        for graph in (pinned, alone):
+            pin_strategy(graph, strategy)
+        one, other = ([pin and pin.layout for pin in graph.pins] for graph in (pinned, alone))
+        assert one == other
+        assert pinned.settled.keys() == alone.settled.keys()
+        assert all(pinned.settled[at].places == alone.settled[at].places for at in alone.settled)
+
+
+def test_what_no_plan_can_beat_is_taken() -> None:
+    """On CPUs convolutions take longest, and for their batch nothing is communicated."""
+    model = nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3))
+    program = capture(model, torch.zeros(8, 8, 64, 64), Recipe()).program
+    told: list[str] = []
+    watch = Watch(tell=lambda now: told.append(now.doing), effort=0.1)
+    complete = Complete(Cluster.load("cpu"), "auto", watch=watch)
+    found = complete.decide(apply_mesh(program, parse_mesh(MESH))).forecast
+    assert found is not None
+    assert found.bound_seconds is not None
+    assert found.bound_seconds <= found.seconds <= found.bound_seconds * 1.01
+    assert MORE not in found.notes
+    assert not [text for text in told if text.startswith("searching")]

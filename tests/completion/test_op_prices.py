@@ -58,6 +58,7 @@ def check(program: Program, factor: str, dim: DimLayout, mesh: ProcessMesh) -> N
     choice = node.call.choice(space.table.of({factor: normalize_dim(dim, mesh)}))
     if choice is None:
         return
+    assert node.call.divided_seconds <= choice.seconds * (1 + EXACT)
     solution = _solution(graph, choice)
     done = placed.with_main(write_solution(main, solution))
     ranks = Partition(CLUSTER, space.planner)(Legalize(CLUSTER, space.planner)(done))

@@ -18,16 +18,20 @@ from autopar.ir.errors import AnnotationError
 from tests.zoo.models import ZOO
 
 CLUSTERS = ("cpu", "a100", "h100", "mi300x", "torus")
+SHAPES = ("3x2", "2x2x2", "8")
 PRESETS = 16
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize(
+    ("shape", "cluster"),
+    [*(("dp=2,tp=4", each) for each in CLUSTERS), *((each, "h100") for each in SHAPES)],
+)
 @pytest.mark.parametrize("name", ZOO)
-def test_no_preset_is_faster(name: str, cluster: str) -> None:
+def test_no_preset_is_faster(name: str, shape: str, cluster: str) -> None:
     example = ZOO[name]()
     recipe = Recipe(loss=example.loss, optimizer=torch.optim.AdamW(example.model.parameters()))
-    mesh = parse_mesh("dp=2,tp=4")
+    mesh = parse_mesh(shape)
     captured = capture(example.model, example.batch(0), recipe, mesh)
     program = apply_mesh(captured.program, mesh)
     known = Cluster.load(cluster)

@@ -43,12 +43,16 @@ WAY_WORK, CUBE_WORK = 1e-4, 3e-9
 """Seconds that it takes about to derive a way to compute an op; and, of the ways of each kind of
 op, times their third power, to compare them with those of its neighbours."""
 
-ROUND_WORK, PRESET_WORK = 1.5e-4, 1.2e-4
-"""Per op, to make and to price a model once; and per axis too, to complete it by a preset."""
+ROUND_WORK, PRESET_WORK, BODY_WORK = 1.5e-4, 4e-5, 1.4e-3
+"""Per op, to make and to price a model once; and times the axes squared, to complete it by a
+preset; and per axis and kind of op that has a body, to complete bodies on the way."""
 
-PATH_WORK, PAIR_WORK, PLAN_WORK = 2e-9, 1e-6, 5e-4
-"""Per sum of two reshards that may follow one another; to bound one; and to plan it as it is
-carried out."""
+TABLE_WORK, PATH_WORK, PAIR_WORK = 6e-4, 2e-9, 3e-6
+"""Per table of reshards; per sum of two that may follow one another; and to bound one."""
 
-MATRIX_WORK, MESSAGE_WORK = 5e-10, 2e-5
+PLAN_WORK, LOOK_WORK, LONG_WAYS = 5e-4, 1.5e-4, 25
+"""To plan a reshard as it is carried out, to look for one, and how many times as much that is
+where there are many axes."""
+
+MATRIX_WORK, MESSAGE_WORK = 5e-10, 1.2e-5
 """Per cost of a table, to make it or to send a message over it; and per message."""

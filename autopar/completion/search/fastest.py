@@ -24,6 +24,7 @@ from autopar.completion.search.descent import descend
 from autopar.completion.search.dual import Dual
 from autopar.completion.search.effort import (
     ASCENTS,
+    BODY_WORK,
     CHECKED,
     FEW_PROOFS,
     HANDFUL,
@@ -140,11 +141,12 @@ class Search:
         """Proves a bound, and looks for better plans if it isn't close."""
         if not self.is_affordable:
             return
-        if not self._is_close(self.bound, PROVEN) and not self.watch.is_half_spent:
+        if not self._is_close(self.bound, PROVEN) and not self._is_for_presets:
             self._prove(above, self._enough(PROVEN))
         if self._found().gap > PROVEN and self.bound <= above:
-            self._start(self._found().gap)
             self._approach(above)
+            if self._found().gap > PROVEN:
+                self._start(self._found().gap)
             self._proof = self._messages = None
 
     def _approach(self, above: float) -> None:
@@ -208,8 +210,8 @@ class Search:
         self.held_price, self.best = price, None
         self.expected = 0.0
         self.watch.renew()
-        if not price.is_free:
-            self.bound = 0.0
+        divided = sum(node.call.divided_seconds for node in self.graph.nodes)
+        self.bound = max(self.bound, divided) if price.is_free else 0.0
         with suppress(TimeIsUp):
             self._search_at(price)
         if self.best is None:
@@ -225,8 +227,9 @@ class Search:
         else:
             for earlier in self._earlier[-STARTS:]:
                 self._descend(earlier.choices)
-        is_far = not self.is_small and not self._is_close(self.expected, PROVEN)
-        if self.best is None or (price.is_free and is_far):
+        if self.best is None and price.is_free:
+            self._take_preset()
+        if self.best is None or (price.is_free and not self.is_small and self._is_far):
             self._start(math.inf)
         if not price.is_free and self.is_affordable:
             self._reconsider()
@@ -248,6 +251,16 @@ class Search:
     def _is_thorough(self) -> bool:
         """Whether plans are improved with all ways to compute every op at hand."""
         return self.is_small and self.is_affordable
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether the best plan takes much longer than the model promises, or no bound is near."""
+        return not self._is_close(max(self.bound, self.expected), FAR)
+
+    @property
+    def _is_for_presets(self) -> bool:
+        """Whether the rest of the work is for presets, which may be faster than what was found."""
+        return self.watch.is_half_spent and self._is_far
 
     def _descend(self, start: Sequence[Choice]) -> None:
         """Improves a plan along one axis after the other."""
@@ -271,6 +284,7 @@ class Search:
         """Returns the best plan among those that have something in common, that one included."""
         around = self.tables.around
         assert around is not None
+        self.watch.spend(BODY_WORK * self.graph.kinds_with_bodies * len(self.graph.space.axes))
         model = self._model()
         labels = labels_of(model, around.choices)
         self._learn(model, labels)
@@ -303,7 +317,7 @@ class Search:
             if self._is_close(self.expected, ENOUGH) or self.watch.is_late:
                 break
             is_first = number == 1
-            if (is_first and self._is_thorough and self._start(0.0)) or not learned:
+            if (is_first and self.is_affordable and self._start(0.0)) or not learned:
                 break
             if not is_first and not self._is_thorough and not self._is_close(self.expected, FAR):
                 # Plans near presets are sooner better than those of more rounds.
@@ -407,6 +421,12 @@ class Search:
         seconds = None if self.best is None else self.best.seconds
         return self.incumbents.within(gap, Progress("", seconds, self.bound))
 
+    def _take_preset(self) -> None:
+        """Takes the best of the usual presets if hardly any plan is faster."""
+        for best in self.presets(0.0)[:1]:
+            if best.seconds * (1 - ENOUGH) <= self.bound:
+                self.best = Found(best.solution, best.seconds, self.bound)
+
     def _start(self, gap: float) -> bool:
         """Improves the best presets; returns whether that leads to much faster plans.
 
@@ -420,7 +440,8 @@ class Search:
             is_better = not is_close or preset.seconds < before * (1 - CLOSE)
             if is_better and preset.strategy not in self._started:
                 self._started.add(preset.strategy)
-                improve = self._improve if self._is_thorough else self._descend
+                is_thorough = self._is_thorough or gap <= PROVEN
+                improve = self._improve if is_thorough else self._descend
                 improve(preset.solution.choices)
         return self.best is not None and self.best.seconds < before * (1 - PROVEN)
 
@@ -486,8 +507,7 @@ class Search:
             self._messages = dual.messages
             if self.bound > above or self.watch.is_late:
                 break
-            if not in_turn and self.best is not None and self.watch.is_half_spent:
-                # The rest is for presets, which may be faster than what was found.
+            if not in_turn and self.best is not None and self._is_for_presets:
                 break
             if self.best is None and above - self.bound > patience * (self.bound - before):
                 break

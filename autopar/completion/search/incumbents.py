@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, islice, product
 
+from autopar.completion.graph import Graph
 from autopar.completion.refine import GAIN
-from autopar.completion.search.effort import PRESET_WORK
+from autopar.completion.search.effort import BODY_WORK, PRESET_WORK
 from autopar.completion.search.watch import Progress, Watch
 from autopar.completion.solve import Solution
 from autopar.ir.errors import AnnotationError
@@ -97,15 +98,16 @@ class Incumbents:
     Args:
         mesh: The mesh.
         complete: Completes the program by a strategy.
-        ops: How many it has.
+        graph: The program's.
         watch: Says when to stop.
     """
 
     def __init__(
-        self, mesh: ProcessMesh, complete: Callable[[str], Solution], ops: int, watch: Watch
+        self, mesh: ProcessMesh, complete: Callable[[str], Solution], graph: Graph, watch: Watch
     ) -> None:
-        self._complete, self._ops, self._watch = complete, ops, watch
-        self._axes = mesh.ndim
+        self._complete, self._ops, self._watch = complete, len(graph.nodes), watch
+        self._work = PRESET_WORK * self._ops * mesh.ndim**2
+        self._work += BODY_WORK * graph.kinds_with_bodies * mesh.ndim
         self._left = strategies(mesh)
         self._tried = 0
         self._found: list[Incumbent] = []
@@ -121,8 +123,10 @@ class Incumbents:
         for strategy in islice(self._left, max(0, most - self._tried)):
             if self._tried >= ALWAYS and self._watch.is_late:
                 break
+            if self._tried >= USUAL and self._watch.is_half_spent:
+                break
             self._tried += 1
-            self._watch.spend(PRESET_WORK * self._ops * self._axes)
+            self._watch.spend(self._work)
             self._watch.tell(replace(told, doing=f"preset {self._tried} of {most}"))
             try:
                 solution = self._complete(strategy)

@@ -18,12 +18,20 @@ from numpy.typing import NDArray
 from autopar.completion.buckets import AWAITED
 from autopar.completion.graph import Graph
 from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.effort import PAIR_WORK, PATH_WORK, PLAN_WORK
+from autopar.completion.search.effort import (
+    LONG_WAYS,
+    LOOK_WORK,
+    PAIR_WORK,
+    PATH_WORK,
+    PLAN_WORK,
+    TABLE_WORK,
+)
 from autopar.completion.search.network import IMPOSSIBLE, Array
 from autopar.completion.search.watch import Watch
 from autopar.completion.space import Form, Space
 from autopar.cost.buckets import AddedModel, SharedModel, sums_of
 from autopar.cost.bulk import BulkPlanner
+from autopar.cost.path import EXACT_AXES
 from autopar.cost.reshard import ReshardPlanner
 
 ROUNDING = 1e-9
@@ -95,6 +103,7 @@ class Transfers:
         self._tables: dict[_Key, Array] = {}
         self._lessons: dict[_Key, int] = {}
         self._looked: dict[tuple[Form, Form, Tensors], float] = {}
+        self._ways = LONG_WAYS if len(space.axes) > EXACT_AXES else 1
         model = space.planner.model
         self._shared = {group: SharedModel(model, nbytes) for group, nbytes in bucket_bytes.items()}
         self._bulk: dict[str | None, BulkPlanner] = {None: BulkPlanner(model)}
@@ -130,7 +139,7 @@ class Transfers:
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
-        self.watch.spend(PATH_WORK * len(forms) ** 3)
+        self.watch.spend(TABLE_WORK + PATH_WORK * len(forms) ** 3)
         seconds = self._bulk[of.group].seconds([form.layout for form in forms], of.itemsize)
         at = {form: number for number, form in enumerate(forms)}
         rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
@@ -163,7 +172,7 @@ class Transfers:
     def _planned(self, made: Form, needed: Form, of: Tensors) -> float:
         """Returns the seconds of a reshard as it is carried out."""
         if (needed, of.itemsize) not in made.seconds:
-            self.watch.spend(PLAN_WORK)
+            self.watch.spend(PLAN_WORK * self._ways)
         if of.group is None or not made.layout.partial:
             return self.space.seconds(made, needed, of.itemsize)
         shared, model = self._shared[of.group], self.space.planner.model
@@ -211,6 +220,7 @@ class LeastTransfers(Transfers):
             return self._planned(source, target, of)
         key = (source, target, of)
         if key not in self._looked:
+            self.watch.spend(LOOK_WORK * self._ways)
             self._looked[key] = self._planners[of.group].least_seconds_found(
                 source.layout, target.layout, of.itemsize, MOST_STATES
             )
@@ -218,7 +228,7 @@ class LeastTransfers(Transfers):
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
-        self.watch.spend(PAIR_WORK * len(rows) * len(columns))
+        self.watch.spend(TABLE_WORK + PAIR_WORK * len(rows) * len(columns))
         least = self._planners[of.group].least_seconds_between(rows, columns, of.itemsize)
         table = np.array(least)
         for row, made in enumerate(source.forms):
