@@ -20,17 +20,34 @@ Training = tuple[nn.Module, Any, Any]
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What the search of commit 1786f06 found, whose work had no limit.
+
+    Attributes:
+        seconds: Predicted seconds of its plan.
+        cpu_seconds: After which it ended by itself.
+        is_cut: Whether it didn't, but was short of memory then.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
 class Row:
     """A training step to search.
 
     Attributes:
         mesh: What it is searched for.
         make: Makes it; called where tensors are made on the meta device.
+        reference: What was found of it once.
         cluster: The hardware.
     """
 
     mesh: str
     make: Callable[[], Training]
+    reference: Reference
     cluster: str = "h100"
 
     def training(self) -> Training:
@@ -131,18 +148,20 @@ def _unet() -> Training:
 
 
 ROWS: Mapping[str, Row] = {
-    "gpt2": Row("32x8", _gpt2),
-    "llama": Row("32x8", _llama),
-    "t5": Row("2x4", lambda: (t5(), tokens(32, 512), None)),
-    "bert": Row("2x4", lambda: (bert(), tokens(32, 512), None)),
-    "mlp": Row("8x8x4", _mlp),
-    "mlp-4": Row("4x4x4x4", _mlp),
-    "gpt2-4": Row("4x4x4x4", _gpt2),
-    "gpt2-8": Row("8x8x2x2", _gpt2),
-    "gpt2-odd": Row("8x8", lambda: _gpt2(250), "h100x8"),
-    "llama-bf16": Row("32x8", lambda: _llama(64, torch.bfloat16), "h100x32"),
-    "qwen3": Row("dp=2,tp=4", _qwen3),
-    "swin": Row("dp=2,tp=4", _swin),
-    "mamba": Row("dp=2,tp=4", _mamba),
-    "unet": Row("2x2x2", _unet),
+    "gpt2": Row("32x8", _gpt2, Reference(28.67218e-3, 2.8)),
+    "llama": Row("32x8", _llama, Reference(5.018867, 4.7)),
+    "t5": Row("2x4", lambda: (t5(), tokens(32, 512), None), Reference(25.11918e-3, 4.3)),
+    "bert": Row("2x4", lambda: (bert(), tokens(32, 512), None), Reference(36.81851e-3, 2.7)),
+    "mlp": Row("8x8x4", _mlp, Reference(208.6655e-6, 3.3)),
+    "mlp-4": Row("4x4x4x4", _mlp, Reference(228.5516e-6, 4.6)),
+    "gpt2-4": Row("4x4x4x4", _gpt2, Reference(28.84199e-3, 9.5)),
+    "gpt2-8": Row("8x8x2x2", _gpt2, Reference(28.86444e-3, 10.3)),
+    "gpt2-odd": Row("8x8", lambda: _gpt2(250), Reference(95.11304e-3, 3.0), "h100x8"),
+    "llama-bf16": Row(
+        "32x8", lambda: _llama(64, torch.bfloat16), Reference(237.7499e-3, 40.8), "h100x32"
+    ),
+    "qwen3": Row("dp=2,tp=4", _qwen3, Reference(62.51274e-3, 31.6)),
+    "swin": Row("dp=2,tp=4", _swin, Reference(3.930380e-3, 46.3)),
+    "mamba": Row("dp=2,tp=4", _mamba, Reference(5.672672e-3, 32.6)),
+    "unet": Row("2x2x2", _unet, Reference(6.320925e-3, 108, is_cut=True)),
 }
