@@ -18,7 +18,8 @@ from autopar.completion.complete import Complete, with_main
 from autopar.completion.graph import decision
 from autopar.completion.lifetimes import renew_views
 from autopar.completion.presets.place import place_pins
-from autopar.completion.search.fastest import FEW_OPS, STARTS, Search
+from autopar.completion.search.fastest import STARTS, Search
+from autopar.completion.search.plans import FEW_OPS
 from autopar.completion.share import share_moves
 from autopar.completion.solve import pin_aliases
 from autopar.completion.space import Form

@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from autopar.annotate import apply_mesh
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
-from autopar.completion.search.fastest import ROOM, Search
+from autopar.completion.search.fastest import Search
+from autopar.completion.search.plans import ROOM
 from autopar.completion.search.watch import Progress
 from autopar.cost import Cluster, CommunicationModel
 from autopar.ir.collector import paused_collector

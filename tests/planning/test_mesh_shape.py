@@ -15,7 +15,7 @@ from torch import nn
 import autopar
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
-from autopar.completion.search.fastest import CLOSE
+from autopar.completion.search.plans import CLOSE
 from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from autopar.cost.memory import memory_timeline

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.completion.refine import GAIN
-from autopar.completion.search.fastest import CLOSE, Search
+from autopar.completion.search.fastest import Search
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.found import Found
 from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.incumbents import PROVEN, Incumbent
 from autopar.completion.search.naming import named
+from autopar.completion.search.plans import CLOSE
 from autopar.completion.search.watch import Progress
 from autopar.completion.solve import Solution
 

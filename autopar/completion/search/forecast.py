@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.completion.search.fastest import CLOSE
+from autopar.completion.search.plans import CLOSE
 from autopar.ir.manifest import ReportEntry
 from autopar.ir.units import human_seconds, human_slowdown
 

@@ -1,0 +1,207 @@
+"""Plans: the best plan so far, and the models by which faster ones are found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autopar.completion.call import Choice
+from autopar.completion.graph import Graph
+from autopar.completion.price import Price
+from autopar.completion.search.dual import Dual
+from autopar.completion.search.effort import CHECKED, MAX_ASCENTS, MAX_ROUNDS, ROUND_WORK
+from autopar.completion.search.eliminate import eliminate
+from autopar.completion.search.found import Found, solution_of
+from autopar.completion.search.held import FREE, HeldPrice
+from autopar.completion.search.improve import improve_whole
+from autopar.completion.search.model import Model, build_model
+from autopar.completion.search.network import Costs, Network
+from autopar.completion.search.proof import Proof
+from autopar.completion.search.starts import labels_of
+from autopar.completion.search.tables import Tables
+from autopar.completion.search.watch import Progress, Watch
+
+CLOSE = 1e-6
+"""Relative gap at which a plan counts as the best."""
+
+ENOUGH, ROOM = 1e-3, 5e-3
+"""The same for large programs, which take longer to search and to start again."""
+
+FAR = 0.03
+"""At such a gap to what a large model promises, it isn't searched on."""
+
+FEW_OPS = 500
+"""Up to so many ops a program isn't large."""
+
+
+@dataclass
+class Plans:
+    """The best plan of a graph so far, and what is learned on the way to better ones.
+
+    Attributes:
+        graph: With the user's pins.
+        watch: Says when the best plan so far is to be returned, and is told how far the search is.
+        held_price: Of the bytes that a rank holds; it is part of what is minimized.
+        tables: The ways to compute each op, and what goes with each.
+        price: Prices plans exactly.
+        known: Labels of earlier runs and of starts: what was good at one price is a start at
+            another.
+        best: The best plan so far.
+        expected: About the seconds of the fastest plan, by the model.
+        bound: Seconds that every plan takes at least.
+    """
+
+    graph: Graph
+    watch: Watch
+    held_price: HeldPrice = field(init=False, default=FREE)
+    tables: Tables = field(init=False)
+    price: Price = field(init=False)
+    known: list[list[int]] = field(init=False, default_factory=list)
+    best: Found | None = field(init=False, default=None)
+    expected: float = field(init=False, default=0.0)
+    bound: float = field(init=False, default=0.0)
+    _costs: Costs = field(init=False)
+
+    @property
+    def precision(self) -> float:
+        """The relative gap at which a plan counts as the best before anything is proven."""
+        return CLOSE if self.is_small else ENOUGH
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the program is so small that the search goes on until a plan is the best."""
+        return len(self.graph.nodes) <= FEW_OPS
+
+    @cached_property
+    def is_affordable(self) -> bool:
+        """Whether all ways to compute every op can be compared with the work that there is."""
+        return self.watch.is_worth(self.tables.likely_work)
+
+    @property
+    def _is_thorough(self) -> bool:
+        """Whether plans are improved with all ways to compute every op at hand."""
+        return self.is_small and self.is_affordable
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether the best plan takes much longer than the model promises, or no bound is near."""
+        return not self._is_close(max(self.bound, self.expected), FAR)
+
+    @property
+    def _is_for_presets(self) -> bool:
+        """Whether the rest of the work is for presets, which may be faster than what was found."""
+        return self.watch.is_half_spent and self._is_far
+
+    def _found(self) -> Found:
+        assert self.best is not None
+        return Found(self.best.solution, self.best.seconds, self.bound)
+
+    def _model(self, *, together: bool = True) -> Model:
+        self.watch.spend(ROUND_WORK * len(self.graph.nodes))
+        self._costs = self._costs.kept()
+        return build_model(
+            self.graph,
+            self.tables.candidates,
+            self.tables.transfers,
+            self.tables.held,
+            self.held_price,
+            together=together,
+            costs=self._costs,
+        )
+
+    def _solve(self, network: Network) -> list[int]:
+        """Returns the best labels found of a model, and raises what is expected."""
+        whole = network.copy()
+        reduced = eliminate(network)
+        dual = Dual(reduced.core)
+        best: list[int] = []
+        least = before = math.inf
+        for ascent in range(1, MAX_ASCENTS + 1):
+            bound = dual.ascend() + reduced.seconds
+            if ascent % CHECKED == 0 or not reduced.kept:
+                labels = reduced.labels(dual.labels())
+                seconds = whole.seconds(labels)
+                if seconds < least:
+                    best, least = labels, seconds
+                if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
+                    break
+                before = bound
+                if self.watch.is_late:
+                    break
+        self.expected = bound
+        if least - bound > CLOSE * least:
+            starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
+            best = min((improve_whole(reduced, start) for start in starts), key=whole.seconds)
+        return best
+
+    def _learn(self, model: Model, labels: Sequence[int]) -> bool:
+        """Prices exactly what labels stand for; returns whether that makes a difference."""
+        bodies = {(c, labels[at]) for at, c in enumerate(model.candidates)}
+        changed = [candidates.learn(label) for candidates, label in bodies]
+        return self.tables.transfers.learn(model.transfers_of(labels)) or any(changed)
+
+    def _keep(self, model: Model | Proof, labels: Sequence[int]) -> None:
+        """Prices the plan that labels stand for, and keeps it if it is the best so far."""
+        choices = model.choices(labels)
+        forms = model.forms(labels)
+        seconds = self.price.total(choices, forms)
+        if not self.held_price.is_free:
+            seconds += self.tables.held.seconds(choices, forms, self.held_price)
+        if self.best is None or seconds < self.best.seconds:
+            solution = solution_of(self.graph, choices, forms)
+            self.best = Found(solution, seconds, 0.0)
+
+    def _improve(self, choices: Sequence[Choice], *, itself: bool = False) -> None:
+        """Looks for better plans than one whose choices are known, and keeps the best.
+
+        Args:
+            choices: Per op.
+            itself: Whether to keep that plan too, if none is better.
+        """
+        model = self._model()
+        labels = labels_of(model, choices)
+        self._learn(model, labels)
+        if itself:
+            self._keep(model, labels)
+        for _ in range(MAX_ROUNDS):
+            model = self._model()
+            labels = improve_whole(eliminate(model.network), labels)
+            self._keep(model, labels)
+            if not self._learn(model, labels) or self.watch.is_late:
+                break
+        self.known.append(labels)
+
+    def _settle(self) -> None:
+        """Searches once more with what is stored as in the best plan: less is left open then."""
+        assert self.best is not None
+        for _ in range(MAX_ROUNDS):
+            if self._is_close(self.expected, ENOUGH) or self.watch.is_late:
+                break
+            model = self._model()
+            model.keep_stored(self.best.solution.forms)
+            labels = self._solve(model.network)
+            self._keep(model, labels)
+            self.known.append(labels)
+            if not self._learn(model, labels):
+                break
+
+    def _is_close(self, bound: float, enough: float) -> bool:
+        """Whether the best plan is so close to a bound that a better one isn't worth the time."""
+        return self._gap_to(bound) <= self._enough(enough)
+
+    def _enough(self, enough: float) -> float:
+        """Returns the relative gap that counts as none, given that of large programs."""
+        return CLOSE if self.is_small else enough
+
+    def _gap_to(self, bound: float) -> float:
+        """Returns by which part of a bound the best plan differs from it."""
+        if self.best is None:
+            return math.inf
+        gap = abs(self.best.seconds - bound)
+        return gap / bound if bound else math.inf if gap else 0.0
+
+    def _tell(self, what: str) -> None:
+        seconds = None if self.best is None else self.best.seconds
+        self.watch.tell(Progress(what, seconds, self.bound))
