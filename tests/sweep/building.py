@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -167,15 +167,29 @@ def build(model_type: str, seconds: float = 12) -> Case:
             if time.process_time() > until:
                 break
             try:
-                return _tried(model_type, kind, rung)
+                return _fitted(model_type, kind, rung)
             except Exception as error:  # what a library raises for sizes that don't fit
                 told = str(error).strip() or "nothing"
                 reasons[f"{kind.__name__}: {type(error).__name__}: {told}"[:200]] = None
     raise Unbuilt(" | ".join([*reasons][:4]))
 
 
+_SECTIONS = re.compile(r"sum exactly to (\d+) .* but got split_sizes=\[\d+, \d+, \d+\]")
+
+
+def _fitted(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
+    """Tries sizes, and once more with sections of rotary embeddings as the model wants them."""
+    try:
+        return _tried(model_type, kind, rung)
+    except Exception as error:
+        found = _SECTIONS.search(" ".join([str(error), *getattr(error, "__notes__", ())]))
+        if found is None:
+            raise
+    return _tried(model_type, kind, replace(rung, sections=int(found[1])))
+
+
 def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
-    rung = Rung(rung.widths, rung.image, rung.layers, cache=rung.cache)
+    rung = replace(rung, tokens={})
     config = shrink(default_config(model_type), rung)
     with torch.device("meta"):
         count = sum(each.numel() for each in kind(config).parameters())
@@ -188,6 +202,8 @@ def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
         try:
             return _mended(replace(case, form=form), model, REPAIRS)
         except Exception as error:  # what a library raises for inputs that don't fit
+            if first is not None:
+                first.add_note(" ".join([str(error), *getattr(error, "__notes__", ())]))
             first = first or error
     assert first is not None
     raise first
@@ -201,8 +217,10 @@ def _mended(case: Case, model: PreTrainedModel, repairs: int) -> Case:
         failed = error
     batch = case.batch(model, 0)
     for form in repaired(case.form, model.config, batch, failed) if repairs else ():
-        with contextlib.suppress(Exception):
+        try:
             return _mended(replace(case, form=form), model, repairs - 1)
+        except Exception as error:
+            failed.add_note(str(error))
     raise failed
 
 

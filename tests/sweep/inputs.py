@@ -26,11 +26,12 @@ class Form:
         frames: Of videos; 0 for images without such a dimension.
         labels: The form of labels: `none`, `tokens`, `classes`, or `pixels`.
         samples: Of audio.
-        image: The size of images.
+        image: The size of images, or their height and width.
         optional: Whether arguments with defaults are given too.
         placeholders: Tokens of each text that stand for an image.
         grid: Whether images come as patches, with a grid that says how they lie.
         text: Whether there is text alone.
+        truths: Whether masks are truth values, not numbers.
         shapes: Of inputs whose shapes aren't as usual, by name.
     """
 
@@ -38,18 +39,19 @@ class Form:
     frames: int = 0
     labels: str = "none"
     samples: int = SAMPLES
-    image: int = 64
+    image: int | tuple[int, int] = 64
     optional: bool = True
     placeholders: int = 0
     grid: bool = False
     text: bool = False
+    truths: bool = False
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 def forms(model: nn.Module, config: PretrainedConfig) -> Iterator[Form]:
     """Returns the forms that may fit, the likeliest first."""
     image = size(config, ("image_size", "img_size", "input_size"), 64)
-    start = Form(image=image[0] if isinstance(image, list | tuple) else int(image))
+    start = Form(image=tuple(image[:2]) if isinstance(image, list | tuple) else int(image))
     first = _likely_labels(type(model).__name__)
     rest = [each for each in ("tokens", "classes", "pixels", "none") if each != first]
     names = inspect.signature(model.forward).parameters
@@ -144,7 +146,15 @@ def _kinds(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tenso
 
 
 def _ones(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
-    return torch.ones(BATCH, form.length + form.placeholders, dtype=torch.long)
+    kind = torch.bool if form.truths else torch.long
+    return torch.ones(BATCH, form.length + form.placeholders, dtype=kind)
+
+
+def _frames(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+    """Returns which frames of the features of audio count: all."""
+    shape = _features(config, form, draw).shape
+    bins = int(size(config, BINS, 80))
+    return torch.ones(BATCH, shape[2] if shape[1] == bins else shape[1], dtype=torch.long)
 
 
 def _zeros(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
@@ -165,10 +175,12 @@ def _pixels(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tens
         patch = int(size(config, ("patch_size",), 14))
         times = int(size(config, ("temporal_patch_size",), 1))
         return torch.randn(BATCH * 16, channels * times * patch * patch, generator=draw)
-    shape = (BATCH, channels, form.image, form.image)
-    if form.frames:
-        shape = (BATCH, form.frames, channels, form.image, form.image)  # type: ignore[assignment]
-    return torch.randn(*shape, generator=draw)
+    frames = (form.frames,) if form.frames else ()
+    return torch.randn(BATCH, *frames, channels, *_area(form), generator=draw)
+
+
+def _area(form: Form) -> tuple[int, int]:
+    return form.image if isinstance(form.image, tuple) else (form.image, form.image)
 
 
 def _video(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
@@ -185,8 +197,11 @@ def _audio(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tenso
     return torch.randn(*shape, generator=draw)
 
 
+BINS = ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel")
+
+
 def _features(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
-    bins = size(config, ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel"), 80)
+    bins = size(config, BINS, 80)
     positions = size(config, ("max_source_positions",), None)
     if positions is not None and form.samples == SAMPLES:
         return torch.randn(BATCH, int(bins), 2 * int(positions), generator=draw)
@@ -197,7 +212,7 @@ def _labels(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tens
     if form.labels == "tokens":
         return _ids(config, form, draw)
     count = int(getattr(config, "num_labels", 2))
-    shape = (BATCH,) if form.labels == "classes" else (BATCH, form.image, form.image)
+    shape = (BATCH,) if form.labels == "classes" else (BATCH, *_area(form))
     return torch.randint(0, max(count, 1), shape, generator=draw)
 
 
@@ -260,6 +275,8 @@ def _grid(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor
 _MAKERS: dict[str, Make] = {
     "input_ids": _ids,
     "attention_mask": _ones,
+    "feature_attention_mask": _frames,
+    "input_features_mask": _frames,
     "decoder_input_ids": _ids,
     "token_type_ids": _zeros,
     "pixel_values": _pixels,

@@ -34,6 +34,11 @@ def repaired(
     """
     told = str(error)
     yield from _with_placeholders(form, config, told)
+    if "must be mono" in told and "input_values" in batch:
+        mono = (BATCH, 1, form.samples)
+        yield replace(form, shapes=(*form.shapes, ("input_values", mono)))
+    if "attn_mask dtype" in told and not form.truths:
+        yield replace(form, truths=True)
     step = re.search(r"multiple of `?(\d+)", told)
     if step is not None and form.samples % int(step[1]):
         yield replace(form, samples=-(-form.samples // int(step[1])) * int(step[1]))

@@ -27,6 +27,7 @@ class Rung:
         layers: Their largest number, or None where all stay.
         tokens: The ids that special tokens of large ids have got.
         cache: Whether what the library keeps for the next token is made.
+        sections: What the three sections of rotary embeddings add up to, if code wants them so.
     """
 
     widths: str | int | None
@@ -34,6 +35,7 @@ class Rung:
     layers: int | None = LAYERS
     tokens: dict[int, int] = field(default_factory=dict)
     cache: bool = True
+    sections: int | None = None
 
     def __str__(self) -> str:
         return f"widths {self.widths}, images {self.image}, layers {self.layers}"
@@ -158,7 +160,7 @@ def _given(kind: type[PretrainedConfig], name: str) -> bool:
 
 def _smaller(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
     if isinstance(value, bool) or value is None or isinstance(value, str | float | dict):
-        return _smaller_rope(config, name, value, rung)
+        return _smaller_rope(name, value, rung)
     if _TOKEN.search(name):
         return _token(value, rung)
     if isinstance(value, int):
@@ -183,13 +185,10 @@ def _chosen(items: list[Any], count: int) -> list[Any]:
     return [items[at] for at in sorted([*first, *rest])]
 
 
-_SECTIONS = re.compile(r"^(qwen2_vl|qwen2_5_vl|qwen2_5_omni|qwen2_5_omni_talker)(_text)?$")
-"""Model types whose sizes of rotary sections are written into their code, for heads of 128."""
-
-
-def _smaller_rope(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
-    if rung.widths == "named" and name == "rope_parameters" and _SECTIONS.search(config.model_type):
-        return (value or {}) | {"mrope_section": [2, 3, 3]}
+def _smaller_rope(name: str, value: Any, rung: Rung) -> Any:
+    if rung.sections is not None and name == "rope_parameters":
+        part = 3 * rung.sections // 8
+        return (value or {}) | {"mrope_section": [rung.sections - 2 * part, part, part]}
     if isinstance(value, dict) and "mrope_section" in value and rung.widths not in (None, "heads"):
         times = sum(value["mrope_section"]) // 8 if rung.widths == "named" else rung.widths
         return value | {"mrope_section": [each // times for each in value["mrope_section"]]}
