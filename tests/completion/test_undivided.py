@@ -86,3 +86,26 @@ class Sorted(nn.Module):
 def test_a_batch_in_another_order_is_a_batch() -> None:
     compiled = autopar.compile(Sorted(), (torch.randn(8, 16),), mesh="dp=2", strategy="data")
     assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+
+
+class Captioned(nn.Module):
+    """Rows of a text, of which those that a mask selects come from images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16))
+
+    def forward(self, images: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+        rows = self.tower(images).flatten(0, 1)
+        return text.masked_scatter(mask[..., None].expand_as(text), rows).square().sum()
+
+
+def test_images_among_a_text_are_divided(tmp_path: Path) -> None:
+    mask = torch.zeros(4, 9, dtype=torch.bool)
+    mask[:, 2:5] = True
+    model, batch = Captioned(), (torch.randn(4, 3, 16), torch.randn(4, 9, 16), mask)
+    compiled = autopar.compile(model, batch, mesh="dp=2", strategy="data")
+    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+    compiled.save(tmp_path / "build")
+    [found] = run_virtual(tmp_path / "build", list(batch)).values()
+    torch.testing.assert_close(torch.as_tensor(found), model(*batch))

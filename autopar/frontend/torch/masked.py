@@ -1,7 +1,8 @@
 """Masks as indices, as in `h[mask] = value` and `h[mask]`, without shapes that depend on them.
 
-What is written alike to all elements that a mask selects is a choice between two tensors. Else the
-number of these elements is asked for, as the user's code may ask for it itself (see `conditions`).
+What is written alike to all elements that a mask selects is a choice between two tensors. What is
+written to rows one after the other is looked up. Else the number of these elements is asked for, as
+the user's code may ask for it itself (see `conditions`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _REPEATS = (torch.repeat_interleave, Tensor.repeat_interleave)
+_SCATTERS = (torch.masked_scatter, Tensor.masked_scatter, Tensor.masked_scatter_)
 _PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
 
 
@@ -41,9 +43,32 @@ class StaticMasks(TorchFunctionMode):
         if func in (torch.masked_select, Tensor.masked_select) and len(args) == 2:
             source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
             return source[_places(mask)]
+        if func in _SCATTERS and not kwargs:
+            found = _scattered(*args)
+            if found is not None:
+                return args[0].copy_(found) if func is Tensor.masked_scatter_ else found
         if func in _REPEATS:
             return func(*args, **_with_size(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
+
+
+def _scattered(target: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
+    """Returns what `masked_scatter` makes of a mask that selects rows; None of any other mask.
+
+    Each row looks up which of the source's it is, so that rows and what they are made of can be
+    split, which elements that are told one after the other can't.
+    """
+    mask = mask.expand(target.shape)
+    inner = 0
+    while inner < mask.ndim and (mask.stride(-1 - inner) == 0 or mask.shape[-1 - inner] == 1):
+        inner += 1
+    width = target.shape[mask.ndim - inner :].numel()
+    if not inner or not source.numel() or not width or source.numel() % width:
+        return None
+    rows = mask[(..., *[0] * inner)]
+    order = (rows.flatten().cumsum(0) - 1).clamp(min=0)
+    found = source.reshape(-1, width)[order].reshape(target.shape)
+    return torch.where(mask, found, target)
 
 
 def _with_size(*args: Any, **kwargs: Any) -> dict[str, Any]:
