@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from autopar.ir.mark import MARK_OP
+from autopar.ir.ops.alignment import CTC, CTC_GRADIENT
 from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
 
 IR_DTYPES: Mapping[torch.dtype, str] = {
@@ -44,7 +45,7 @@ RENAMED: Mapping[str, str] = {
     "aten.new_ones.default": "aten.ones.default",
     "aten.new_full.default": "aten.full.default",
     "aten._efficientzerotensor.default": "aten.zeros.default",
-    **{f"{kind}.default": kind for kind in (RECURRENT, GRADIENT)},
+    **{f"{kind}.default": kind for kind in (RECURRENT, GRADIENT, CTC, CTC_GRADIENT)},
     # A mark that stays (see `autopar.frontend.marks`).
     MARK_OP: "aten.alias.default",
 }

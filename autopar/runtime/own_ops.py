@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autopar.runtime.alignments import ALIGNMENTS
 from autopar.runtime.bags import BAGS
 from autopar.runtime.experts import EXPERTS
 from autopar.runtime.lookups import LOOKUPS
@@ -35,6 +36,7 @@ OWN_OPS: Mapping[str, Callable[..., Any]] = {
     "autopar.window": window,
     "autopar.max_pool_with_indices": max_pool_with_indices,
     "autopar.max_pool_backward": max_pool_backward,
+    **ALIGNMENTS,
     **BAGS,
     **EXPERTS,
     **LOOKUPS,

@@ -20,10 +20,25 @@ def samples() -> Iterator[Sample]:
         yield from cross_entropy(reduction)
         yield from elementwise(reduction)
         yield from margins(reduction)
+    yield from alignments()
     yield s("nll_loss_forward", f(4), i(low=0, high=4), None, 2, -100)
     yield s("nll_loss_forward", f(4), i(low=0, high=4), f(4, low=0.5), 1, -100)
     yield s("nll_loss_forward", f(3, 4), torch.full((3,), 2), None, 1, 2)
     yield s("nll_loss_nd", f(4), i(low=0, high=4), None, 1)
+
+
+def alignments() -> Iterator[Sample]:
+    """Yields losses of sequences that are aligned with shorter ones, one that can't be."""
+    given = {
+        "log_probs": f(6, 4, 5).log_softmax(-1),
+        "targets": i(4, 3, low=1, high=5),
+        "input_lengths": torch.tensor([6, 5, 6, 1]),
+        "target_lengths": torch.tensor([3, 2, 1, 3]),
+        "blank": 0,
+        "zero_infinity": True,
+    }
+    yield Sample("autopar.ctc_loss", given)
+    yield Sample("autopar.ctc_loss_backward", {"grad": f(4), **given})
 
 
 def nll(reduction: int) -> Iterator[Sample]:

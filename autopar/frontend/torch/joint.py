@@ -20,6 +20,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from autopar.frontend.quiet import quiet
+from autopar.frontend.torch.alignments import WholeAlignments
 from autopar.frontend.torch.assigned import registered_buffers, write_assigned
 from autopar.frontend.torch.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
@@ -124,6 +125,7 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         stack.enter_context(_compiling_state_context())
         stack.enter_context(named_modules(step, skip="model"))
         stack.enter_context(WholeRecurrences())
+        stack.enter_context(WholeAlignments())
         stack.enter_context(StaticMasks())
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())

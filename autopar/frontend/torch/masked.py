@@ -44,9 +44,9 @@ class StaticMasks(TorchFunctionMode):
             source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
             return source[_places(mask)]
         if func in _SCATTERS and not kwargs:
-            found = _scattered(*args)
-            if found is not None:
-                return args[0].copy_(found) if func is Tensor.masked_scatter_ else found
+            made = _scattered(*args)
+            if made is not None:
+                return args[0].copy_(made) if func is Tensor.masked_scatter_ else made
         if func in _REPEATS:
             return func(*args, **_with_size(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
@@ -65,7 +65,9 @@ def _scattered(target: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
     width = target.shape[mask.ndim - inner :].numel()
     if not inner or not source.numel() or not width or source.numel() % width:
         return None
-    rows = mask[(..., *[0] * inner)]
+    rows = mask
+    for _ in range(inner):
+        rows = rows.select(-1, 0)
     order = (rows.flatten().cumsum(0) - 1).clamp(min=0)
     found = source.reshape(-1, width)[order].reshape(target.shape)
     return torch.where(mask, found, target)

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from autopar.ir.ops import (
     advanced,
+    alignment,
     arg_reduction,
     attention,
     attention_backward,
@@ -100,6 +101,7 @@ TABLES: tuple[Table, ...] = (
     quantized.RULES,
     random.RULES,
     recurrent.RULES,
+    alignment.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
 SHARDS: Table = experts.SHARDS

@@ -405,8 +405,8 @@ def repeated(model: nn.Module, h: Tensor) -> Tensor:
 def scattered(model: nn.Module, h: Tensor) -> Tensor:
     rows = (h[:, :1] > 0).expand_as(h)
     wide = h.new_zeros(2, 6, 4).masked_scatter(h[:, 0].reshape(1, 6, 1) > 0, h.repeat(2, 1))
-    h.clone().masked_scatter_(rows, torch.ones_like(h))
-    return (h * 2).masked_scatter(rows, h).mean() + wide.mean() + h.masked_scatter(h > 0, h).mean()
+    found = (h * 2).masked_scatter(rows, h).mean() + h.masked_scatter(h > 0, h).mean()
+    return found + wide.mean() + h.clone().masked_scatter_(rows, h * 3).mean()
 
 
 READING = [
