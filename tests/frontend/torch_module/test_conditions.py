@@ -409,16 +409,13 @@ def scattered(model: nn.Module, h: Tensor) -> Tensor:
     return found + wide.mean() + h.clone().masked_scatter_(rows, h * 3).mean()
 
 
-READING = [
-    written,
-    written_rows,
-    written_one,
-    written_wide,
-    read_pair,
-    read_places,
-    repeated,
-    scattered,
-]
+def joined(model: nn.Module, h: Tensor) -> Tensor:
+    parts = torch.tensor([[h.max(), 2.0], [h.min(), h[0, :1]]])
+    return h + parts.sum() + torch.tensor([(h > 0).sum(), 3], dtype=torch.int32).float().mean()
+
+
+READING = [written, written_rows, written_one, written_wide, read_pair, read_places]
+READING += [repeated, scattered, joined]
 
 
 @pytest.mark.parametrize("ask", READING)
