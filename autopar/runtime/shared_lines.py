@@ -122,8 +122,9 @@ class SharedLines:
         return int(_ABOUT.unpack_from(self._memory, _start(2, rank, self.size))[1])
 
     def leave(self) -> None:
-        """Says that this rank writes no more."""
+        """Says that this rank writes no more, and gives back the file if it hasn't been."""
         self._say(left=True)
+        self.close_file()
 
     def has_left(self, rank: int) -> bool:
         """Returns whether a rank has said that it writes no more."""

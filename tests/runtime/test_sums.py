@@ -73,6 +73,10 @@ def test_memory_that_is_another_one_or_of_another_system_is_not_found() -> None:
     first.close_file()
     first.close_file()
     assert SharedLines.found(first.address, 1, 2) is None
+    second = SharedLines.made(2)
+    assert second is not None
+    second.leave()
+    assert SharedLines.found(second.address, 1, 2) is None
 
 
 class Counting(GroupSums):
