@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from multiprocessing.util import Finalize
 
 import torch
@@ -89,9 +90,11 @@ class Supervisor:
         self._watch = self._begun(store, start, end)
         self._watch.start()
         if self._serves:
+            _forget_ended()
             # Behind the closing of what wasn't closed before. Processes that multiprocessing starts
             # end without Python's own exit handlers.
             self._ending = Finalize(None, _end_store, (processes, self.board), exitpriority=0)
+            _endings().append((processes, self.board, self._ending))
         limits = (timeout.total_seconds(), start.seconds)
         self._guard = Guard(self._watch, self.whereabouts, *limits, end, self._silent_store)
         self._guard.start()
@@ -332,6 +335,29 @@ def _end_store(processes: Processes, board: FailureBoard) -> None:
     with processes.line() as is_cut:
         if not is_cut():
             board.end(processes.size, CLOSING)
+
+
+@cache
+def _endings() -> list[tuple[Processes, FailureBoard, Finalize]]:
+    """Returns what this process lets others know at its end: process-wide, as the store is."""
+    return []
+
+
+def _forget_ended() -> None:
+    """Gives back the connections that were kept for openings which nobody uses any more."""
+    known = _endings()
+    for each in [*known]:
+        processes, board, ending = each
+        if not ending.still_active() or _is_over(processes, board):
+            ending.cancel()
+            known.remove(each)
+
+
+def _is_over(processes: Processes, board: FailureBoard) -> bool:
+    """Returns whether no rank needs the store any more, or it has ended."""
+    with suppress(RuntimeError), processes.line() as is_cut:
+        return is_cut() or board.await_left(processes.size, 0.0)
+    return True
 
 
 def _clone(store: Store) -> Store:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.openings import ROUNDS, open_often, open_side_by_side
+from tests.runtime.openings import ROUNDS, held, open_often, open_side_by_side
 from tests.runtime.programs import build, deploy
 from tests.runtime.real import run_ranks
 
@@ -63,3 +63,9 @@ def test_two_sessions_side_by_side(tmp_path: Path, own_group: bool) -> None:
     builds = [add_build(tmp_path / "one"), add_build(tmp_path / "two", 3.0)]
     outcomes = run_ranks(4, open_side_by_side, *builds, own_group)
     assert outcomes == [[2.0, 6.0, 2.0, 6.0, 6.0, own_group]] * 4
+
+
+def test_sessions_that_were_closed_hold_no_files(tmp_path: Path) -> None:
+    """Only of the last ones, which not all ranks may have closed yet, some may still be open."""
+    for found in run_ranks(4, held, add_build(tmp_path / "b")):
+        assert found[-1] <= found[2] + 6, found
