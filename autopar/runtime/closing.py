@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -30,10 +31,14 @@ class Closing(ABC):
 
 
 def close_at_exit(opened: Closing) -> None:
-    """Lets something be closed when the script ends without closing it, if it is still there."""
-    atexit.register(_close, weakref.ref(opened))
+    """Lets something be closed when the script ends without closing it, if it is still there.
+
+    It is left alone where a process ends that was forked off: it isn't that process's to close, and
+    the threads that would have to end for it are not there.
+    """
+    atexit.register(_close, weakref.ref(opened), os.getpid())
 
 
-def _close(opened: Callable[[], Closing | None]) -> None:
-    if (found := opened()) is not None:
+def _close(opened: Callable[[], Closing | None], process: int) -> None:
+    if process == os.getpid() and (found := opened()) is not None:
         found.close()
