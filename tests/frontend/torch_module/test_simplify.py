@@ -28,3 +28,21 @@ def test_only_what_changes_something_is_left() -> None:
     assert sorted(names) == ["add", "mm", "t", "t", "view", "view", "view"]
     for found, known in zip(module(x), expected, strict=True):
         assert torch.equal(found, known)
+
+
+def test_what_is_taken_apart_and_put_together_is_what_it_was() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        even, uneven = x.split(2), x.split([1, 2, 3, 4], -1)
+        rows = torch.cat([x[:1], x[1:4], x[4:]])
+        other = torch.cat(even[::-1]), torch.cat(uneven[1:], 1), torch.cat([x[:, :4], x[:, 5:]], 1)
+        return torch.cat(even) + 1, torch.cat(uneven, 1) + 2, rows + 3, *other
+
+    x = torch.arange(50.0).view(5, 10)
+    module = make_fx(function)(x)
+    expected = module(x)
+    simplify(module.graph)
+    module.recompile()
+    names = [node.target.__name__ for node in module.graph.nodes if node.op == "call_function"]
+    assert sum(name.startswith("cat") for name in names) == 3
+    for found, known in zip(module(x), expected, strict=True):
+        assert torch.equal(found, known)
