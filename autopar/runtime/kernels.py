@@ -99,7 +99,12 @@ def kernel(kind: str) -> Kernel:
         found = by_device(found, ELSEWHERE[kind])
     if kind in FUSED_STEPS:
         return _flattened(found)
-    return _without_masked(found) if "output_mask" in signature(kind).positional else found
+    names = list(signature(kind).positional)
+    return _without_masked(found, names.index(MASK)) if MASK in names else found
+
+
+MASK = "output_mask"
+"""The argument of gradients that says which of them are asked for."""
 
 
 @cache
@@ -180,14 +185,20 @@ def _unknown(kind: str) -> str:
     )
 
 
-def _without_masked(backward: Kernel) -> Kernel:
+def _without_masked(backward: Kernel, at: int) -> Kernel:
     """Returns a gradient kernel that leaves out the results that `output_mask` rules out.
 
-    An op of a program has no result for them.
+    An op of a program has no result for them, and some kernels compute them all the same.
+
+    Args:
+        backward: The kernel.
+        at: The position of the mask among its arguments.
     """
 
     def masked(*args: Any, **kwargs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        found = tuple(result for result in backward(*args, **kwargs) if result is not None)
+        mask = kwargs[MASK] if MASK in kwargs else args[at]
+        results = zip(backward(*args, **kwargs), mask, strict=False)
+        found = tuple(result for result, asked in results if asked and result is not None)
         return found[0] if len(found) == 1 else found
 
     return masked

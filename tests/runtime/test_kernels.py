@@ -111,3 +111,14 @@ def test_a_conjugate_is_more_than_a_mark() -> None:
     found = kernel("aten._conj.default")(self=x)
     assert not found.is_conj()
     assert found.tolist() == [1 - 2j]
+
+
+def test_gradients_that_nobody_asked_for_are_left_out() -> None:
+    image, grid = torch.randn(1, 2, 3, 3), torch.rand(1, 2, 2, 2)
+    backward = kernel("aten.grid_sampler_2d_backward.default")
+    given = (torch.randn(1, 2, 2, 2), image, grid, 0, 0, False)
+    found = backward(*given, [True, False])
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == image.shape
+    assert backward(*given, output_mask=[False, True]).shape == grid.shape
+    assert len(backward(*given, [True, True])) == 2
