@@ -27,4 +27,25 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
                 if op is not None and (op.kind == GUARD or is_fused_step(op.kind)):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()
-    return torch.compile(module, fullgraph=whole)
+    return _telling(torch.compile(module, fullgraph=whole))
+
+
+def _telling(compiled: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns what raises the errors of ops as they are.
+
+    While one goes up out of what must be one graph, torch refuses to trace the code that it passes,
+    and raises that in its place: a rank that waited for another one would seem to have failed.
+    """
+    # It loads torch's compiler, which is wanted here alone.
+    from torch._dynamo.exc import Unsupported
+
+    def run(*arguments: Tensor) -> tuple[Tensor, ...]:
+        try:
+            return compiled(*arguments)
+        except Unsupported as error:
+            hidden = error.__cause__ or error.__context__
+            if isinstance(hidden, RuntimeError):
+                raise hidden from None
+            raise
+
+    return run
