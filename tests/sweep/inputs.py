@@ -134,6 +134,8 @@ def _ids(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
     count = int(size(text, ("vocab_size",), size(config, ("vocab_size",), 100)))
     found = torch.randint(3, max(4, min(count, 100)), (BATCH, form.length), generator=draw)
     token = size(config, ("image_token_id", "image_token_index", "audio_token_id"), None)
+    if isinstance(token, int):
+        found = found.masked_fill(found == token, 3)
     if not form.placeholders or token is None:
         return found
     return torch.cat([found[:, :2], torch.full((BATCH, form.placeholders), token), found[:, 2:]], 1)
