@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
@@ -58,6 +57,7 @@ from autopar.runtime.processes import Processes
 from autopar.runtime.ranks import jointly, path_text, understood
 from autopar.runtime.rates import trains
 from autopar.runtime.session_state import SessionState
+from autopar.runtime.shared_lines import NUMBERS
 from autopar.runtime.specialize import specialize
 from autopar.runtime.standing import Standing
 from autopar.runtime.sums import Sums
@@ -384,15 +384,13 @@ class Session(Closing):
         """See `Ranks`."""
         return self.supervisor.reported()
 
-    def extremes(self, number: int) -> tuple[int, int]:
+    def tally(self, choice: int) -> Sequence[int]:
         """See `Ranks`."""
-        if self.processes.size == 1:
-            return number, number
+        mine = [int(choice == each) for each in range(NUMBERS)]
+        if self._sums is None:
+            return mine
         with self.supervisor.reported():
-            ends = torch.tensor([number, -number], device=self.device)
-            dist.all_reduce(ends, dist.ReduceOp.MIN)
-            least, most = ends.tolist()
-        return least, -most
+            return self._sums.start(mine)()
 
     def messages(self, meeting: bool) -> Messages:
         """See `Ranks`."""
@@ -407,7 +405,7 @@ class Session(Closing):
             self.processes.size,
             self.timeout.total_seconds() + PATIENCE,
             board.first,
-            (lambda: self.extremes(0)) if meeting else (lambda: None),
+            (lambda: self.tally(0)) if meeting else (lambda: None),
             self.supervisor.lost_store,
         )
 

@@ -66,8 +66,8 @@ class Ranks(Protocol):
     def reported(self) -> AbstractContextManager[None]:
         """Makes an error within known to all ranks; refuses to begin when it is too late."""
 
-    def extremes(self, number: int) -> tuple[int, int]:
-        """Returns the least and the largest number that a process gives."""
+    def tally(self, choice: int) -> Sequence[int]:
+        """Returns how many processes give each choice, of 0 to 3."""
 
     def messages(self, meeting: bool) -> Messages:
         """Connects the processes for short texts; for one thread of each.

@@ -6,6 +6,9 @@ import threading
 import warnings
 from collections.abc import Callable
 
+RUNNING, DONE, FAILED = range(3)
+"""What becomes of a save."""
+
 
 class Saving(threading.Thread):
     """Writes a checkpoint on a thread of its own, which the interpreter waits for when it ends.
@@ -34,8 +37,10 @@ class Saving(threading.Thread):
 
     @property
     def outcome(self) -> int:
-        """0 while it runs, 1 when it is done, 2 when it failed."""
-        return 0 if self.is_alive() else 1 + self._failed
+        """`RUNNING`, `DONE` or `FAILED`."""
+        if self.is_alive():
+            return RUNNING
+        return FAILED if self._failed else DONE
 
     def raise_error(self) -> None:
         """Raises what went wrong, once it has ended; nothing if nothing did.

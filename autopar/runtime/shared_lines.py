@@ -16,10 +16,13 @@ from typing import Self
 
 from autopar.runtime.siblings import PROCESSES, system
 
-_LINE = Struct("=6q")
-"""Four numbers, their turn, and a check: a line of which a part is old has another one."""
+NUMBERS = 4
+"""How many numbers a line has."""
 
-_TURN, _CHECK = 4, 5
+_LINE = Struct(f"={NUMBERS + 2}q")
+"""Numbers, their turn, and a check: a line of which a part is old has another one."""
+
+_TURN, _CHECK = NUMBERS, NUMBERS + 1
 
 _ABOUT = Struct("=3q")
 """What a rank says of itself: a token, on rank 0; its process's number; whether it has left."""
@@ -102,7 +105,7 @@ class SharedLines:
             self._file = -1
 
     def write(self, turn: int, numbers: Sequence[int]) -> None:
-        """Writes this rank's four numbers, of 64 bits with a sign, for a turn from 1 on."""
+        """Writes this rank's numbers, of 64 bits with a sign, for a turn from 1 on."""
         at = _start(turn % 2, self.rank, self.size)
         _LINE.pack_into(self._memory, at, *numbers, turn, _check(numbers, turn))
 

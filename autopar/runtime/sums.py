@@ -33,7 +33,8 @@ _FIRST_SHARED = 2
 
 
 Numbers = Sequence[int | Tensor]
-"""Numbers of 64 bits with a sign; those that only an accelerator knows yet are tensors there."""
+"""As many as `NUMBERS`, of 64 bits with a sign; those that only an accelerator knows yet are tensors
+there."""
 
 
 class Sums(Protocol):
@@ -118,7 +119,7 @@ class HostSums:
         self._failure = failure
         self._turn = 0
         self._lines: SharedLines | None = None
-        self._missing: Callable[[], int] = lambda: 1
+        self._missing: Callable[[], int] | None = None
 
     def start(self, numbers: Numbers) -> Callable[[], list[int]]:
         """See `Sums`."""
@@ -155,7 +156,9 @@ class HostSums:
     def _decide(self) -> None:
         if self._lines is not None:
             self._lines.close_file()
-        if self._missing():
+        # What reads a sum keeps the connections of its group.
+        missing, self._missing = self._missing, None
+        if missing is None or missing():
             self._lines = None
 
     def _awaited(self, lines: SharedLines, turn: int) -> list[int]:

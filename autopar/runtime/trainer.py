@@ -34,7 +34,7 @@ from autopar.runtime.ports import (
 )
 from autopar.runtime.ranks import Ranks, Results, jointly, path_text, understood
 from autopar.runtime.rates import LearningRates, trains
-from autopar.runtime.saving import Saving
+from autopar.runtime.saving import FAILED, RUNNING, Saving
 from autopar.runtime.state import Piece
 from autopar.runtime.step_plan import Arguments, StepPlan, local_plan_for, plan_for
 from autopar.runtime.training_state import EXTRA, TrainingState
@@ -475,12 +475,12 @@ class Trainer(Closing):
             return
         if wait:
             saving.join()
-        first, last = self.ranks.extremes(saving.outcome)
-        if first == 0:
+        tally = self.ranks.tally(saving.outcome)
+        if tally[RUNNING]:
             return
         self._saving = None
         saving.raise_error()
-        if last > 1:
+        if tally[FAILED]:
             raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
 
     def save_weights(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:

@@ -9,7 +9,7 @@ simulated, and a mismatch between ranks is reported instead of hanging.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -40,6 +40,7 @@ from autopar.runtime.ports import (
     read_weights,
 )
 from autopar.runtime.reference import collective
+from autopar.runtime.shared_lines import NUMBERS
 from autopar.runtime.specialize import (
     code_expressions,
     code_key,
@@ -128,9 +129,9 @@ class VirtualMesh:
         self.standing.check()
         return nullcontext()
 
-    def extremes(self, number: int) -> tuple[int, int]:
+    def tally(self, choice: int) -> Sequence[int]:
         """See `Ranks`."""
-        return number, number
+        return [int(choice == each) for each in range(NUMBERS)]
 
     def messages(self, meeting: bool) -> Messages:
         """See `Ranks`."""
