@@ -133,7 +133,11 @@ def on_trainer(made: Made, method: str, **given: Any) -> Any:
 
 
 def loaded(made: Made, **given: Any) -> Any:
-    autopar.load(made.trains, virtual=True, **given).close()
+    autopar.load(made.trains, **{"virtual": True, **given}).close()
+
+
+def session(made: Made, **given: Any) -> Any:
+    runtime.Session(made.build, **given).close()
 
 
 def parallel(made: Made, **given: Any) -> Any:
@@ -224,7 +228,24 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
         called("verify"),
         {**dict.fromkeys(RUN, ""), "forced": "True", "tolerance": "None 3 1.5"},
     ),
-    "load": (loaded, {"init": "None", "resume": "None text path"}),
+    "load": (
+        loaded,
+        {
+            "init": "None",
+            "resume": "None text path",
+            "seed": "None 3 -1",
+            "virtual": "True",
+        },
+    ),
+    "Session": (
+        session,
+        {
+            "timeout": "3 1.5",
+            "start_timeout": "3 1.5",
+            "torch_compile": "True",
+            "check_inputs": "True",
+        },
+    ),
     **{
         f"Trainer.{method}": (partial(on_trainer, method=method), {argument: takes})
         for method, argument, takes in (

@@ -102,6 +102,7 @@ def _resumed(found: Trainer | Session, folder: str | Path) -> bool:
 
 def _opened(build: str | Path, options: dict[str, Any]) -> Trainer | Session:
     virtual = options.get("virtual", False)
+    expect(FLAG, virtual=virtual)
     found = read_build(build) if virtual else read_or_tell(build, **options)
     if trains(found.serial):
         return open_trainer(build, **options)

@@ -98,7 +98,8 @@ def inquire_lost(
     while True:
         found = inquire(board, place, waited_for, members)
         found.timed_out = timed_out or any(beat.timed_out for beat in found.waiting.values())
-        told = found.timed_out or found.silent or not found.waiting
+        left = any(beat.place.kind == "closed" for beat in found.absent.values())
+        told = found.timed_out or found.silent or left or not found.waiting
         if told or time.monotonic() > deadline:
             return found
         time.sleep(0.1)

@@ -23,7 +23,7 @@ from autopar.runtime.checkpoint_files import Rectangle, finish, write_rectangles
 from autopar.runtime.checkpoint_foreign import METADATA, read_metadata
 from autopar.runtime.checkpoint_index import INDEX, Index, read_index, read_whole
 from autopar.runtime.checkpoint_owner import Owner
-from autopar.runtime.checkpoint_reading import read_tensors, read_values
+from autopar.runtime.checkpoint_reading import check_tensors, read_tensors, read_values
 from autopar.runtime.checkpoint_series import Place, holds_checkpoint, is_series
 from autopar.runtime.checkpoint_tasks import Target
 from autopar.runtime.digest import digest_bytes
@@ -160,14 +160,30 @@ def read_checkpoint(path: Path, index: Index, content: Content) -> dict[Key, Any
     Raises:
         DamagedCheckpoint: If a file isn't what was saved. The pieces are then anything.
     """
-    wanted = {
+    names = {flat_key(key): key for key in content.values}
+    values = read_values(path, index, list(names))
+    read_tensors(path, index, _wanted(index, content))
+    return {names[name]: value for name, value in values.items()}
+
+
+def compare_checkpoint(path: Path, index: Index, content: Content) -> None:
+    """Compares with their digests the tensors that `read_checkpoint` would read; changes nothing.
+
+    Args:
+        path, index, content: See `read_checkpoint`.
+
+    Raises:
+        DamagedCheckpoint: If a file isn't what was saved.
+    """
+    read_values(path, index, [flat_key(key) for key in content.values])
+    check_tensors(path, index, _wanted(index, content))
+
+
+def _wanted(index: Index, content: Content) -> dict[str, list[Target]]:
+    return {
         next(name for name in map(flat_key, held.keys) if name in index.tensors): read_targets(held)
         for held in content.tensors
     }
-    names = {flat_key(key): key for key in content.values}
-    values = read_values(path, index, list(names))
-    read_tensors(path, index, wanted)
-    return {names[name]: value for name, value in values.items()}
 
 
 def read_targets(held: Held) -> list[Target]:

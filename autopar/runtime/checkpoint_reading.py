@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,28 @@ def read_tensors(
     Raises:
         DamagedCheckpoint: If a file isn't what was saved. Names it, and a tensor that is lost.
     """
-    tasks = [task for name, targets in wanted.items() for task in tasks_of(name, index, targets)]
+    _carry_out(_tasks(index, wanted), _Reading(folder, index, verify))
+
+
+def check_tensors(folder: Path, index: Index, wanted: Mapping[str, Sequence[Target]]) -> None:
+    """Compares with its digests what `read_tensors` would read, and leaves the memory as it is.
+
+    Args:
+        folder, index, wanted: See `read_tensors`.
+
+    Raises:
+        DamagedCheckpoint: If a file isn't what was saved. Names it, and a tensor that is lost.
+    """
+    tasks = [replace(task, copies=()) for task in _tasks(index, wanted)]
+    _carry_out(tasks, _Reading(folder, index, verify=True))
+
+
+def _tasks(index: Index, wanted: Mapping[str, Sequence[Target]]) -> list[Task]:
+    return [task for name, targets in wanted.items() for task in tasks_of(name, index, targets)]
+
+
+def _carry_out(tasks: Sequence[Task], reading: _Reading) -> None:
     batches = list(_batches(tasks))
-    reading = _Reading(folder, index, verify)
     count = min(_THREADS, len(os.sched_getaffinity(0)), len(batches))
     if count < 2:
         for batch in batches:
@@ -157,6 +177,8 @@ class _Reading:
 
 def _direct(task: Task) -> Tensor | None:
     """Returns memory that a piece can be read into as it is, if there is any."""
+    if not task.copies:
+        return None
     target = task.copies[0].target
     fits = (
         task.piece.start is not None

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar import __version__
-from autopar.ir.arguments import PATH, expect
+from autopar.ir.arguments import FLAG, PATH, SECONDS, expect
 from autopar.ir.build import Build, read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
@@ -121,6 +121,8 @@ class Session(Closing):
         in_place: InPlace | None = None,
         check_inputs: bool = True,
     ) -> None:
+        expect(SECONDS, timeout=timeout, start_timeout=start_timeout)
+        expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs)
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
         self.timeout = timedelta(seconds=timeout)

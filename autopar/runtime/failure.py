@@ -35,6 +35,7 @@ class RankFailure(RuntimeFailure):
         reason: What happened there.
         teller: The rank that told the others.
         silent: Ranks that didn't answer when it looked for who failed.
+        alike: The ranks that failed of the same, it among them; none if it failed alone.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class RankFailure(RuntimeFailure):
         self.reason = reason
         self.teller = rank if teller is None else teller
         self.silent = tuple(silent)
+        self.alike = tuple(alike)
         ranks = ", ".join(map(str, alike))
         super().__init__(
             f"ranks {ranks} failed alike: {reason}" if alike else f"rank {rank} failed: {reason}"

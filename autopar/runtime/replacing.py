@@ -16,13 +16,18 @@ from autopar.ir.errors import InvalidInputError, os_reason
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a path, with the same suffix, of a file that then takes the place of another one.
 
-    What a killed process left of such a file is removed.
+    What a killed process left of such a file is removed. A link stays, and what it points to is
+    replaced; a device or a pipe is written to as it is.
 
     Raises:
         InvalidInputError: If it can't be written.
     """
+    path = path.resolve()
     prefix = f".{path.stem}.new-"
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            yield path
+            return
         for other in path.parent.iterdir():
             if other.name.startswith(prefix) and other.suffix == path.suffix:
                 owner = other.name.removeprefix(prefix).removesuffix(path.suffix)

@@ -63,11 +63,14 @@ class SharedLines:
         """Returns new lines for some ranks, on rank 0; None on a system that has no such memory."""
         if not hasattr(os, "memfd_create") or not system():
             return None
+        file = -1
         try:
             file = os.memfd_create("autopar")
             os.ftruncate(file, _bytes(size))
             memory = mmap.mmap(file, _bytes(size))
         except OSError:
+            if file >= 0:
+                os.close(file)
             return None
         lines = cls(memory, 0, size, secrets.randbits(62))
         lines._file = file

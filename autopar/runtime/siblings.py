@@ -87,8 +87,11 @@ def _status(number: int) -> tuple[str, int]:
     try:
         # The name, which is in parentheses, may have blanks.
         words = (PROCESSES / f"{number}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return "", 0
+    except OSError:
+        # As where this process has too many files open. The other one may live.
+        return "?", os.getppid()
     return words[0], int(words[1])
 
 

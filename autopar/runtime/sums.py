@@ -33,8 +33,7 @@ _FIRST_SHARED = 2
 
 
 Numbers = Sequence[int | Tensor]
-"""As many as `NUMBERS`, of 64 bits with a sign; those that only an accelerator knows yet are tensors
-there."""
+"""As many as `NUMBERS`, of 64 bits with a sign; those that an accelerator alone knows, tensors."""
 
 
 class Sums(Protocol):

@@ -326,6 +326,12 @@ class Supervisor:
         return self.processes.size > 1 and not (self.processes.rank or self.processes.served)
 
     def _print_and_exit(self, failure: RankFailure) -> None:
+        if (watch := self._watch) is not None:
+            # Who has failed may have caught the error: it says nothing then.
+            with suppress(RuntimeError, TimeoutError):
+                size = self.processes.size
+                ranks = within(ANSWER, lambda: watch.board.alike(failure.reason, size, 0.0))
+                failure = failure.with_alike(ranks) if len(ranks) > 1 else failure
         tell(failure, self.processes)
         os._exit(1)
 

@@ -21,8 +21,10 @@ def tell(error: Exception, processes: Processes) -> None:
     rank, speaks = processes.rank, processes.local_rank == 0
     text = f"error: {error}"
     if isinstance(error, RankFailure):
-        first = rank - processes.local_rank
-        speaks = rank in (error.rank, error.teller, first + (error.rank == first))
-        text += "" if rank == error.rank else f"; this process (rank {rank}) ends with it"
+        first, failed = rank - processes.local_rank, {error.rank, *error.alike}
+        here = range(first, first + processes.local_size)
+        speaker = next((each for each in here if each not in failed), first)
+        speaks = rank in (error.rank, error.teller, speaker)
+        text += "" if rank in failed else f"; this process (rank {rank}) ends with it"
     if speaks:
         print(text, file=sys.stderr, flush=True)

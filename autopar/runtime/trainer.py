@@ -94,6 +94,8 @@ def open_trainer(
         InvalidInputError: If the build is damaged, or is not one that trains.
         RuntimeFailure: If the ranks differ, or another rank failed.
     """
+    expect(FLAG, virtual=virtual, check_loss=check_loss)
+    expect(WHOLE.or_none, seed=seed)
     gate = Gate(check_loss)
     found = read_build(build) if virtual else read_or_tell(build, **options)
     if virtual:
@@ -394,11 +396,13 @@ class Trainer(Closing):
     def load_checkpoint(self, path: str | Path) -> None:
         """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
 
-        What is read is compared with the digests that the checkpoint has.
+        What is read is compared with the digests that the checkpoint has; behind a first step,
+        before anything is overwritten, for which it is read twice.
 
         Raises:
             DamagedCheckpoint: On all ranks, if it isn't what was saved: names the file and a
-                tensor. Parameters may have no values after that, until another one is loaded.
+                tensor. The state is what it was, if it has been trained; before the first step,
+                parameters may have no values after that, until another checkpoint is loaded.
             InvalidInputError: On all ranks, if there is none, or names or shapes are wrong. Names
                 all.
         """
@@ -406,7 +410,9 @@ class Trainer(Closing):
         jointly(self.ranks, "load_checkpoint", lambda: expect(PATH, path=path))
         with self.ranks.reported():
             messages = self._messages(meeting=True)
-        found = understood(self.ranks, lambda: self._state.read(Path(path), messages))
+        found = understood(
+            self.ranks, lambda: self._state.read(Path(path), messages, careful=self.steps > 0)
+        )
         self.steps = found.get("steps", self.steps)
         self.seed = found.get("seed", self.seed)
         self.extra = found.get(EXTRA)

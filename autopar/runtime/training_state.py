@@ -224,8 +224,14 @@ class TrainingState:
         kept.update(self._group_values(self.rates.groups()))
         return Content(tensors, kept)
 
-    def read(self, path: Path, messages: Messages) -> dict[str, Any]:
+    def read(self, path: Path, messages: Messages, careful: bool) -> dict[str, Any]:
         """Takes over a checkpoint and returns what it has of `PROGRESS` and `EXTRA`.
+
+        Args:
+            path: The folder.
+            messages: What ranks tell one another.
+            careful: Whether all of it is compared with its digests, and so read once more, before
+                anything is overwritten.
 
         Raises:
             DamagedCheckpoint: On all ranks, if it isn't what was saved. If that was noticed only
@@ -234,7 +240,7 @@ class TrainingState:
                 they find different ones. Names all problems. The state is what it was then.
         """
         # Here, since it takes torch.distributed.checkpoint a second to load.
-        from autopar.runtime.checkpoint import index_digest
+        from autopar.runtime.checkpoint import compare_checkpoint, index_digest
 
         def recovered() -> bytes:
             recover_folder(path)
@@ -245,6 +251,8 @@ class TrainingState:
             messages, lambda: (index_digest(path), self._fitting(path))
         )
         _check_same(path, digest, messages)
+        if careful:
+            _on_all(messages, lambda: compare_checkpoint(path, index, content))
         # Behind an error all of them are half read, and each has to be given anew.
         self.ranks.absent.update(labels)
         found = _on_all(messages, lambda: _read(path, index, content))

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from autopar.ir.errors import InvalidInputError
+from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime import checkpoint
 from autopar.runtime.api import load
 from autopar.runtime.processes import Processes
@@ -45,6 +45,26 @@ def save_beside(processes: Processes, build: Path, folder: Path) -> dict[str, An
             meanwhile += 1
         trainer.load_checkpoint(folder)
         return {"before": losses, "after": run_steps(trainer, 4), "meanwhile": meanwhile}
+
+
+def leave_beside_a_save(processes: Processes, build: Path, folder: Path) -> tuple[str, float]:
+    """Trains and saves; rank 1 closes its trainer while a save is under way, and lives on.
+
+    Returns:
+        What the rank learns, and after how many seconds.
+    """
+    trainer = open_trainer(build, timeout=30.0, processes=processes)
+    run_steps(trainer, 3)
+    trainer.save_checkpoint(folder, wait=False)
+    began = time.monotonic()
+    if processes.rank == 1:
+        trainer.close()
+        time.sleep(6.0)
+        return "", 0.0
+    try:
+        return str(run_steps(trainer, 1)), 0.0
+    except RuntimeFailure as failure:
+        return str(failure), time.monotonic() - began
 
 
 def _slow_writing(seconds: float) -> None:

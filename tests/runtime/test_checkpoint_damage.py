@@ -154,6 +154,22 @@ def test_training_does_not_go_on_with_half_a_checkpoint(build: Path, folder: Pat
         trainer.save_checkpoint(folder)
 
 
+def test_a_trained_state_outlives_what_is_damaged(build: Path, folder: Path) -> None:
+    trainer, other = (open_trainer(build, virtual=True) for _ in range(2))
+    first, second, third = batches(3)
+    for each in (trainer, other):
+        each.step(first)
+        each.step(second)
+    change(folder / DATA, len((folder / DATA).read_bytes()) // 2, lambda byte: byte ^ 1)
+    with pytest.raises(DamagedCheckpoint):
+        trainer.load_checkpoint(folder)
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(DamagedCheckpoint):
+        trainer.resume(folder)
+    assert trainer.steps == 2
+    assert trainer.step(third).equal(other.step(third))
+    assert_same(trainer.state_dict(), other.state_dict())
+
+
 def foreign(folder: Path) -> Path:
     one = Reference.of_seed(3)
     one.step(batches(1)[0])

@@ -9,6 +9,7 @@ import pytest
 
 from autopar.runtime.trainer import open_trainer
 from tests.runtime.checkpoint_targets import (
+    leave_beside_a_save,
     load_what_one_rank_finds_damaged,
     resume_from_a_file,
     save_beside,
@@ -33,6 +34,14 @@ def test_steps_go_on_and_what_is_saved_is_the_state_of_the_call(
         assert each["meanwhile"] > 0
         assert each["before"] == each["after"]
     assert found[0] == found[1]
+
+
+def test_who_leaves_while_a_save_is_under_way_is_noticed_at_once(
+    tmp_path: Path, build: Path
+) -> None:
+    (said, seconds), _ = run_ranks(2, leave_beside_a_save, build, tmp_path / "c")
+    assert said.startswith("rank 1 failed: it left the program")
+    assert seconds < 20
 
 
 @pytest.mark.parametrize("wait", [True, False])

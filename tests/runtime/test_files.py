@@ -7,10 +7,12 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import stat
 import struct
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -217,6 +219,25 @@ def test_a_file_system_without_locks_will_do(
     monkeypatch.setattr(fcntl, "flock", refuse)
     save_arrays(tmp_path / "a.npz", {"x": torch.ones(3)})
     assert sorted(os.listdir(tmp_path)) == [".a.new-4194305-elsewhere.npz", "a.npz"]
+
+
+def test_links_devices_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    link, missing, pipe = (tmp_path / f"{name}.safetensors" for name in ("link", "missing", "pipe"))
+    target = tmp_path / "target"
+    target.write_text("old")
+    link.symlink_to(target)
+    missing.symlink_to(tmp_path / "fresh")
+    os.mkfifo(pipe)
+    tensors = {"x": torch.arange(3)}
+    for path in (link, missing):
+        save_arrays(path, tensors)
+        assert path.is_symlink()
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        save_arrays(pipe, tensors)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert read.result() == target.read_bytes() == (tmp_path / "fresh").read_bytes()
+    assert len(os.listdir(tmp_path)) == 5
 
 
 def _killed(folder: Path, suffix: str) -> None:

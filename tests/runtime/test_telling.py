@@ -32,6 +32,8 @@ def test_one_process_of_each_host_names_the_rank_that_failed(
         4: "error: rank 2 failed: out of luck; this process (rank 4) ends with it\n",
     }
     assert [*told(RankFailure(4, "killed", teller=3), capsys)] == [0, 3, 4, 5]
+    assert [*told(RankFailure(0, "full").with_alike([0, 1, 4]), capsys)] == [0, 2, 5]
+    assert [*told(RankFailure(1, "full").with_alike(range(8)), capsys)] == [0, 1, 4]
 
 
 def test_a_mistake_that_all_ranks_know_is_told_once_per_host(
