@@ -114,10 +114,16 @@ def _write_part(folder: Path, rectangles: Sequence[Rectangle], messages: Message
 
 
 def _check_replaceable(folder: Path) -> None:
-    if not holds_checkpoint(folder) and any(folder.iterdir()):
+    if holds_checkpoint(folder) or not any(folder.iterdir()):
+        return
+    if is_series(folder):
         raise InvalidInputError(
-            f"{folder} is not empty and not a checkpoint; choose another folder, or delete it"
+            f"{folder} holds several checkpoints; give keep= to save another one beside them, or"
+            " choose another folder"
         )
+    raise InvalidInputError(
+        f"{folder} is not empty and not a checkpoint; choose another folder, or delete it"
+    )
 
 
 def open_checkpoint(path: Path) -> Index:

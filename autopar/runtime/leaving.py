@@ -23,8 +23,9 @@ def told(error: BaseException) -> str:
     """Returns an error of the user's code as others are told of it: its class, text and place."""
     kind, reason = type(error).__name__, reason_of(error)
     what = kind if reason == kind else f"{kind}: {reason}"
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    place = next(filter(None, (users_line(frame) for frame in reversed(frames))), "")
+    # The line that a frame has by now may be that of the `with` that is being left.
+    frames = reversed([*traceback.walk_tb(error.__traceback__)])
+    place = next(filter(None, (users_line(frame, line) for frame, line in frames)), "")
     return f"{what} (at {place})" if place else what
 
 

@@ -160,13 +160,18 @@ def _waits(frame: FrameType | None) -> bool:
     return False
 
 
-def users_line(frame: FrameType | None) -> str:
-    """Returns the innermost line of code that isn't of a library, from a frame outwards."""
+def users_line(frame: FrameType | None, line: int | None = None) -> str:
+    """Returns the innermost line of code that isn't of a library, from a frame outwards.
+
+    Args:
+        frame: The frame.
+        line: Its line; by default that which it is at.
+    """
     while frame is not None:
         code = frame.f_code
         if not is_library(code.co_filename):
-            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
-        frame = frame.f_back
+            return f"{Path(code.co_filename).name}:{line or frame.f_lineno} in {code.co_name}"
+        frame, line = frame.f_back, None
     return ""
 
 

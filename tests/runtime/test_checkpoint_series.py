@@ -263,7 +263,7 @@ def test_keep_and_extra_are_checked(tmp_path: Path, trainer: Trainer) -> None:
     with pytest.raises(InvalidInputError, match=r"is a checkpoint; with keep= it is a folder of"):
         trainer.save_checkpoint(tmp_path / "c", keep=2)
     trainer.save_checkpoint(tmp_path / "s", keep=2)
-    with pytest.raises(InvalidInputError, match="is not empty and not a checkpoint"):
+    with pytest.raises(InvalidInputError, match="holds several checkpoints; give keep= to save"):
         trainer.save_checkpoint(tmp_path / "s")
     with pytest.raises(InvalidInputError, match=r"of which resume\(\) takes the newest"):
         trainer.load_checkpoint(tmp_path / "s")

@@ -192,6 +192,7 @@ def test_half_read_state_of_an_optimizer_is_given_anew(tmp_path: Path) -> None:
         content = bytearray(data.read_bytes())
         content[-100] ^= 1
         data.write_bytes(bytes(content))
+    with open_trainer(build, virtual=True) as trainer:
         damaged, refused, half, right = disorder.absent_after_damage(trainer, tmp_path / "c")
     assert damaged.startswith("DamagedCheckpoint: ")
     assert refused.startswith("InvalidInputError: the build has no values of ")

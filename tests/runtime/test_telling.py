@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.failure import RankFailure
+from autopar.runtime.leaving import told as reason_for_others
 from autopar.runtime.processes import Processes
 from autopar.runtime.telling import tell
 
 HOST = 4
+TOLD = "test_others_are_told_the_line_that_failed_and_not_that_of_the_block"
 
 
 def told(error: Exception, capsys: pytest.CaptureFixture[str]) -> dict[int, str]:
@@ -41,3 +47,21 @@ def test_a_mistake_that_all_ranks_know_is_told_once_per_host(
 ) -> None:
     lines = told(InvalidInputError("no such file"), capsys)
     assert lines == dict.fromkeys((0, 4), "error: no such file\n")
+
+
+@contextmanager
+def left(found: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        found.append(reason_for_others(error))
+
+
+def test_others_are_told_the_line_that_failed_and_not_that_of_the_block() -> None:
+    found: list[str] = []
+    with left(found):
+        frame = inspect.currentframe()
+        assert frame is not None
+        line = frame.f_lineno + 1
+        raise ValueError("out of luck")
+    assert found == [f"ValueError: out of luck (at test_telling.py:{line} in {TOLD})"]
