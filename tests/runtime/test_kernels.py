@@ -86,7 +86,7 @@ def test_signatures() -> None:
     assert signature("aten.full.default").device
     assert "dtype" in signature("aten.full.default").keyword
     assert signature("autopar.to_partial").positional == ("self", "monoid", "index")
-    assert signature("autopar.embedding").keyword == ("offset",)
+    assert signature("autopar.embedding").keyword == ("extent", "offset")
 
 
 def test_results_that_are_masked_out_are_left_out() -> None:
