@@ -5,8 +5,9 @@
 
 Two gloo processes of one thread each train the same blocks, as `step_time.py` does: with inputs
 compared, with `check_inputs=False`, and with nothing said between ranks. Ratios are medians over
-the rounds. Then a batch of 64 MiB is compared in this process alone, on memory that isn't in any
-cache.
+the rounds; they vary by some percent, so what the comparison takes of the thread that trains is
+measured by itself too. Then a batch of 64 MiB is compared in this process alone, on memory that
+isn't in any cache.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -27,7 +29,8 @@ from step_contenders import Size, write_builds
 from step_time import WORLD, measured, table
 from torch import Tensor
 
-from autopar.runtime.agreement import Agreement, Offer
+from autopar.ir.errors import InvalidInputError
+from autopar.runtime.agreement import Agreement, Offer, Pending, Talk
 from autopar.runtime.processes import Processes
 from autopar.runtime.trainer import Trainer, open_trainer
 
@@ -51,12 +54,49 @@ class Alone:
         return rule([text])
 
 
+class TimedPending:
+    """A comparison that adds what settling takes to the last of some CPU seconds."""
+
+    def __init__(self, pending: Pending, seconds: list[float]) -> None:
+        self.pending = pending
+        self.seconds = seconds
+
+    def settle(self) -> InvalidInputError | None:
+        """See `Pending`."""
+        began = time.thread_time()
+        try:
+            return self.pending.settle()
+        finally:
+            self.seconds[-1] += time.thread_time() - began
+
+
+class Timed(Agreement):
+    """Measures what comparing takes.
+
+    Attributes:
+        seconds: CPU seconds of the thread that trains, per step.
+    """
+
+    def __init__(self, talk: Talk | None) -> None:
+        super().__init__(talk)
+        self.seconds: list[float] = []
+
+    def start(self, offer: Offer) -> Pending:
+        """See `Agreement`."""
+        began = time.thread_time()
+        pending = super().start(offer)
+        self.seconds.append(time.thread_time() - began)
+        return cast(Pending, TimedPending(pending, self.seconds))
+
+
 def opened(name: str, build: Path, rank: int, port: int) -> Trainer:
     """Returns a trainer that compares what it is given, or doesn't."""
     processes = Processes(rank, WORLD, rank, WORLD, "127.0.0.1", port, prefix=name)
     trainer = open_trainer(build, processes=processes, check_inputs=name == "compared")
     if name == "silent":
         trainer.ranks.agreement = Agreement()  # type: ignore[misc]
+    elif name == "compared":
+        trainer.ranks.agreement = Timed(trainer.ranks.agreement.talk)  # type: ignore[misc]
     return trainer
 
 
@@ -67,14 +107,19 @@ def rank_main(rank: int, port: int, folder: Path, options: argparse.Namespace) -
     batches = size_of(options).batches(options.warmup + options.rounds)
     with ExitStack() as stack:
         build = folder / options.strategy
-        steps = {
-            name: stack.enter_context(opened(name, build, rank, port)).step for name in CONTENDERS
+        trainers = {
+            name: stack.enter_context(opened(name, build, rank, port)) for name in CONTENDERS
         }
+        steps = {name: trainer.step for name, trainer in trainers.items()}
         times = measured(steps, batches, options.warmup)
+        timed = trainers["compared"].ranks.agreement
     # The store ends with the process group of rank 0: all must have closed what uses it.
     dist.barrier()
     if rank == 0:
         print(table(times, PAIRS), flush=True)
+        assert isinstance(timed, Timed)
+        taken = statistics.median(timed.seconds[options.warmup :])
+        print(f"comparing takes {taken * 1e3:.3f} CPU-ms of each step", flush=True)
     dist.destroy_process_group()
 
 

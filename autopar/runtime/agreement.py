@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -120,9 +120,8 @@ class Agreement:
     def start(self, offer: Offer) -> Pending:
         """Starts to compare what this rank brings, beside what is computed meanwhile."""
         turn, self._turn = self._turn, self._turn + 1
-        values = {**offer.values, "check_inputs": str(self.check_inputs)}
         parts = sampled_batch(offer.tensors, self._turns(offer, turn))
-        return Pending(self, replace(offer, values=values), parts)
+        return Pending(self, offer, parts)
 
     def _turns(self, offer: Offer, turn: int) -> dict[str, int]:
         """Returns the tensors that are compared in a turn, and which sample of each."""
@@ -157,6 +156,7 @@ class Pending:
     def __init__(self, agreement: Agreement, offer: Offer, parts: Parts) -> None:
         self.agreement = agreement
         self.offer = offer
+        self._values = {**offer.values, "check_inputs": str(agreement.check_inputs)}
         self._asks = agreement.asks_to_stop
         self._parts = parts
         talk = agreement.talk
@@ -176,7 +176,7 @@ class Pending:
 
     def _numbers(self, talk: Talk) -> tuple[int | Tensor, ...]:
         offer, everybody = self.offer, range(talk.size)
-        plain = repr((*offer.values.items(), None, *offer.contents.items()))
+        plain = repr((*self._values.items(), None, *offer.contents.items()))
         values = digest_bytes(plain.encode()) * coefficient(talk.rank, everybody)
         content: int | Tensor = 0
         if self._parts:
@@ -206,7 +206,7 @@ class Pending:
         offer = self.offer
         return Report(
             "" if offer.refusal is None else str(offer.refusal),
-            offer.values,
+            self._values,
             min(offer.peers, default=0),
             {label: digest_tensors(parts) for label, parts in self._parts.items()},
             {
