@@ -18,6 +18,7 @@ from autopar.parallel.module import ParallelModule
 from autopar.parallel.spilling import Spill
 from autopar.runtime.agreement import Offer
 from autopar.runtime.disagreement import CALL, LOCAL
+from autopar.runtime.ranks import path_text
 
 _SETTINGS = ("config", "generation_config")
 """What users change of a module, and what is saved beside its parameters."""
@@ -39,10 +40,11 @@ class Saving(ParallelModule):
             What that returns, on rank 0.
 
         Raises:
-            InvalidInputError: On all ranks, if the folder can't be written.
+            InvalidInputError: On all ranks, if the folder can't be written, or they name others.
         """
         folder, job = Path(save_directory), self._parallel.runner.job
-        job.agree(Offer(values={LOCAL: str(False), CALL: "save_pretrained"}))
+        alike = {"save_directory": path_text(save_directory), CALL: "save_pretrained"}
+        job.agree(Offer(values={LOCAL: str(False), **alike}))
         if job.rank:
             self._gather(lambda tensor: None)
             job.made_by_first(bytes)

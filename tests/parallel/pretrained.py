@@ -111,7 +111,7 @@ def saved(processes: Processes, folder: Path, kind: str, parameters: str) -> lis
 
 
 def refused(processes: Processes, folder: Path) -> list[str]:
-    """Saves where nothing can be saved, and on one rank alone; returns what was said."""
+    """Saves where nothing can be saved, on one rank alone, and elsewhere on each; what was said."""
     join(processes)
     parallel = parallel_of("gpt2", "dtensor")
     said = []
@@ -126,6 +126,7 @@ def refused(processes: Processes, folder: Path) -> list[str]:
         if dist.get_rank() == 0
         else _told(lambda: parallel(**batch()) and None)
     )
+    said.append(_told(lambda: parallel.save_pretrained(folder / str(dist.get_rank()))))
     parallel.save_pretrained(folder / "after")
     return said
 

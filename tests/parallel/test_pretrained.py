@@ -45,11 +45,13 @@ def test_what_ranks_save_together_is_loaded_anywhere(
 def test_what_cannot_be_saved_is_told_by_all_and_the_job_goes_on(tmp_path: Path) -> None:
     first, second = run_ranks(2, pretrained.refused, tmp_path, seconds=SECONDS)
     assert first == second
-    file, limited, call, alone = first
+    file, limited, call, alone, elsewhere = first
     assert file.startswith(f"can't write {tmp_path / 'file'}: File exists")
     assert limited.startswith(f"can't write {tmp_path / 'limited'}: File too large")
     assert call == ""
     assert "rank 0: save_pretrained" in alone
+    assert "save_directory" in elsewhere
+    assert str(tmp_path / "0") in elsewhere
     assert pretrained.left(tmp_path / "limited") == []
     assert (tmp_path / "after" / "model.safetensors").exists()
 
