@@ -43,7 +43,8 @@ class Saving(ParallelModule):
             InvalidInputError: On all ranks, if the folder can't be written, or they name others.
         """
         folder, job = Path(save_directory), self._parallel.runner.job
-        alike = {"save_directory": path_text(save_directory), CALL: "save_pretrained"}
+        # Of what differs the first is told: which call it is.
+        alike = {CALL: "save_pretrained", "save_directory": path_text(save_directory)}
         job.agree(Offer(values={LOCAL: str(False), **alike}))
         if job.rank:
             self._gather(lambda tensor: None)
