@@ -18,6 +18,7 @@ _GIVEN = (
     "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank,"
     " bool zero_infinity"
 )
+_HALVES = (torch.float16, torch.bfloat16)
 torch.library.define("autopar::ctc_loss", f"({_GIVEN}) -> Tensor")
 torch.library.define("autopar::ctc_loss_backward", f"(Tensor grad, {_GIVEN}) -> Tensor")
 
@@ -70,6 +71,9 @@ def _ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
+    if torch.is_autocast_enabled(log_probs.device.type) and log_probs.dtype in _HALVES:
+        # Torch does so with its own op.
+        log_probs = log_probs.float()
     given, wanted = (_lengths(each) for each in (input_lengths, target_lengths))
     rows = targets if targets.ndim == 2 else _rows(targets, wanted)
     options = (blank, zero_infinity)

@@ -56,3 +56,23 @@ def test_losses_of_alignments_are_split(tmp_path: Path, rows: bool, reduction: s
         torch.testing.assert_close(trainer.step(batch()), expected.detach())
         for name, tensor in trainer.state_dict().items():
             torch.testing.assert_close(tensor, model.state_dict()[name])
+
+
+class Halved(nn.Module):
+    """Computes the loss of a model with autocast, as torch's own op does it in 32 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speech = Speech(rows=True, reduction="mean")
+
+    def forward(self, x: Tensor, text: Tensor, lengths: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss: Tensor = self.speech(x, text, lengths)
+        return loss
+
+
+def test_losses_under_autocast() -> None:
+    model, (x, *rest) = Halved(), batch()
+    expected = model(x.float(), *rest)
+    module = autopar.parallelize(model, (x.float(), *rest), mesh="1")
+    torch.testing.assert_close(module(x.float(), *rest), expected)
