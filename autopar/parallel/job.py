@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,6 +24,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.parallel.parts import Shape
 from autopar.parallel.sharing import Plan
 from autopar.runtime.agreement import Agreement, Offer
+from autopar.runtime.closing import Closing, close_at_exit
 from autopar.runtime.disagreement import CALL, LOCAL
 from autopar.runtime.distributed import DEFAULT_START_TIMEOUT
 from autopar.runtime.failure import FailureBoard
@@ -48,7 +48,7 @@ START = DEFAULT_START_TIMEOUT
 """Seconds that a rank waits until all of them are there."""
 
 
-class Watched:
+class Watched(Closing):
     """The ranks of a job, watched over until the process ends, and their process groups.
 
     All parallel modules of the job share it. The process group is made if it isn't there.
@@ -79,7 +79,7 @@ class Watched:
             self.supervisor.name, PrefixStore("groups", self.supervisor.store), TIMEOUT
         )
         # Modules aren't closed: the watch ends with the process, before the interpreter does.
-        atexit.register(self.close)
+        close_at_exit(self)
         if not known:
             with self.supervisor.reported():
                 self._join(backend, start)
@@ -165,7 +165,6 @@ class Watched:
 
     def close(self) -> None:
         """Ends the watch."""
-        atexit.unregister(self.close)
         self.supervisor.close()
         for each in self._sums.values():
             each.leave()
