@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from multiprocessing.util import Finalize
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,8 @@ from autopar.runtime.sums import GroupSums, HostSums, Sums
 from autopar.runtime.telling import tell
 from autopar.runtime.watch import Watch
 from autopar.runtime.whereabouts import Whereabouts
+
+Reached = TypeVar("Reached")
 
 CLOSING = 2.0
 """Seconds that the process that serves the store gives the others to end too."""
@@ -110,9 +113,19 @@ class Supervisor:
 
     def _begun(self, store: Store, start: Patience, end: Callable[[RankFailure], None]) -> Watch:
         """Begins, though who serves the store may have ended meanwhile, or been stopped."""
+        return self._reached(start, lambda: self._watching(store, start.seconds, end))
+
+    def _reached(self, patience: Patience, function: Callable[[], Reached]) -> Reached:
+        """Returns what a function returns that connects to the store.
+
+        Torch tries again for as long as its time-out where nobody answers.
+
+        Raises:
+            RankFailure: If who serves the store has ended or was stopped.
+        """
         try:
             with self.processes.line() as is_cut:
-                return start.within(lambda: self._watching(store, start.seconds, end), is_cut)
+                return patience.within(function, is_cut)
         except TimeoutError as error:
             raise self._silent_store() from error
         except (RuntimeError, Vain) as error:
@@ -123,7 +136,7 @@ class Supervisor:
     ) -> Watch:
         """Begins; returns what will watch over the rank."""
         self._begin(store)
-        board = FailureBoard(self.connection(), self.processes.rank)
+        board = FailureBoard(_clone(self.store), self.processes.rank)
         lost, size = self.lost_store, self.processes.size
         return Watch(board, self.whereabouts, end, lost, size, start_seconds)
 
@@ -165,8 +178,13 @@ class Supervisor:
                 raise self._failed(error) from error
 
     def connection(self) -> Store:
-        """Returns another connection to the store, for keys of this opening."""
-        return _clone(self.store)
+        """Returns another connection to the store, for keys of this opening.
+
+        Raises:
+            RankFailure: If who serves the store has ended or was stopped.
+        """
+        patience = Patience(self.timeout.total_seconds())
+        return self._reached(patience, lambda: _clone(self.store))
 
     def sums(
         self, device: torch.device, group: dist.ProcessGroup | None = None, name: str = "sums"

@@ -20,6 +20,7 @@ from autopar.runtime import checkpoint
 from autopar.runtime import emit as emitter
 from autopar.runtime.distributed import Session
 from autopar.runtime.failure import RankFailure
+from autopar.runtime.messages import Messages
 from autopar.runtime.processes import Processes
 from autopar.runtime.trainer import Trainer, open_trainer
 from tests.runtime.stateful import calls
@@ -418,10 +419,30 @@ def _say_and_exit(failure: RankFailure) -> None:
     os._exit(17)
 
 
-def killed_while_saving(processes: Processes, build: Path, folder: Path) -> str:
-    """Returns what is said at the end where rank 0 is killed while it saves beside the training."""
+def killed_while_saving(processes: Processes, build: Path, folder: Path, connects: bool) -> str:
+    """Returns what is said at the end where rank 0 is killed while it saves beside the training.
+
+    Args:
+        processes: Who this process is.
+        build: The build.
+        folder: Where the checkpoint would go.
+        connects: Whether the other rank connects to the store only then.
+    """
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    connected = Trainer._messages
+
+    def connect(trainer: Trainer, meeting: bool) -> Messages:
+        time.sleep(0.3)
+        return connected(trainer, meeting)
+
     if processes.rank == 0:
-        checkpoint.write_rectangles = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint.write_rectangles = die
+        Trainer._messages = die if connects else connected
+    elif connects:
+        Trainer._messages = connect
 
     def train() -> None:
         with open_trainer(build, processes=processes, **OPTIONS) as trainer:

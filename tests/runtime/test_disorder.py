@@ -238,8 +238,11 @@ def test_who_sleeps_in_a_call_is_told_from_who_waits_in_it(tmp_path: Path, victi
     assert said.startswith(found), said
 
 
-def test_a_rank_killed_while_it_saves_beside_is_named_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("connects", [False, True])
+def test_a_rank_killed_while_it_saves_beside_is_named_at_the_end(
+    tmp_path: Path, connects: bool
+) -> None:
     build = training_build(tmp_path / "b", LAYOUTS[2])
-    killed, told = run_ranks(2, disorder.killed_while_saving, build, tmp_path)
+    killed, told = run_ranks(2, disorder.killed_while_saving, build, tmp_path, connects)
     assert killed == -9
     assert told.startswith("RankFailure: rank 0 failed: it ended without a word (killed?)")
