@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 from transformers.integrations import moe
 
 from tests.sweep.inputs import Form, forms, make_batch
+from tests.sweep.known import known_of
+from tests.sweep.known.entry import Known
 from tests.sweep.listed import default_config, model_classes, whole_of
 from tests.sweep.repairing import repaired
 from tests.sweep.shrink import Rung, rungs, shrink, without_dropout
@@ -51,13 +53,14 @@ def _doubled(value: Any) -> Any:
 class Training(nn.Module):
     """A model that returns its loss, or one that is made up: the mean of its outputs' squares."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.model = model
+        self.options = options or {}
 
     def forward(self, **batch: Tensor) -> Tensor:
         with Doubled():
-            found = self.model(**batch)
+            found = self.model(**arguments(batch), **self.options)
         loss = getattr(found, "loss", None)
         if isinstance(loss, Tensor):
             return loss.mean()
@@ -68,13 +71,26 @@ class Training(nn.Module):
 class Inference(nn.Module):
     """A model that returns all its outputs that are floats."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.model = model
+        self.options = options or {}
 
     def forward(self, **batch: Tensor) -> tuple[Tensor, ...]:
         with Doubled():
-            return tuple(floats(self.model(**batch)))
+            return tuple(floats(self.model(**arguments(batch), **self.options)))
+
+
+def arguments(batch: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Returns a batch in which inputs like `levels.0` and `levels.1` are a list."""
+    found: dict[str, Any] = {}
+    for name, each in batch.items():
+        whole, dot, _ = name.partition(".")
+        if dot:
+            found.setdefault(whole, []).append(each)
+        else:
+            found[name] = each
+    return found
 
 
 def floats(found: Any) -> list[Tensor]:
@@ -108,31 +124,55 @@ class Case:
     """
 
     model_type: str
-    kind: type[PreTrainedModel]
+    kind: type[nn.Module]
     rung: Rung
     form: Form
     loss: str = "own"
     draws: bool = False
     parameters: int = 0
 
+    @property
+    def known(self) -> Known:
+        """What is known of the model type."""
+        return known_of(self.model_type)
+
     def config(self, dropout: bool) -> PretrainedConfig:
         """Returns a new configuration."""
-        found = shrink(default_config(self.model_type), self.rung)
+        found = small_config(self.model_type, self.rung)
         return found if dropout else without_dropout(found)
 
-    def model(self, dropout: bool) -> PreTrainedModel:
+    def model(self, dropout: bool) -> nn.Module:
         """Returns a new model, always with the same weights."""
         return new_model(self.kind, self.config(dropout))
 
+    def config_of(self, model: nn.Module) -> PretrainedConfig:
+        """Returns a model's configuration."""
+        found = getattr(model, "config", None)
+        return found if isinstance(found, PretrainedConfig) else self.config(dropout=True)
+
+    def training(self, model: nn.Module) -> Training:
+        """Returns what is trained of a model."""
+        return Training(model, self.known.options)
+
+    def inference(self, model: nn.Module) -> Inference:
+        """Returns what is run of a model."""
+        return Inference(model, self.known.options)
+
     def batch(self, model: nn.Module, number: int) -> dict[str, Tensor]:
         """Returns the batch of a step."""
-        made = make_batch(model, model.config, self.form, number)  # type: ignore[arg-type]
+        known, config = self.known, self.config_of(model)
+        made = make_batch(model, config, self.form, number, known.inputs, known.alone)
         return {
             name: each.double() if each.is_floating_point() else each for name, each in made.items()
         }
 
 
-def new_model(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+def small_config(model_type: str, rung: Rung) -> PretrainedConfig:
+    """Returns a model type's default configuration, with smaller sizes."""
+    return shrink(default_config(model_type), rung, known_of(model_type).sizes)
+
+
+def new_model(kind: type[nn.Module], config: PretrainedConfig) -> nn.Module:
     """Returns a model in float64."""
     torch.manual_seed(0)
     made = kind(config).double()
@@ -155,7 +195,9 @@ def build(model_type: str, seconds: float = 12) -> Case:
     # The library's own way where its kernel doesn't know a dtype; it doesn't ask for float64.
     moe._can_use_grouped_mm = lambda *_, **__: False
     until = time.process_time() + seconds
-    classes = model_classes(model_type)
+    if known_of(model_type).unable:
+        raise Unbuilt(known_of(model_type).unable)
+    classes = [] if known_of(model_type).whole else model_classes(model_type)
     if not classes:
         model_type = whole_of(model_type) or model_type
         classes = model_classes(model_type)
@@ -177,7 +219,7 @@ def build(model_type: str, seconds: float = 12) -> Case:
 _SECTIONS = re.compile(r"sum exactly to (\d+) .* but got split_sizes=\[\d+, \d+, \d+\]")
 
 
-def _fitted(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
+def _fitted(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
     """Tries sizes, and once more with sections of rotary embeddings as the model wants them."""
     try:
         return _tried(model_type, kind, rung)
@@ -188,17 +230,17 @@ def _fitted(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
     return _tried(model_type, kind, replace(rung, sections=int(found[1])))
 
 
-def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
+def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
     rung = replace(rung, tokens={})
-    config = shrink(default_config(model_type), rung)
+    config = small_config(model_type, rung)
     with torch.device("meta"):
         count = sum(each.numel() for each in kind(config).parameters())
     if count > PARAMETERS:
         raise Unbuilt(f"{count:,} parameters at the smallest sizes that fit")
-    model = new_model(kind, shrink(default_config(model_type), rung))
+    model = new_model(kind, small_config(model_type, rung))
     first: Exception | None = None
     case = Case(model_type, kind, rung, Form(), parameters=count)
-    for form in forms(model, model.config):
+    for form in forms(model, case.config_of(model)):
         try:
             return _mended(replace(case, form=form), model, REPAIRS)
         except Exception as error:  # what a library raises for inputs that don't fit
@@ -209,14 +251,14 @@ def _tried(model_type: str, kind: type[PreTrainedModel], rung: Rung) -> Case:
     raise first
 
 
-def _mended(case: Case, model: PreTrainedModel, repairs: int) -> Case:
+def _mended(case: Case, model: nn.Module, repairs: int) -> Case:
     """Takes a step, with inputs that are mended by what the model says of them."""
     try:
         return _stepped(case, model)
     except Exception as error:
         failed = error
     batch = case.batch(model, 0)
-    for form in repaired(case.form, model.config, batch, failed) if repairs else ():
+    for form in repaired(case.form, case.config_of(model), batch, failed) if repairs else ():
         try:
             return _mended(replace(case, form=form), model, repairs - 1)
         except Exception as error:
@@ -224,27 +266,28 @@ def _mended(case: Case, model: PreTrainedModel, repairs: int) -> Case:
     raise failed
 
 
-def _stepped(case: Case, model: PreTrainedModel) -> Case:
+def _stepped(case: Case, model: nn.Module) -> Case:
     """Takes a forward and a backward pass."""
     model.train()
     batch = case.batch(model, 0)
     torch.manual_seed(1)
     with Doubled():
-        found = model(**batch)
+        found = model(**arguments(batch), **case.known.options)
     own = isinstance(getattr(found, "loss", None), Tensor)
-    loss = _loss(model, batch, 1)
+    training = case.training(model)
+    loss = _loss(training, batch, 1)
     if not loss.isfinite():
         raise Unbuilt(f"the loss is {loss.item()}")
     loss.backward()  # type: ignore[no-untyped-call]
-    return replace(case, loss="own" if own else "made up", draws=is_drawn(model, batch))
+    return replace(case, loss="own" if own else "made up", draws=is_drawn(training, batch))
 
 
-def is_drawn(model: nn.Module, batch: dict[str, Tensor]) -> bool:
+def is_drawn(training: Training, batch: dict[str, Tensor]) -> bool:
     """Whether a model's loss depends on random numbers."""
-    return len({_loss(model, batch, seed).item() for seed in (1, 2, 3)}) > 1
+    return len({_loss(training, batch, seed).item() for seed in (1, 2, 3)}) > 1
 
 
-def _loss(model: nn.Module, batch: dict[str, Tensor], seed: int) -> Tensor:
+def _loss(training: Training, batch: dict[str, Tensor], seed: int) -> Tensor:
     torch.manual_seed(seed)
-    found: Tensor = Training(model)(**batch)
+    found: Tensor = training(**batch)
     return found

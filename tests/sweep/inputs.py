@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
+
+from tests.sweep.shrink import value_of
 
 BATCH = 4
 LENGTH = 12
@@ -76,13 +78,50 @@ def _likely_labels(name: str) -> str:
     return "classes" if "Classification" in name else "tokens"
 
 
+Make = Callable[[PretrainedConfig, "Form", torch.Generator], Tensor | None]
+"""Makes an input of a configuration, a form, and a generator; None where there is none."""
+
+
 def make_batch(
-    model: nn.Module, config: PretrainedConfig, form: Form, number: int
+    model: nn.Module,
+    config: PretrainedConfig,
+    form: Form,
+    number: int,
+    given: Mapping[str, Make] | None = None,
+    alone: bool = False,
 ) -> dict[str, Tensor]:
-    """Returns the batch of a step."""
+    """Returns the batch of a step.
+
+    Args:
+        model: Whose arguments' names say what they are like.
+        config: The model's.
+        form: What the names leave open.
+        number: The step's.
+        given: What is made otherwise than the names say.
+        alone: Whether nothing else is given.
+    """
     draw = torch.Generator().manual_seed(number)
+    given = given or {}
+    found = {} if alone else _by_names(model, config, form, draw, given)
+    for name, maker in given.items():
+        made = maker(config, form, draw)
+        if made is not None:
+            found[name] = made
+    second = _second_ways(found) - given.keys()
+    return {name: each for name, each in found.items() if name not in second}
+
+
+def _by_names(
+    model: nn.Module,
+    config: PretrainedConfig,
+    form: Form,
+    draw: torch.Generator,
+    given: Mapping[str, Make],
+) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, parameter in inspect.signature(model.forward).parameters.items():
+        if name in given:
+            continue
         needed = parameter.default is inspect.Parameter.empty
         maker = _MAKERS.get(name) or (_guessed(name) if needed else None)
         if maker is None or not (needed or form.optional or name in _USUAL):
@@ -95,17 +134,23 @@ def make_batch(
         if made is not None:
             shape = dict(form.shapes).get(name)
             found[name] = made if shape is None else torch.randn(*shape, generator=draw)
-    if "input_values" in found:
-        found.pop("input_features", None)
-    if "pixel_values" in found:
-        found.pop("pixel_values_videos", None)
-    if "input_ids" in found:
-        found.pop("inputs_embeds", None)
-    elif "inputs_embeds" not in found and "hidden_states" not in found:
-        found.pop("attention_mask", None)
-    if "decoder_input_ids" in found and "labels" in found and "input_ids" in found:
-        found.pop("decoder_input_ids")
     return found
+
+
+def _second_ways(found: Mapping[str, Tensor]) -> set[str]:
+    """Returns the inputs that say in another way what others say."""
+    second = set()
+    if "input_values" in found:
+        second.add("input_features")
+    if "pixel_values" in found:
+        second.add("pixel_values_videos")
+    if "input_ids" in found:
+        second.add("inputs_embeds")
+    elif "inputs_embeds" not in found and "hidden_states" not in found:
+        second.add("attention_mask")
+    if "decoder_input_ids" in found and "labels" in found and "input_ids" in found:
+        second.add("decoder_input_ids")
+    return second
 
 
 _MEDIA = {"pixel_values", "pixel_values_videos", "input_features", "image_grid_thw"}
@@ -113,14 +158,13 @@ _MEDIA = {"pixel_values", "pixel_values_videos", "input_features", "image_grid_t
 
 _USUAL = ("input_ids", "pixel_values", "input_values", "input_features", "labels", "image_grid_thw")
 
-Make = Callable[[PretrainedConfig, Form, torch.Generator], Tensor | None]
-
 
 def size(config: PretrainedConfig, names: tuple[str, ...], otherwise: Any) -> Any:
     """Returns the first of some attributes that a configuration, or one inside it, has."""
     for name in names:
-        if getattr(config, name, None) is not None:
-            return getattr(config, name)
+        found = value_of(config, name)
+        if found is not None:
+            return found
     for inner in list(vars(config).values()):
         if isinstance(inner, PretrainedConfig):
             found = size(inner, names, None)
@@ -129,9 +173,17 @@ def size(config: PretrainedConfig, names: tuple[str, ...], otherwise: Any) -> An
     return otherwise
 
 
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """Returns the configuration of what reads a model's texts."""
+    try:
+        return config.get_text_config()
+    except (AttributeError, ValueError):  # the library doesn't know either
+        return config
+
+
 def _ids(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    count = int(size(text, ("vocab_size",), size(config, ("vocab_size",), 100)))
+    count = size(text_config(config), ("vocab_size",), None)
+    count = int(size(config, ("vocab_size",), 100) if count is None else count)
     found = torch.randint(3, max(4, min(count, 100)), (BATCH, form.length), generator=draw)
     token = size(config, ("image_token_id", "image_token_index", "audio_token_id"), None)
     if isinstance(token, int):

@@ -24,7 +24,7 @@ from autopar.modules import CompiledModule
 from autopar.reports.summary import summarize_programs
 from autopar.runtime import run_virtual
 from tests.random_pins import random_pins
-from tests.sweep.building import Case, Inference, Training, floats, is_drawn
+from tests.sweep.building import Case, arguments, floats, is_drawn
 
 STEPS = 3
 LEARNING_RATE = 1e-3
@@ -102,9 +102,10 @@ def judge(case: Case, name: str) -> dict[str, Any]:
 
 def _checked(case: Case, name: str, check: Check, record: dict[str, Any], stage: _Judging) -> None:
     model = case.model(check.dropout)
-    wrapped = Training(model.train()) if check.trains else Inference(model.eval())
+    model.train(check.trains)
+    wrapped = case.training(model) if check.trains else case.inference(model)
     batches = [case.batch(model, number) for number in range(STEPS)]
-    draws = check.trains and case.draws and is_drawn(model, batches[0])
+    draws = check.trains and case.draws and is_drawn(wrapped, batches[0])
     if not check.trains:
         expected: Any = _inferred(wrapped, batches[0])
     elif not draws:
@@ -126,7 +127,11 @@ def _checked(case: Case, name: str, check: Check, record: dict[str, Any], stage:
                 _step(wrapped, batches[0], one, "data:a", {}).save(alone)
                 expected = _trained_on_mesh(alone, batches)
             record |= _verdict(_errors(_trained_on_mesh(build, batches), expected))
-    if record["outcome"] == "wrong" and not draws and exports_otherwise(model, batches[0]):
+    if (
+        record["outcome"] == "wrong"
+        and not draws
+        and exports_otherwise(model, arguments(batches[0]) | dict(case.known.options))
+    ):
         record |= {"outcome": "inconsistent", "reason": EXPORTED}
     if name == "fsdp" and record["outcome"] == "right" and record["undivided"] >= DIVIDED:
         record |= {"outcome": "undivided", "reason": "; ".join(record["left"])}
@@ -135,10 +140,10 @@ def _checked(case: Case, name: str, check: Check, record: dict[str, Any], stage:
 EXPORTED = "the library itself computes something else where torch.export traces it"
 
 
-def exports_otherwise(model: nn.Module, batch: dict[str, Tensor]) -> bool:
+def exports_otherwise(model: nn.Module, batch: dict[str, Any]) -> bool:
     """Whether PyTorch's own export of a model computes something else than the model."""
     try:
-        exported = torch.export.export(model, (), dict(batch)).module()
+        exported = torch.export.export(model, (), batch).module()
         with torch.no_grad():
             pairs = zip(floats(exported(**batch)), floats(model(**batch)), strict=True)
             return any(_error(one, other) > TOLERANCE for one, other in pairs)

@@ -11,8 +11,11 @@ from functools import cache
 from types import ModuleType
 
 import transformers
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import configuration_auto, modeling_auto
+
+from tests.sweep.known import known_of
 
 SEED = "models"
 """Of the order in which types are judged."""
@@ -61,22 +64,21 @@ def config_class(model_type: str) -> type[PretrainedConfig]:
     return found or configuration_auto.CONFIG_MAPPING[model_type]
 
 
-_NEEDED = {
-    "autoformer": {"prediction_length": 4},
-    "informer": {"prediction_length": 4},
-    "time_series_transformer": {"prediction_length": 4},
-}
-"""What configurations must be told, since they have no default."""
-
-
 def default_config(model_type: str) -> PretrainedConfig:
-    """Returns a new configuration with the library's defaults."""
-    return config_class(model_type)(**_NEEDED.get(model_type, {}))
+    """Returns a new configuration with the library's defaults, and what has none."""
+    known = known_of(model_type).sizes
+    return config_class(model_type)(
+        **{name: value for name, value in known.items() if "." not in name}
+    )
 
 
-def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
+def model_classes(model_type: str) -> list[type[nn.Module]]:
     """Returns the classes of a model type, those first that have a loss of their own."""
     config = config_class(model_type)
+    named = known_of(model_type).kind
+    if named:
+        modules = _modeling(config.__module__.rpartition(".")[0])
+        return [getattr(each, named) for each in modules if hasattr(each, named)][:1]
     found = {each.__name__: each for each in _from_modules(config)}
     found |= {each.__name__: each for each in _from_mappings(model_type)}
     usual = [each for name, each in found.items() if not name.startswith(UNUSUAL)]
@@ -85,6 +87,8 @@ def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
 
 def whole_of(model_type: str) -> str | None:
     """Returns the model type that one without classes of its own is a part of; None if none is."""
+    if known_of(model_type).whole:
+        return known_of(model_type).whole
     part = config_class(model_type)
     for name in sorted(configuration_auto.CONFIG_MAPPING_NAMES):
         kind = config_class(name)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from tests.sweep.inputs import BATCH, Form, size
+from tests.sweep.inputs import BATCH, Form, size, text_config
 
 _SIZES = (
     r"expected input\[[\d, ]+\] to have (?P<wanted>\d+) channels, but got (?P<got>\d+) channels",
@@ -65,7 +65,7 @@ def _with_placeholders(form: Form, config: PretrainedConfig, told: str) -> Itera
     found = re.search(r"features:? (\d+)", told)
     if found is None or form.text:
         return
-    width = size(config.get_text_config(), ("hidden_size", "d_model"), 1)
+    width = size(text_config(config), ("hidden_size", "d_model"), 1)
     for count in (int(found[1]) // BATCH // width, int(found[1]) // BATCH):
         if 0 < count < 200:
             yield replace(form, placeholders=count)

@@ -97,17 +97,26 @@ _WEIGHTS_OF_LISTS = 8
 _LARGE_IMAGE = 64
 
 
-def shrink(config: PretrainedConfig, rung: Rung) -> PretrainedConfig:
+def shrink(
+    config: PretrainedConfig, rung: Rung, sizes: Mapping[str, Any] | None = None
+) -> PretrainedConfig:
     """Returns a configuration of smaller sizes.
 
     What a class derives from other sizes, it derives again.
+
+    Args:
+        config: With the library's sizes.
+        rung: How they are shrunk.
+        sizes: Those that are known already, of configurations inside it by dotted path.
     """
-    kind = type(config)
+    kind, sizes = type(config), sizes or {}
     usual = _default(kind)
-    arguments: dict[str, Any] = {}
+    arguments = {name: value for name, value in sizes.items() if "." not in name}
     for name, value in _fields(config).items():
+        if name in arguments:
+            continue
         if isinstance(value, PretrainedConfig):
-            arguments[name] = shrink(value, rung)
+            arguments[name] = shrink(value, rung, _inside(sizes, name))
         elif usual is None or name not in usual or usual[name] != value:
             arguments[name] = _smaller(config, name, value, rung)
         elif _given(kind, name) or name == "rope_parameters":
@@ -118,6 +127,12 @@ def shrink(config: PretrainedConfig, rung: Rung) -> PretrainedConfig:
     if not rung.cache and hasattr(found, "use_cache"):
         found.use_cache = False
     return found
+
+
+def _inside(sizes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns what is known of the sizes of a configuration inside another."""
+    start = f"{name}."
+    return {key.removeprefix(start): each for key, each in sizes.items() if key.startswith(start)}
 
 
 _MASKED = re.compile(r"^mask_(time|feature)_prob$")
@@ -133,14 +148,22 @@ def without_dropout(config: PretrainedConfig) -> PretrainedConfig:
     return config
 
 
+def value_of(config: PretrainedConfig, name: str, otherwise: Any = None) -> Any:
+    """Returns an attribute of a configuration, the general one where layers differ in it."""
+    return vars(config)[name] if name in vars(config) else getattr(config, name, otherwise)
+
+
 def _fields(config: PretrainedConfig) -> dict[str, Any]:
     if dataclasses.is_dataclass(config):
         own = {each.name for each in dataclasses.fields(config) if each.init}
         skipped = {each.name for each in dataclasses.fields(PretrainedConfig)} - {"pad_token_id"}
-        kept = {name for name in own - skipped if hasattr(config, name)}
-        kept |= {name for name in ("bos_token_id", "eos_token_id") if hasattr(config, name)}
-        return {name: getattr(config, name) for name in sorted(kept)}
+        kept = own - skipped | {"bos_token_id", "eos_token_id"}
+        values = ((name, value_of(config, name, _NOTHING)) for name in sorted(kept))
+        return {name: value for name, value in values if value is not _NOTHING}
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
+
+
+_NOTHING = object()
 
 
 def _default(kind: type[PretrainedConfig]) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ import pytest
 import torch
 from transformers import BertConfig, Qwen2VLConfig, SwinConfig
 
+from tests.sweep.building import arguments
 from tests.sweep.child import Record, run_limited
-from tests.sweep.inputs import Form
+from tests.sweep.inputs import Form, make_batch
 from tests.sweep.judge import Trained, _errors, _verdict, exports_otherwise
+from tests.sweep.known import TABLES
+from tests.sweep.known.entry import absent, floats, integers, text, uniform
 from tests.sweep.listed import model_classes, model_types, whole_of
 from tests.sweep.repairing import repaired
 from tests.sweep.report import general, render
@@ -120,6 +124,53 @@ def test_heads_may_stay_as_wide_as_they_are() -> None:
 def test_parts_without_classes_are_built_with_the_whole() -> None:
     assert not model_classes("sam_prompt_encoder")
     assert whole_of("sam_prompt_encoder") == "sam"
+
+
+def test_what_is_known_is_of_types_that_are_listed() -> None:
+    for pattern in TABLES:
+        assert fnmatch.filter(model_types(), pattern), pattern
+
+
+def test_sizes_that_are_known_stay() -> None:
+    known = {"text_config.hidden_size": 48, "text_config.num_attention_heads": 3}
+    small = shrink(Qwen2VLConfig(), Rung("named", 64), known)
+    assert (small.text_config.hidden_size, small.text_config.num_attention_heads) == (48, 3)
+    assert small.text_config.num_hidden_layers == 2
+
+
+def test_inputs_that_are_known_take_the_place_of_usual_ones() -> None:
+    known = {"input_ids": integers(7, 8, 2, 5), "token_type_ids": absent, "more": floats(3)}
+    model = torch.nn.Module()
+    model.forward = lambda input_ids, token_type_ids, attention_mask: None
+    batch = make_batch(model, BertConfig(), Form(), 0, known)
+    assert batch.keys() == {"input_ids", "attention_mask", "more"}
+    assert batch["input_ids"].tolist() == [[7] * 5] * 2
+    assert make_batch(model, BertConfig(), Form(), 0, known, alone=True).keys() == {
+        "input_ids",
+        "more",
+    }
+
+
+def test_batches_differ_as_their_numbers_do() -> None:
+    def made(number: int) -> list[float]:
+        model = torch.nn.Module()
+        batch = make_batch(model, BertConfig(), Form(), number, {"x": uniform(3)}, alone=True)
+        return batch["x"].tolist()
+
+    assert made(0) == made(0)
+    assert made(0) != made(1)
+
+
+def test_texts_have_tokens_that_stand_for_something_else() -> None:
+    config = Qwen2VLConfig(image_token_id=5)
+    [*_, row] = text(1, "image_token_id", 3, 2)(config, Form(), torch.Generator()).tolist()
+    assert [each == 5 for each in row] == [False, True, True, True, False, False]
+
+
+def test_inputs_may_be_lists() -> None:
+    one, other = torch.zeros(1), torch.ones(1)
+    found = arguments({"levels.0": one, "mask": one, "levels.1": other})
+    assert found == {"levels": [one, other], "mask": one}
 
 
 def test_inputs_are_mended_by_what_is_said_of_them() -> None:

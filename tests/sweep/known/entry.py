@@ -1,0 +1,92 @@
+"""What is known of a model type beyond its defaults, and short words for the inputs it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from tests.sweep.inputs import BATCH, Form, Make, size
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a model type.
+
+    Attributes:
+        sizes: Arguments of its configuration, those of configurations inside it by dotted path.
+            They are sizes that fit together, never what a model does.
+        inputs: What is made of arguments of its forward, by name; `absent` leaves one out. Names
+            like `levels.0`, `levels.1` make one argument, a list.
+        alone: Whether nothing is given but these inputs.
+        options: Arguments of its forward that aren't tensors.
+        kind: The name of the class to take, if not the usual one.
+        whole: The model type to take instead: what this one is a part of.
+        unable: Why it can't be run, by the library's own word.
+    """
+
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Make] = field(default_factory=dict)
+    alone: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    whole: str = ""
+    unable: str = ""
+
+
+def floats(*shape: int) -> Make:
+    """Returns normally distributed numbers."""
+    return lambda config, form, draw: torch.randn(*shape, generator=draw)
+
+
+def uniform(*shape: int) -> Make:
+    """Returns numbers between 0 and 1, as of boxes, times, and pixels that aren't centred."""
+    return lambda config, form, draw: torch.rand(*shape, generator=draw)
+
+
+def integers(low: int, high: int, *shape: int) -> Make:
+    """Returns integers of `low` and more, below `high`."""
+    return lambda config, form, draw: torch.randint(low, high, shape, generator=draw)
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.long) -> Make:
+    """Returns ones, as of masks that hide nothing."""
+    return lambda config, form, draw: torch.ones(*shape, dtype=dtype)
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Make:
+    """Returns zeros."""
+    return lambda config, form, draw: torch.zeros(*shape, dtype=dtype)
+
+
+def always(values: Sequence[Any]) -> Make:
+    """Returns these values for every batch, as of grids and places."""
+    return lambda config, form, draw: torch.tensor(values)
+
+
+def text(before: int, token: str, count: int, after: int) -> Make:
+    """Returns texts with so many tokens that stand for something else, one after the other.
+
+    Args:
+        before: How many tokens are before them.
+        token: The configuration's attribute that says which token stands for it.
+        count: How many there are of it.
+        after: How many tokens are behind.
+    """
+
+    def make(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
+        mark = size(config, (token,), None)
+        found = torch.randint(3, 100, (BATCH, before + count + after), generator=draw)
+        found = found.masked_fill(found == mark, 3)
+        found[:, before : before + count] = mark
+        return found
+
+    return make
+
+
+def absent(config: PretrainedConfig, form: Form, draw: torch.Generator) -> None:
+    """Returns nothing: an argument that isn't given."""

@@ -1,0 +1,9 @@
+"""What is known of models of images and videos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.sweep.known.entry import Known
+
+KNOWN: Mapping[str, Known] = {}
