@@ -11,7 +11,8 @@ All classes are immutable; a rewrite returns a new program. A program passes thr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 
 from autopar.ir.errors import UNKNOWN, Loc
 from autopar.ir.expr import Expr, IntExpr
@@ -329,6 +330,16 @@ class Port:
     aliases: tuple[str, ...] = ()
     part: Part | None = None
     options: tuple[tuple[str, Arg], ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether all is the same; a NaN that fills is, unlike elsewhere, itself."""
+        if not isinstance(other, Port):
+            return NotImplemented
+        # Tuples compare by identity first, as dataclasses did before Python 3.13.
+        return _PARTS(self) == _PARTS(other)
+
+
+_PARTS = attrgetter(*(each.name for each in fields(Port)))
 
 
 @dataclass(frozen=True, slots=True)

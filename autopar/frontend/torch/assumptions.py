@@ -12,15 +12,12 @@ from torch import fx
 from autopar.frontend.source_line import source_line
 from autopar.frontend.spelling import kind_of
 from autopar.frontend.torch.added import add_before
-from autopar.frontend.torch.conditions import QUESTIONS, Answer, Answering
+from autopar.frontend.torch.conditions import ASSERTIONS, CHECKS, QUESTIONS, Answer, Answering
 from autopar.ir.assumptions import Assumption, Scalar
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.units import counted
 
 aten = torch.ops.aten
-
-_ASSERTIONS = (aten._assert_async.default, aten._assert_async.msg)
-_CHECKS = (aten._linalg_check_errors.default,)
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,11 @@ def take_assumptions(graph: fx.Graph, answering: Answering) -> tuple[Assumed, ..
             if asked is not None:
                 for scalar, answer in _scalars(node, asked, question.answer):
                     found.append(_assumed(node, scalar, answer))
-        elif node.target in _ASSERTIONS:
+        elif node.target in ASSERTIONS:
             told = add_before(node, aten.ne.Scalar, node.args[0], 0)
             text = str(node.args[1]) if len(node.args) > 1 else "an assertion"
             found.append(_assumed(node, _scalar(node, told), True, text))
-        elif node.target in _CHECKS:
+        elif node.target in CHECKS:
             right = add_before(node, aten.eq.Scalar, node.args[0], 0)
             text = f"{node.args[1]}: a matrix is singular, or not of the kind that it takes"
             found.append(_assumed(node, add_before(node, aten.all.default, right), True, text))

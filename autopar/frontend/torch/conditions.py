@@ -38,6 +38,12 @@ Answer = Scalar | complex
 QUESTIONS = (aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default)
 """Ops that return plain values of tensors."""
 
+ASSERTIONS = (aten._assert_async.default, aten._assert_async.msg)
+"""Ops that fail unless a tensor is true."""
+
+CHECKS = (aten._linalg_check_errors.default,)
+"""Ops that fail if a decomposition did."""
+
 _COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar)
 _UNIFORM = (aten.rand.default, aten.rand_like.default)
 _ALMOST_ONE = 1 - 2.0**-24
@@ -233,9 +239,9 @@ def _options_read(frame: FrameType) -> dict[str, float]:
 
 @contextmanager
 def questions_kept() -> Iterator[None]:
-    """Keeps questions in graphs that are traced within, though nothing reads the answers."""
+    """Keeps what asks and asserts in graphs that are traced within, though nothing reads it."""
     kept = fx.node._side_effectful_functions
-    added = set(QUESTIONS) - kept
+    added = {*QUESTIONS, *ASSERTIONS, *CHECKS} - kept
     kept |= added
     try:
         yield
