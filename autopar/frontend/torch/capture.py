@@ -19,7 +19,7 @@ from autopar.frontend.torch.joint import Joint, capture_joint
 from autopar.frontend.torch.recipe import LOSS, Recipe
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
-from autopar.frontend.torch.stitch import Computed, Inputs, Step, compute, update
+from autopar.frontend.torch.stitch import START, Computed, Inputs, Step, compute, update
 from autopar.frontend.torch.unread import unread
 from autopar.frontend.torch.update import (
     RATE_DTYPE,
@@ -286,7 +286,7 @@ class _Capture:
             step.outputs,
             step.names,
             name=type(self.model).__name__,
-            when=lambda node: step.places.get(node, ("forward", 0)),
+            when=lambda node: step.places.get(node, START),
             mesh=self.mesh,
         )
 

@@ -29,6 +29,9 @@ aten = torch.ops.aten
 Place = tuple[str, int]
 """Phase and microbatch of an op."""
 
+START: Place = ("forward", 0)
+"""Where what no op has computed is."""
+
 _END: Place = ("backward", 0)
 """Where what concerns the gradients of all microbatches is."""
 
@@ -108,7 +111,8 @@ class Step:
             truth = each.node.meta["val"].dtype == torch.bool
             # A value of its own, whatever else is returned.
             target, operand = (aten.eq.Scalar, True) if truth else (aten.mul.Scalar, 1)
-            place = self.places[each.node]
+            # A model may ask for its inputs and buffers themselves.
+            place = self.places.get(each.node, START)
             with self.graph.inserting_after(each.node):
                 result = self.call(place, target, each.node, operand)
             self.outputs.append(GraphOutput(result, f"{ASSUMPTION}.{at}", assumed=each.assumption))

@@ -438,3 +438,23 @@ def test_masks_as_indices(tmp_path: Path, ask: Forward, mesh: str) -> None:
         torch.testing.assert_close(trainer.step(batch), expected.detach())
         for name, tensor in trainer.state_dict().items():
             torch.testing.assert_close(tensor, model.state_dict()[name])
+
+
+def test_a_buffer_itself_is_asked_for() -> None:
+    class Strided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("stride", torch.tensor(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layer(x)[:: int(self.stride)]
+            return found
+
+    model = Strided()
+    expected = model(usual()).detach()
+    parallel = autopar.parallelize(model, (usual(),), mesh="1")
+    torch.testing.assert_close(parallel(usual()), expected)
+    parallel.stride.fill_(3)
+    with pytest.raises(InvalidInputError, match=r"was 2 for the example .* and is 3 for this"):
+        parallel(usual())
