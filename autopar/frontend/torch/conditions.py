@@ -188,7 +188,7 @@ class Answering:
                     found = made.func(ends, made.args[1]).tolist()
                 if found[0] == found[1]:
                     return bool(found[0])
-        raise InvalidInputError(_by_lot(user_frame(sys._getframe(1))))
+        raise InvalidInputError(by_lot(user_frame(sys._getframe(1))))
 
 
 def _varying(asked: Sequence[Asked], place: str, func: Any) -> list[Asked]:
@@ -200,8 +200,8 @@ def _place(frame: FrameType | None) -> str:
     return "the model" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _by_lot(frame: FrameType | None) -> str:
-    """Returns the refusal of a line whose way is drawn by lot."""
+def by_lot(frame: FrameType | None) -> str:
+    """Returns the refusal of a line whose way is drawn by lot, with the options that it reads."""
     read = {} if frame is None else _options_read(frame)
     options = ", ".join(f"{name} (now {value:g})" for name, value in read.items())
     what = f"set {options} so that nothing is drawn" if options else "draw nothing here"

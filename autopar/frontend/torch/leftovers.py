@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from autopar.frontend.torch.unreadable import Unreadable
 from autopar.ir.errors import InvalidInputError
 
 DEPTH = 4
@@ -80,8 +80,8 @@ def _found(slot: _Slot, seen: set[int], depth: int) -> Iterator[_Slot]:
             yield from _found(_Slot(container[key], slot.place, container, key), seen, depth - 1)
 
 
-class _Leftover:
-    """Stands for a tensor that an earlier run left, and refuses to be read.
+class _Leftover(Unreadable):
+    """Stands for a tensor that an earlier run left.
 
     Args:
         place: The attribute that holds it.
@@ -89,9 +89,6 @@ class _Leftover:
 
     def __init__(self, place: str) -> None:
         self.__dict__["place"] = place
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self.refuse()
 
     def refuse(self, *_: Any, **__: Any) -> NoReturn:
         """Raises what is wrong with the model.
@@ -105,19 +102,3 @@ class _Leftover:
             " shape, and write into it (a table that the first call makes is there from the"
             " beginning if the model is called once before it is compiled)"
         )
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> NoReturn:
-        del func, types
-        leaves = pytree.tree_leaves((args, kwargs))
-        next(leaf for leaf in leaves if isinstance(leaf, cls)).refuse()
-
-
-_OPERATORS = """add sub mul truediv floordiv mod pow matmul and or xor radd rsub rmul rtruediv
-rfloordiv rmod rpow rmatmul rand ror rxor neg pos abs invert len iter bool getitem setitem contains
-float int index lt le gt ge eq ne iadd isub imul itruediv"""
-
-for _name in _OPERATORS.split():
-    setattr(_Leftover, f"__{_name}__", _Leftover.refuse)

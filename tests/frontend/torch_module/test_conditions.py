@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import autopar
-from autopar import runtime
+from autopar import ProcessMesh, runtime
 from autopar.frontend.torch import Captured, capture, cones
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.errors import InvalidInputError
@@ -343,19 +344,103 @@ def test_drawn_values_of_the_batch_are_assumed() -> None:
     assert assumption.expected is True
 
 
-@pytest.mark.parametrize(
-    "draw", [lambda: random.random(), lambda: random.uniform(0, 1), lambda: np.random.rand()]
-)
-def test_lots_of_python_are_refused(draw: Callable[[], float]) -> None:
+def used(h: Tensor, lot: Any) -> Tensor:
+    return h * lot
+
+
+def branched(h: Tensor, lot: Any) -> Tensor:
+    return h if lot < 0.5 else h * 2
+
+
+def converted(h: Tensor, lot: Any) -> Tensor:
+    return h * math.exp(lot)
+
+
+def looked_at(h: Tensor, lot: Any) -> Tensor:
+    return h if isinstance(lot, float) else h * 2
+
+
+def compared(h: Tensor, lot: Any) -> Tensor:
+    return h if np.float32(0.5) > lot else h * 2
+
+
+DRAWS = [
+    lambda: random.random(),
+    lambda: random.uniform(0, 1),
+    lambda: np.random.rand(),
+    lambda: np.random.uniform(0, 1),
+    lambda: np.random.random(),
+    lambda: random.gauss(0, 1),
+    lambda: np.random.rand(1).item(),
+]
+
+
+USES = [(draw, used) for draw in DRAWS]
+USES += [(DRAWS[0], use) for use in (branched, converted, looked_at, compared)]
+
+
+@pytest.mark.parametrize(("draw", "use"), USES)
+def test_lots_of_python_are_refused(
+    draw: Callable[[], float], use: Callable[[Tensor, Any], Tensor]
+) -> None:
     random.seed(1)
     np.random.seed(1)
     first = draw()
     random.seed(1)
     np.random.seed(1)
-    model = Asking(lambda self, h: h * draw())
+    model = Asking(lambda self, h: use(h, draw()))
     with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+.*random"):
         capture(model, (usual(),))
     assert draw() == first
+    assert isinstance(draw(), float)
+
+
+class Dropping(nn.Module):
+    """What is skipped at a rate, as layers of speech models are."""
+
+    def __init__(self, rate: float, draw: Callable[[float, float], float]) -> None:
+        super().__init__()
+        self.rate = rate
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        lot = self.draw(0, 1)
+        if self.training and (lot < self.rate):
+            return x
+        return x * 2
+
+
+@pytest.mark.parametrize("draw", [lambda *_: random.uniform(*_), lambda *_: np.random.uniform(*_)])
+def test_lots_that_decide_nothing_are_let_be(draw: Callable[[float, float], float]) -> None:
+    """A draw isn't read in evaluation, and always tells the same at rates of 0 and 1."""
+    state, other = random.getstate(), np.random.get_state(legacy=True)[1]
+    for rate, training, ops in ((0.5, False, 1), (0, True, 1), (0.0, True, 1), (1.0, True, 0)):
+        captured = capture(Dropping(rate, draw).train(training), (usual(),))
+        assert len(captured.program.main.ops) == ops
+    assert random.getstate() == state
+    assert (np.random.get_state(legacy=True)[1] == other).all()
+    with pytest.raises(InvalidInputError, match=r"set rate \(now 0.5\) so that nothing is drawn"):
+        capture(Dropping(0.5, draw), (usual(),))
+
+
+def test_numbers_after_a_seed_are_the_same_in_each_step(tmp_path: Path) -> None:
+    def permuted(model: nn.Module, h: Tensor) -> Tensor:
+        np.random.seed(3)
+        random.seed(a=3)
+        return h[np.random.permutation(6)] * random.random() * np.random.rand()
+
+    model = Asking(permuted)
+    autopar.compile(model, (usual(),), mesh=ProcessMesh([0, 1], ["a"])).save(tmp_path / "build")
+    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    torch.testing.assert_close(found, model(usual()))
+
+    def late(model: nn.Module, h: Tensor) -> Tensor:
+        h = h * random.gauss(0, 1)
+        random.seed(3)
+        return h
+
+    with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+.*random"):
+        capture(Asking(late), (usual(),))
 
 
 def written(model: nn.Module, h: Tensor) -> Tensor:
