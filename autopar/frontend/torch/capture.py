@@ -15,7 +15,7 @@ from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, flatten
 from autopar.frontend.torch.example import example_of, without
 from autopar.frontend.torch.fake import FakeModel, fake_batch, fake_model, is_absent
-from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.joint import Joint
 from autopar.frontend.torch.recipe import LOSS, Recipe
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
@@ -27,6 +27,7 @@ from autopar.frontend.torch.update import (
     capture_update,
     plain_options,
 )
+from autopar.frontend.torch.ways import Start, trace
 from autopar.ir.collector import paused_collector
 from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.mesh import ProcessMesh
@@ -111,12 +112,11 @@ class _Capture:
         self.recipe = recipe
         recipe.check(model, example_inputs)
         self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
-        self.fake: FakeModel = fake_model(model)
-        self.mode = self.fake.mode
 
     def run(self) -> Captured:
-        whole = [fake_batch(tensor, self.fake.answering) for tensor in self.tensors]
-        joint = capture_joint(self.fake, self._compute, self._microbatch(whole))
+        self.fake, joint = trace(self._start, self._compute)
+        self.mode = self.fake.mode
+        whole = self._batch(self.fake)
         step = Step(self.mode)
         trained = self._trained(joint)
         types = self._master_types(trained)
@@ -132,10 +132,17 @@ class _Capture:
         weights = self._weights(joint, inputs, states, program)
         return Captured(program, weights, self.structure)
 
-    def _microbatch(self, whole: Sequence[Tensor]) -> list[Tensor]:
+    def _batch(self, fake: FakeModel) -> list[Tensor]:
+        return [fake_batch(tensor, fake.answering) for tensor in self.tensors]
+
+    def _start(self) -> Start:
+        fake = fake_model(self.model)
+        return Start(fake, self._microbatch(fake, self._batch(fake)))
+
+    def _microbatch(self, fake: FakeModel, whole: Sequence[Tensor]) -> Sequence[Tensor]:
         count = self.recipe.accumulate
         if count == 1:
-            return list(whole)
+            return whole
         parts = []
         for label, tensor in zip(self.structure.labels, whole, strict=True):
             if tensor.ndim == 0 or tensor.shape[0] % count:
@@ -143,7 +150,7 @@ class _Capture:
                     f"accumulate={count} doesn't divide the first dimension of {label!r}, of shape"
                     f" {list(tensor.shape)}"
                 )
-            with self.mode:
+            with fake.mode:
                 parts.append(tensor[: tensor.shape[0] // count].clone())
         return parts
 

@@ -21,9 +21,10 @@ from autopar.frontend.fx import lower
 from autopar.frontend.torch.batch import Structure, only
 from autopar.frontend.torch.conditions import Answering, Asked
 from autopar.frontend.torch.fake import fake_batch, fake_model
-from autopar.frontend.torch.joint import Joint, capture_joint
+from autopar.frontend.torch.joint import Joint
 from autopar.frontend.torch.mixed import refuse_mixed_products
 from autopar.frontend.torch.stitch import Inputs, Step, assumed_of, summed
+from autopar.frontend.torch.ways import Start, trace
 from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -94,8 +95,10 @@ def capture_differentiable(
         InvalidInputError: If the model has no static program, or returns what can't be returned
             again. Names the user's line.
     """
-    fake = fake_model(model, values, known)
-    whole = [_fake_input(tensor, fake.answering) for tensor in tensors]
+
+    def start() -> Start:
+        fake = fake_model(model, values, known)
+        return Start(fake, [_fake_input(tensor, fake.answering) for tensor in tensors])
 
     def compute(module: nn.Module, given: Sequence[Tensor]) -> Any:
         context = nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
@@ -105,10 +108,10 @@ def capture_differentiable(
             # Of an output that shares memory with an input, torch drops the gradient.
             return pytree.tree_map_only(Tensor, torch.clone, found)
 
-    joint = capture_joint(fake, compute, whole)
+    fake, joint = trace(start, compute)
     _check_outputs(joint.structure)
     step = Step(fake.mode)
-    plain = [each.detach() for each in whole]
+    plain = [fake_batch(tensor, fake.answering) for tensor in tensors]
     inputs = Inputs(step, joint, fake.stored, call.labels, plain, {}, whole=False)
     inputs.add_batch(step)
     given = _given(step, joint, inputs)

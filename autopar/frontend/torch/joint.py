@@ -40,7 +40,7 @@ from autopar.frontend.torch.origin import (
 from autopar.frontend.torch.overlaps import refuse_overlaps
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.recurrent import WholeRecurrences
-from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, user_line
+from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
 from autopar.frontend.torch.simplify import simplify
 from autopar.frontend.torch.strided import name_strided_views
 from autopar.ir.errors import AnnotationError, InvalidInputError
@@ -106,7 +106,9 @@ class _Step(nn.Module):
         return tuple(leaf for _, leaf in found)
 
 
-def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) -> Joint:
+def capture_joint(
+    fake: FakeModel, compute: Compute, batch: Sequence[Tensor], *, compiling: bool = True
+) -> Joint:
     """Captures what a function computes, and the gradients of its results that have some.
 
     With one result, a loss, these are the gradients of the loss.
@@ -115,15 +117,19 @@ def capture_joint(fake: FakeModel, compute: Compute, batch: Sequence[Tensor]) ->
         fake: The model.
         compute: What is to be computed.
         batch: Fake tensors of the batch.
+        compiling: Whether code that asks is told that it is compiled, and goes the way that it has
+            for compilers.
 
     Raises:
-        InvalidInputError: If the code depends on values of tensors, or can't be traced. Names the
-            user's line.
+        Untraceable: If the code depends on values of tensors, or can't be traced. Names the user's
+            line.
+        InvalidInputError: If a program can't do what it does.
     """
     make_batch_norms_static(fake.module)
     step = _Step(fake.module, compute, fake.answering)
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
-        stack.enter_context(_compiling_state_context())
+        if compiling:
+            stack.enter_context(_compiling_state_context())
         stack.enter_context(named_modules(step, skip="model"))
         stack.enter_context(WholeRecurrences())
         stack.enter_context(WholeAlignments())
@@ -299,8 +305,8 @@ def _explained() -> Iterator[None]:
     except AnnotationError as error:
         raise AnnotationError(f"{user_line(error)}: {error}") from error
     except DEPENDENT as error:
-        raise InvalidInputError(f"{user_line(error)}: {DEPENDS}") from error
+        raise Untraceable(f"{user_line(error)}: {DEPENDS}") from error
     except Exception as error:
-        raise InvalidInputError(
+        raise Untraceable(
             f"{user_line(error)}: can't trace the model: {type(error).__name__}: {error}"
         ) from error

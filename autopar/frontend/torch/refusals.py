@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from autopar.frontend.torch.origin import is_user_code
+from autopar.ir.errors import InvalidInputError
 
 DEPENDENT = (
     GuardOnDataDependentSymNode,
@@ -21,6 +22,10 @@ DEPENDS = (
     " known here (on the meta device, or of gradients), so it has no static program; use"
     " torch.where or masks, or hand over a model with its values"
 )
+
+
+class Untraceable(InvalidInputError):
+    """Code fails where it is traced, or depends on values that aren't known there."""
 
 
 def user_line(error: BaseException) -> str:
