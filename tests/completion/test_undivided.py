@@ -46,6 +46,38 @@ def test_presets_of_one_axis_are_named_together() -> None:
     assert remark.startswith("data:dp: all 2 processes along dp compute 100%")
 
 
+class Heads(nn.Module):
+    """Attention with a table of positions that all heads share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96, bias=False)
+        self.out = nn.Linear(32, 32, bias=False)
+        self.positions = nn.Parameter(torch.randn(7, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).reshape(-1, 16, 3, 4, 8).permute(2, 0, 3, 1, 4).reshape(3, -1, 16, 8)
+        steps = torch.arange(4)
+        table = self.positions[steps[:, None] - steps[None, :] + 3]
+        biases = torch.einsum("bhwc,hkc->bhwk", q.reshape(-1, 4, 4, 8), table)
+        scores = (q @ k.mT).reshape(-1, 4, 4, 4, 4) + biases[..., None]
+        found = scores.reshape(-1, 16, 16).softmax(-1) @ v
+        return self.out(found.reshape(-1, 4, 16, 8).transpose(1, 2).reshape(-1, 16, 32))
+
+
+def test_a_table_that_heads_share_leaves_them_split() -> None:
+    """So for each layer: what the second one does may not be what the first does."""
+    model = nn.Sequential(*(Heads() for _ in range(2)))
+    compiled = autopar.compile(
+        model, (torch.randn(4, 16, 32),), mesh="dp=2,tp=2", strategy="data:dp,tensor:tp"
+    )
+    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+    values = compiled.compiled.serial.main.values
+    for layer in range(2):
+        assert str(values[f"{layer}.qkv.weight"].dist) == "[(3)(32@tp), 32]"
+        assert str(values[f"{layer}.positions"].dist) == "[7, 8]"
+
+
 class Mixture(nn.Module):
     """Each row goes to one of four experts: rows are sorted by expert, and back."""
 

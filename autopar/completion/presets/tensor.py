@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
 from autopar.completion.presets.steps import Forms, Step, Steps
 from autopar.completion.presets.weights import minor_weights, parameters, readers
@@ -182,16 +183,29 @@ class _Walk:
             step = self.steps.split(node, splits, hands)
             if step is None:
                 continue
-            weights = self._origins(node.operands[at], step.choice.consumed[at])
-            asked = [(node.operands[at], step.choice.consumed[at]), *(weights or ())]
-            if weights is not None and self._stay(weights) and _agree(state, asked):
+            # Of tables that are looked up, a split may leave the parameters whole: it is none.
+            weights = self._origins(node.operands[at], step.choice.consumed[at]) or []
+            asked = [(node.operands[at], step.choice.consumed[at]), *weights]
+            if weights and self._stay(weights) and _agree(state, asked):
                 any_way = True
                 yield self._moved(state, node, step, tuple(weights), node.operands[at])
         if any_way and node.index in self.minor:
-            whole = self.steps.priced(node, node.call.whole, hands)
-            yield self._moved(state, node, whole, (), node.operands[options[0][1]])
+            at = options[0][1]
+            for choice in self._with_whole(state, node, at):
+                step = self.steps.priced(node, choice, hands)
+                yield self._moved(state, node, step, (), node.operands[at])
         if not any_way:
             yield self._moved(state, node, self.steps.follow(node, hands), (), -1)
+
+    def _with_whole(self, state: _State, node: Node, weight: int) -> dict[Choice, None]:
+        """Returns the ways that leave a weight whole: whole, or as an activation comes in."""
+        found = {node.call.whole: None}
+        for at, value in enumerate(node.operands):
+            for form in state.live.get(value, ()):
+                choice = node.call.choice(node.call.suggest(at, form))
+                if choice is not None and self.axis not in choice.consumed[weight].splits.places:
+                    found[choice] = None
+        return found
 
     def _followed(self, state: _State, node: Node) -> _State:
         """Returns the state behind an op that takes its operands as they come, or whole."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autopar.completion.graph import Graph
+from autopar.completion.graph import Graph, Node
 from autopar.completion.space import bytes_of
 
 
@@ -32,21 +32,32 @@ def minor_weights(graph: Graph) -> frozenset[int]:
     """Returns the ops whose weight may stay whole: another of the same activation is larger.
 
     Heads of key and value that are fewer than the processes are computed by each process that
-    needs them, as long as the query is split. Otherwise a preset would split nothing where
+    needs them, as long as the query is split; and a table of positions meets the heads of each
+    process, as long as what makes the heads is split. Otherwise a preset would split nothing where
     communication costs more than it saves.
     """
-    readers: dict[int, list[tuple[int, int]]] = {}
+    groups: dict[int, list[tuple[int, int]]] = {}
     for node in graph.nodes:
-        for at in node.weights[:1]:
-            size = bytes_of(graph.values[node.operands[at]])
+        for size in _weight_bytes(graph, node):
             for value in {_source(graph, v) for v in node.operands if not graph.steady[v]}:
-                readers.setdefault(value, []).append((node.index, size))
+                groups.setdefault(value, []).append((node.index, size))
     return frozenset(
         index
-        for group in readers.values()
+        for value, group in groups.items()
         for index, size in group
-        if 2 * size <= max(other for _, other in group)
+        if 2 * size <= max(*(other for _, other in group), *_maker_bytes(graph, value))
     )
+
+
+def _weight_bytes(graph: Graph, node: Node) -> tuple[int, ...]:
+    """Returns the bytes of an op's weight, if it has one."""
+    return tuple(bytes_of(graph.values[node.operands[at]]) for at in node.weights[:1])
+
+
+def _maker_bytes(graph: Graph, value: int) -> tuple[int, ...]:
+    """Returns the bytes of the weight that an activation is made with, and 0."""
+    producer = graph.producer[value]
+    return (0, *(() if producer is None else _weight_bytes(graph, producer[0])))
 
 
 def _source(graph: Graph, value: int) -> int:
