@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh, parse_pin
@@ -259,6 +259,39 @@ def regression(*, reduce: str) -> Program:
 def test_a_batch_may_end_in_a_loss(reduce: str) -> None:
     pinned = preset(regression(reduce=reduce), "dp=2", "data:0")
     assert pinned == {"x": "[8@dp, 6]", "y": "[8@dp, 4]"}
+
+
+class Joined(nn.Module):
+    """Losses that are put together before they are added up."""
+
+    def __init__(self, *, masked: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.masked = masked
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        found = self.layer(x)
+        losses = mse_loss(found, y), (found * found).sum()
+        if self.masked:
+            kept = (torch.randint(0, 5, (8,)) > 2).float()
+            return (losses[0] * kept + losses[1] * kept).mean()
+        return torch.stack(losses).sum()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_batch_may_end_in_losses_that_are_joined(masked: bool) -> None:
+    batch = {"x": torch.randn(8, 6), "y": torch.randn(8, 4)}
+    program = capture(Joined(masked=masked), batch).program
+    assert preset(program, "dp=2", "data:0") == {"x": "[8@dp, 6]", "y": "[8@dp, 4]"}
+
+
+def test_what_is_normalized_by_a_statistic_is_no_batch() -> None:
+    class Normalized(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - x.mean()).t().flatten().cumsum(0)[-1]
+
+    program = capture(Normalized(), (torch.randn(8, 6),)).program
+    assert preset(program, "dp=2", "data:0") == {}
 
 
 def test_what_is_summed_beside_others_is_no_batch() -> None:

@@ -130,7 +130,11 @@ def _stretches(graph: Graph, value: int) -> list[Stretch]:
 
 
 def _losses(graph: Graph) -> frozenset[int]:
-    """Returns the scalar outputs, and the scalars of which they are computed."""
+    """Returns the scalar outputs, and the scalars of which alone they are computed.
+
+    Scalars may be stacked on the way, or spread over the elements of a mask.
+    """
+    spread = _of_scalars(graph)
     found: set[int] = set()
     queue = [v for v in graph.outputs if not graph.values[v].shape]
     while queue:
@@ -139,8 +143,17 @@ def _losses(graph: Graph) -> frozenset[int]:
             found.add(value)
             producer = graph.producer[value]
             operands = producer[0].operands if producer is not None else ()
-            queue.extend(v for v in operands if not graph.values[v].shape)
-    return frozenset(found)
+            queue.extend(v for v in operands if not graph.values[v].shape or v in spread)
+    return frozenset(value for value in found if not graph.values[value].shape)
+
+
+def _of_scalars(graph: Graph) -> frozenset[int]:
+    """Returns the values that depend on inputs by way of scalars alone."""
+    of_inputs = {at for at, each in enumerate(graph.values) if each.role == "input" and each.shape}
+    for node in graph.nodes:
+        if not of_inputs.isdisjoint(node.operands):
+            of_inputs.update(each for each in node.results if graph.values[each].shape)
+    return frozenset(range(len(graph.values))) - of_inputs
 
 
 def _reaches_end(graph: Graph, start: int, stretch: Stretch, losses: frozenset[int]) -> bool:
