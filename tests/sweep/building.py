@@ -82,15 +82,25 @@ class Inference(nn.Module):
 
 
 def arguments(batch: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Returns a batch in which inputs like `levels.0` and `levels.1` are a list."""
+    """Returns a batch in which inputs like `levels.0` and `levels.1` are a list.
+
+    Those like `states.first` and `states.second` are a mapping.
+    """
     found: dict[str, Any] = {}
-    for name, each in batch.items():
-        whole, dot, _ = name.partition(".")
+    for path, each in batch.items():
+        whole, dot, inner = path.partition(".")
         if dot:
-            found.setdefault(whole, []).append(each)
+            found.setdefault(whole, {})[inner] = each
         else:
-            found[name] = each
-    return found
+            found[whole] = each
+    return {name: _packed(each) for name, each in found.items()}
+
+
+def _packed(parts: Any) -> Any:
+    if not isinstance(parts, dict):
+        return parts
+    found = arguments(parts)
+    return list(found.values()) if all(name.isdigit() for name in found) else found
 
 
 def floats(found: Any) -> list[Tensor]:

@@ -143,7 +143,7 @@ def _second_ways(found: Mapping[str, Tensor]) -> set[str]:
     if "input_values" in found:
         second.add("input_features")
     if "pixel_values" in found:
-        second.add("pixel_values_videos")
+        second |= {"pixel_values_videos", "inputs_embeds"}
     if "input_ids" in found:
         second.add("inputs_embeds")
     elif "inputs_embeds" not in found and "hidden_states" not in found:
@@ -227,7 +227,7 @@ def _pixels(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tens
     channels = int(size(config, ("num_channels", "in_channels", "in_chans"), 3))
     if form.grid:
         patch = int(size(config, ("patch_size",), 14))
-        times = int(size(config, ("temporal_patch_size",), 1))
+        times = int(size(config, ("temporal_patch_size", "patch_temporal"), 1))
         return torch.randn(BATCH * 16, channels * times * patch * patch, generator=draw)
     frames = (form.frames,) if form.frames else ()
     return torch.randn(BATCH, *frames, channels, *_area(form), generator=draw)
@@ -251,7 +251,7 @@ def _audio(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tenso
     return torch.randn(*shape, generator=draw)
 
 
-BINS = ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel")
+BINS = ("input_feat_size", "num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel")
 
 
 def _features(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:

@@ -6,9 +6,10 @@ import importlib
 import inspect
 import pkgutil
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import transformers
 from torch import nn
@@ -66,10 +67,23 @@ def config_class(model_type: str) -> type[PretrainedConfig]:
 
 def default_config(model_type: str) -> PretrainedConfig:
     """Returns a new configuration with the library's defaults, and what has none."""
-    known = known_of(model_type).sizes
-    return config_class(model_type)(
-        **{name: value for name, value in known.items() if "." not in name}
-    )
+    kind, known = config_class(model_type), known_of(model_type).sizes
+    try:
+        return kind()
+    except Exception:  # some have no defaults
+        return kind(**_nested(known))
+
+
+def _nested(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns sizes by dotted path as arguments of configurations inside each other."""
+    found: dict[str, Any] = {}
+    for path, value in sizes.items():
+        *outer, name = path.split(".")
+        at = found
+        for each in outer:
+            at = at.setdefault(each, {})
+        at[name] = value
+    return found
 
 
 def model_classes(model_type: str) -> list[type[nn.Module]]:

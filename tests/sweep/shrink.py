@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PretrainedConfig
+from transformers.backbone_utils import BackboneConfigMixin
 
 VOCABULARY = 128
 LAYERS = 2
 POSITIONS = 64
 EXPERTS = 4
+QUERIES = 16
 
 
 @dataclass
@@ -78,6 +80,7 @@ _HEADS = re.compile(
 )
 _GROUPS = re.compile(r"(num_key_value_heads|num_kv_heads|n_kv_heads|num_key_value_groups)$")
 _HEAD_DIM = re.compile(r"(head_dim|d_kv|attention_head_size|head_size|d_head|kv_channels|key_dim)$")
+_QUERIES = re.compile(r"^(num_queries|num_object_queries)$")
 _LAYERS = re.compile(
     r"(num_hidden_layers|num_layers|n_layer|n_layers|encoder_layers|decoder_layers|depth|"
     r"num_encoder_layers|num_decoder_layers|num_blocks|vision_layers|layers)$"
@@ -123,6 +126,10 @@ def shrink(
             small = _smaller(config, name, value, rung)
             if small != value:
                 arguments[name] = small
+    arguments |= {name: each for name, each in _more(config).items() if name not in arguments}
+    if isinstance(config, BackboneConfigMixin):
+        arguments |= _stages(config, arguments)
+        arguments = {name: each for name, each in arguments.items() if name not in _DERIVED}
     found = kind(**arguments)
     if not rung.cache and hasattr(found, "use_cache"):
         found.use_cache = False
@@ -133,6 +140,25 @@ def _inside(sizes: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns what is known of the sizes of a configuration inside another."""
     start = f"{name}."
     return {key.removeprefix(start): each for key, each in sizes.items() if key.startswith(start)}
+
+
+_DERIVED = ("_out_features", "_out_indices")
+"""What backbones keep of the stages that they return."""
+
+
+def _stages(config: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns which stages a backbone returns: as many as before.
+
+    Where each layer is a stage, there are as many layers at least.
+    """
+    count = len(config.stage_names) - 1
+    wanted = [each % (count + 1) for each in config.out_indices]
+    if "out_indices" in arguments or getattr(config, "num_hidden_layers", None) != count:
+        return {"out_indices": wanted} | dict(arguments)
+    first = [0] if 0 in wanted else []
+    layers = max(arguments.get("num_hidden_layers", count), len(wanted) - len(first))
+    rest = range(layers - len(wanted) + len(first) + 1, layers + 1)
+    return {"num_hidden_layers": layers, "out_indices": [*first, *rest]}
 
 
 _MASKED = re.compile(r"^mask_(time|feature)_prob$")
@@ -163,6 +189,21 @@ def _fields(config: PretrainedConfig) -> dict[str, Any]:
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
+def _more(config: PretrainedConfig) -> dict[str, Any]:
+    """Returns what a configuration inside another says beyond its class's arguments."""
+    if not dataclasses.is_dataclass(config):
+        return {}
+    try:
+        usual = vars(type(config)())
+    except Exception:  # some have no defaults
+        return {}
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if not name.startswith("_") and name not in usual
+    }
+
+
 _NOTHING = object()
 
 
@@ -177,8 +218,8 @@ def _given(kind: type[PretrainedConfig], name: str) -> bool:
     """Whether a default is written down, not derived from others."""
     if not dataclasses.is_dataclass(kind):
         return True
-    found = {each.name: each for each in dataclasses.fields(kind)}[name]
-    return found.default is not None
+    found = {each.name: each for each in dataclasses.fields(kind)}.get(name)
+    return found is not None and found.default is not None
 
 
 def _smaller(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
@@ -230,6 +271,8 @@ def _smaller_number(config: PretrainedConfig, name: str, value: int, rung: Rung)
         return min(value, max(EXPERTS, *(2 * each for each in chosen), 0))
     if _LAYERS.search(name):
         return value if rung.layers is None else min(value, rung.layers)
+    if _QUERIES.search(name):
+        return min(value, QUERIES)
     if rung.widths == "named":
         return _named(config, name, value)
     if rung.widths == "heads":

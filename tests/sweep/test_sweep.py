@@ -171,6 +171,9 @@ def test_inputs_may_be_lists() -> None:
     one, other = torch.zeros(1), torch.ones(1)
     found = arguments({"levels.0": one, "mask": one, "levels.1": other})
     assert found == {"levels": [one, other], "mask": one}
+    assert arguments({"states.a.0": one, "states.b.0": other}) == {
+        "states": {"a": [one], "b": [other]}
+    }
 
 
 def test_inputs_are_mended_by_what_is_said_of_them() -> None:

@@ -21,7 +21,7 @@ class Known:
         sizes: Arguments of its configuration, those of configurations inside it by dotted path.
             They are sizes that fit together, never what a model does.
         inputs: What is made of arguments of its forward, by name; `absent` leaves one out. Names
-            like `levels.0`, `levels.1` make one argument, a list.
+            like `levels.0`, `levels.1` make one argument, a list; `states.first`, a mapping.
         alone: Whether nothing is given but these inputs.
         options: Arguments of its forward that aren't tensors.
         kind: The name of the class to take, if not the usual one.

@@ -6,4 +6,7 @@ from collections.abc import Mapping
 
 from tests.sweep.known.entry import Known
 
-KNOWN: Mapping[str, Known] = {}
+KNOWN: Mapping[str, Known] = {
+    "instructblip": Known({"image_token_id": 5}),
+    "muse_spark": Known({"out_hidden_size": 256}),
+}
