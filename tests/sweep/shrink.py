@@ -149,11 +149,12 @@ _DERIVED = ("_out_features", "_out_indices")
 def _stages(config: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns which stages a backbone returns: as many as before.
 
-    Where each layer is a stage, there are as many layers at least.
+    Where the layers are the stages, there are as many layers at least.
     """
     count = len(config.stage_names) - 1
     wanted = [each % (count + 1) for each in config.out_indices]
-    if "out_indices" in arguments or getattr(config, "num_hidden_layers", None) != count:
+    own = {each.name for each in dataclasses.fields(config)}
+    if "out_indices" in arguments or "num_hidden_layers" not in own:
         return {"out_indices": wanted} | dict(arguments)
     first = [0] if 0 in wanted else []
     layers = max(arguments.get("num_hidden_layers", count), len(wanted) - len(first))

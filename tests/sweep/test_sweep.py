@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, Qwen2VLConfig, SwinConfig
+from transformers import (
+    BertConfig,
+    CHMv2Config,
+    Dinov2Config,
+    Gemma4TextConfig,
+    Qwen2VLConfig,
+    SwinConfig,
+)
 
 from tests.sweep.building import arguments
 from tests.sweep.child import Record, run_limited
@@ -129,6 +136,25 @@ def test_parts_without_classes_are_built_with_the_whole() -> None:
 def test_what_is_known_is_of_types_that_are_listed() -> None:
     for pattern in TABLES:
         assert fnmatch.filter(model_types(), pattern), pattern
+
+
+def test_backbones_return_as_many_stages_as_before() -> None:
+    usual = Dinov2Config(out_indices=[3, 6, 9, 12])
+    small = shrink(usual, Rung("named", 64))
+    assert small.out_features == ["stage1", "stage2", "stage3", "stage4"]
+    swin = shrink(SwinConfig(out_indices=[2, 4]), Rung(8, None))
+    assert swin.out_indices == [2, 4]
+
+
+def test_options_of_configurations_inside_others_stay() -> None:
+    usual = CHMv2Config()
+    assert shrink(usual, Rung("named", 64)).backbone_config.return_class_token
+
+
+def test_sizes_of_layers_that_differ_are_shrunk() -> None:
+    small = shrink(Gemma4TextConfig(), Rung("named", 64))
+    assert small.num_hidden_layers == 2
+    assert [each.head_dim for each in small.per_layer_config] == [16, 512]
 
 
 def test_sizes_that_are_known_stay() -> None:

@@ -6,9 +6,21 @@ from collections.abc import Mapping
 
 import torch
 
-from tests.sweep.known.entry import Known, floats, integers, uniform, zeros
+from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, uniform, zeros
 
 KNOWN: Mapping[str, Known] = {
+    "dia_decoder": Known(
+        inputs={"input_ids": integers(0, 100, 4, 12, 9), "encoder_hidden_states": floats(4, 12, 64)}
+    ),
+    "fastspeech2_conformer_with_hifigan": Known(
+        {"model_config.num_mel_bins": 80, "vocoder_config.model_in_dim": 80},
+        {
+            "spectrogram_labels": floats(4, 24, 80),
+            "duration_labels": always([[2] * 12] * 4),
+            "pitch_labels": floats(4, 12, 1),
+            "energy_labels": floats(4, 12, 1),
+        },
+    ),
     "gemma3n_audio": Known(
         inputs={
             "audio_mel": floats(4, 64, 128),
@@ -16,14 +28,40 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
-    "qwen2_5_omni_dit": Known(
+    "kyutai_speech_to_text": Known({"codec_config.upsample_groups": 64}),
+    "moonshine_streaming": Known({"num_key_value_heads": 4}),
+    "musicgen_melody": Known(
         inputs={
+            "labels": integers(0, 100, 4, 12, 4),
+            "input_features": floats(4, 24, 12),
+            "encoder_hidden_states": absent,
+        }
+    ),
+    "neucodec": Known(
+        {"encoder_hidden_size": 8},
+        {"input_values": floats(4, 1, 1600), "input_features": floats(4, 5, 160)},
+    ),
+    "qwen2_5_omni_dit": Known(
+        {"mel_dim": 80, "enc_dim": 128, "enc_emb_dim": 192},
+        {
             "hidden_states": floats(4, 12, 80),
             "condition_vector": floats(4, 12, 80),
             "speaker_embedding": floats(4, 12, 192),
             "quantized_code": integers(0, 100, 4, 6),
             "time_step": uniform(4),
+        },
+    ),
+    "qwen3_asr_encoder": Known(
+        inputs={"input_features": floats(4, 128, 200), "input_features_mask": ones(4, 200)}
+    ),
+    "qwen3_omni_moe_talker_code_predictor": Known(
+        inputs={
+            "input_ids": absent,
+            "inputs_embeds": floats(4, 8, 64),
+            "attention_mask": ones(4, 8),
+            "labels": integers(0, 100, 4, 8),
         }
     ),
-    "moonshine_streaming": Known({"num_key_value_heads": 4}),
+    "vibevoice": Known({"audio_config.num_filters": 2, "semantic_model_config.num_filters": 2}),
+    "vibevoice_acoustic_tokenizer_encoder": Known({"num_filters": 2}),
 }

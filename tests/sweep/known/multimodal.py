@@ -4,9 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.sweep.known.entry import Known
+import torch
+
+from tests.sweep.known.entry import Known, always, floats, ones, text, uniform
 
 KNOWN: Mapping[str, Known] = {
+    "deepseek_ocr2": Known({"text_config.mlp_layer_types": ["dense", "sparse"]}),
+    "granite4_vision": Known(
+        {
+            "downsample_rate": "1/2",
+            "deepstack_layer_map": [[0, 0], [1, 1]],
+            "spatial_target_layers": [0, 0, 1, 1],
+        }
+    ),
     "instructblip": Known({"image_token_id": 5}),
+    "kosmos-2": Known(
+        {"latent_query_num": 4},
+        {"image_embeds_position_mask": always([[False] + [True] * 4 + [False] * 7] * 4)},
+    ),
+    "lxmert": Known(
+        {"visual_feat_dim": 64}, {"visual_feats": floats(4, 5, 64), "visual_pos": uniform(4, 5, 4)}
+    ),
     "muse_spark": Known({"out_hidden_size": 256}),
+    "pi0": Known(
+        {"chunk_size": 4, "vlm_config.text_config.hidden_size": 64, "dit_config.hidden_size": 64},
+        {
+            "input_ids": text(0, "image_token_index", 16, 8),
+            "pixel_values": floats(4, 1, 3, 56, 56),
+            "attention_mask": ones(4, 24),
+            "pixel_attention_mask": ones(4, 1, dtype=torch.bool),
+            "state": floats(4, 32),
+            "actions": floats(4, 4, 32),
+            "noise": floats(4, 4, 32),
+            "timestep": uniform(4),
+        },
+    ),
+    "qwen2_5_omni_thinker": Known({"vision_start_token_id": 100}),
+    "step3p7": Known({"text_config.sliding_window": 8}),
 }

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.sweep.known.entry import Known, floats
+from tests.sweep.known.entry import Known, absent, always, floats
 
 KNOWN: Mapping[str, Known] = {
     "bamba": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
+    "blt_local_encoder": Known(
+        inputs={
+            "attention_mask": absent,
+            "patch_ids": always([[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]] * 4),
+        },
+        options={"num_patches": 3},
+    ),
+    "dbrx": Known({"attn_config.rope_theta": 10000.0}),
+    "deepseek_ocr2_text": Known({"mlp_layer_types": ["dense", "sparse"]}),
+    "deepseek_v2": Known({"num_experts_per_tok": 2}),
+    "diffusion_gemma": Known(
+        {
+            "text_config.num_experts": 4,
+            "text_config.top_k_experts": 2,
+            "text_config.moe_intermediate_size": 32,
+            "text_config.global_head_dim": 32,
+        }
+    ),
     "gemma4_assistant": Known(
         {
             "text_config.num_hidden_layers": 2,
@@ -25,7 +43,14 @@ KNOWN: Mapping[str, Known] = {
         },
         alone=True,
     ),
+    "hunyuan_vl_text": Known({"head_dim": 16}),
     "lfm2_moe": Known({"layer_types": ["conv", "full_attention"]}),
     "nemotron": Known({"num_key_value_heads": 2}),
+    "perceiver": Known(
+        {"d_latents": 64, "d_model": 64, "num_self_attends_per_block": 2, "num_latents": 16}
+    ),
+    "pix2struct_text_model": Known(whole="pix2struct"),
+    "t5gemma2_decoder": Known(whole="t5gemma2"),
     "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 64)}),
+    "zamba2": Known({"layers_block_type": ["linear_attention", "hybrid"]}),
 }

@@ -6,14 +6,74 @@ from collections.abc import Mapping
 
 from tests.sweep.known.entry import Known, absent, always, floats, ones, uniform
 
+_HIERARCHY = {
+    "prompt_encoder_config.image_size": 64,
+    "vision_config.backbone_channel_list": [128, 64, 32, 16],
+    "vision_config.backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+    "vision_config.backbone_config.hidden_size": 16,
+    "vision_config.backbone_config.embed_dim_per_stage": [16, 32, 64, 128],
+    "vision_config.backbone_config.image_size": [64, 64],
+}
+"""Four stages of small widths, of images of 64."""
+
+_ENCODED = {
+    "vision_features.0": floats(4, 64, 4, 4),
+    "vision_pos_embeds.0": floats(4, 64, 4, 4),
+    "text_features": floats(4, 12, 64),
+}
+
+_DECODED = {
+    "vision_features": floats(4, 16, 64),
+    "vision_pos_encoding": floats(4, 16, 64),
+    "text_features": floats(4, 12, 64),
+    "spatial_shapes": always([[4, 4]]),
+}
+
+_MASKED = {
+    "decoder_queries": floats(4, 16, 64),
+    "backbone_features.0": floats(4, 64, 16, 16),
+    "backbone_features.1": floats(4, 64, 8, 8),
+    "backbone_features.2": floats(4, 64, 4, 4),
+    "encoder_hidden_states": floats(4, 16, 64),
+}
+
 KNOWN: Mapping[str, Known] = {
+    "align_vision_model": Known(
+        {
+            "in_channels": [32, 16, 24, 40, 80, 112, 192],
+            "out_channels": [16, 24, 40, 80, 112, 192, 320],
+            "width_coefficient": 0.25,
+            "depth_coefficient": 0.5,
+            "hidden_dim": 320,
+        }
+    ),
+    "chameleon_vqgan": Known(whole="chameleon"),
     "deepseek_ocr2_encoder": Known(inputs={"num_patches": absent}, options={"num_patches": 6}),
+    "dots3_note_vision_encoder": Known(
+        {
+            "mlp_layer_types": ["dense", "sparse"],
+            "per_layer_config": {1: {"num_local_experts": 4, "num_experts_per_tok": 2}},
+        }
+    ),
+    "edgetam_video": Known(_HIERARCHY),
+    "efficientnet": Known(
+        {
+            "in_channels": [32, 16, 24, 40, 80, 112, 192],
+            "out_channels": [16, 24, 40, 80, 112, 192, 320],
+            "width_coefficient": 0.25,
+            "depth_coefficient": 0.5,
+            "hidden_dim": 320,
+        }
+    ),
+    "emu3_vqgan": Known(whole="emu3"),
+    "flava_image_codebook": Known(whole="flava"),
     "gemma4_vision": Known(
         inputs={
             "pixel_values": uniform(4, 36, 768),
             "pixel_position_ids": always([[[x, y] for y in range(6) for x in range(6)]] * 4),
         }
     ),
+    "glm_image_vqmodel": Known(whole="glm_image"),
     "kimi_k25_vision": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
     "lw_detr": Known({"projector_scale_factors": [1.0]}),
     "minicpmv4_7_vision": Known(
@@ -35,8 +95,34 @@ KNOWN: Mapping[str, Known] = {
     "paddleocr_vl_vision": Known(inputs={"pixel_values": floats(1, 64, 3, 14, 14)}),
     "pix2struct": Known(inputs={"flattened_patches": floats(4, 16, 770)}),
     "pix2struct_vision_model": Known(inputs={"flattened_patches": floats(4, 16, 770)}),
-    "xclip_vision_model": Known(inputs={"pixel_values": floats(16, 3, 64, 64)}),
-    "zoedepth": Known({"bottleneck_features": 64}),
+    "pp_ocrv6_small_det": Known({"backbone_config.stem_channels": (3, 48, 96)}),
+    "sam2": Known(_HIERARCHY),
+    "sam2_video": Known(_HIERARCHY),
+    "sam3_detr_decoder": Known(inputs=_DECODED, alone=True),
+    "sam3_detr_encoder": Known(inputs=_ENCODED, options={"spatial_sizes": [(4, 4)]}, alone=True),
+    "sam3_lite_text_detr_decoder": Known(inputs=_DECODED, alone=True),
+    "sam3_lite_text_detr_encoder": Known(
+        inputs=_ENCODED, options={"spatial_sizes": [(4, 4)]}, alone=True
+    ),
+    "sam3_lite_text_mask_decoder": Known(inputs=_MASKED, alone=True),
+    "sam3_mask_decoder": Known(inputs=_MASKED, alone=True),
+    "sam3_tracker": Known(
+        {
+            "vision_config.backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+            "prompt_encoder_config.image_size": 56,
+            "vision_config.backbone_config.image_size": 56,
+        },
+        {"pixel_values": floats(4, 3, 56, 56)},
+    ),
+    "sam3_tracker_video": Known(
+        unable="its forward takes a session of a video, an object that it changes"
+    ),
+    "swin2sr": Known({"embed_dim": 24}),
+    "tvp": Known(
+        {"max_img_size": 64, "visual_prompt_size": 8, "num_frames": 2},
+        {"pixel_values": floats(4, 2, 3, 64, 64)},
+    ),
+    "video_llama_3_vision": Known(inputs={"merge_sizes": always([2, 2, 2, 2])}),
     "vitmatte": Known(
         {
             "convstream_hidden_sizes": [8, 16, 24],
@@ -45,4 +131,6 @@ KNOWN: Mapping[str, Known] = {
         },
         {"pixel_values": floats(4, 4, 64, 64)},
     ),
+    "xclip_vision_model": Known(inputs={"pixel_values": floats(16, 3, 64, 64)}),
+    "zoedepth": Known({"bottleneck_features": 64}),
 }
