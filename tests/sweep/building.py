@@ -227,17 +227,26 @@ def build(model_type: str, seconds: float = 12) -> Case:
 
 
 _SECTIONS = re.compile(r"sum exactly to (\d+) .* but got split_sizes=\[\d+, \d+, \d+\]")
+_CACHE = re.compile(r"current Cache|Config' object has no attribute 'num_hidden_layers'")
 
 
 def _fitted(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
-    """Tries sizes, and once more with sections of rotary embeddings as the model wants them."""
+    """Tries sizes, and once more with what the model says of them.
+
+    That are sections of rotary embeddings, or that nothing can be kept for the next token.
+    """
     try:
         return _tried(model_type, kind, rung)
     except Exception as error:
-        found = _SECTIONS.search(" ".join([str(error), *getattr(error, "__notes__", ())]))
-        if found is None:
+        told = " ".join([str(error), *getattr(error, "__notes__", ())])
+        sections = _SECTIONS.search(told)
+        if sections is not None:
+            rung = replace(rung, sections=int(sections[1]))
+        elif rung.cache and _CACHE.search(told):
+            rung = replace(rung, cache=False)
+        else:
             raise
-    return _tried(model_type, kind, replace(rung, sections=int(found[1])))
+    return _tried(model_type, kind, rung)
 
 
 def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:

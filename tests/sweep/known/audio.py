@@ -9,8 +9,24 @@ import torch
 from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, uniform, zeros
 
 KNOWN: Mapping[str, Known] = {
+    "bark": Known(unable="it has no forward: generate runs its parts one after another"),
+    "clap": Known(
+        inputs={"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)}
+    ),
+    "clap_audio_model": Known(
+        inputs={"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)}
+    ),
     "dia_decoder": Known(
         inputs={"input_ids": integers(0, 100, 4, 12, 9), "encoder_hidden_states": floats(4, 12, 64)}
+    ),
+    "fastspeech2_conformer": Known(
+        {"num_mel_bins": 80},
+        {
+            "spectrogram_labels": floats(4, 24, 80),
+            "duration_labels": always([[2] * 12] * 4),
+            "pitch_labels": floats(4, 12, 1),
+            "energy_labels": floats(4, 12, 1),
+        },
     ),
     "fastspeech2_conformer_with_hifigan": Known(
         {"model_config.num_mel_bins": 80, "vocoder_config.model_in_dim": 80},
@@ -27,9 +43,21 @@ KNOWN: Mapping[str, Known] = {
             "audio_mel_mask": zeros(4, 64, dtype=torch.bool),
         }
     ),
+    "granite_speech5_ctc": Known({"context_size": 32}),
+    "granite_speech5_encoder": Known({"context_size": 32}),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
-    "kyutai_speech_to_text": Known({"codec_config.upsample_groups": 64}),
+    "kyutai_speech_to_text": Known(
+        {"codec_config.upsample_groups": 64}, {"input_ids": integers(0, 100, 4, 12, 33)}
+    ),
+    "mimi_decoder": Known({"upsample_groups": 64}),
     "moonshine_streaming": Known({"num_key_value_heads": 4}),
+    "musicgen": Known(
+        inputs={
+            "labels": integers(0, 100, 4, 12, 4),
+            "encoder_hidden_states": absent,
+            "input_values": absent,
+        }
+    ),
     "musicgen_melody": Known(
         inputs={
             "labels": integers(0, 100, 4, 12, 4),
@@ -38,7 +66,7 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "neucodec": Known(
-        {"encoder_hidden_size": 8},
+        {"encoder_hidden_size": 8, "semantic_model_config.feature_projection_input_dim": 160},
         {"input_values": floats(4, 1, 1600), "input_features": floats(4, 5, 160)},
     ),
     "qwen2_5_omni_dit": Known(
@@ -62,6 +90,11 @@ KNOWN: Mapping[str, Known] = {
             "labels": integers(0, 100, 4, 8),
         }
     ),
-    "vibevoice": Known({"audio_config.num_filters": 2, "semantic_model_config.num_filters": 2}),
-    "vibevoice_acoustic_tokenizer_encoder": Known({"num_filters": 2}),
+    "vibevoice": Known(
+        {"audio_config.num_filters": 2, "semantic_model_config.num_filters": 2},
+        {"input_values": floats(4, 1, 6400)},
+    ),
+    "vibevoice_acoustic_tokenizer_encoder": Known(
+        {"num_filters": 2}, {"hidden_states": floats(4, 1, 6400)}
+    ),
 }

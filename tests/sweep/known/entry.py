@@ -68,18 +68,18 @@ def always(values: Sequence[Any]) -> Make:
     return lambda config, form, draw: torch.tensor(values)
 
 
-def text(before: int, token: str, count: int, after: int) -> Make:
+def text(before: int, token: str | int, count: int, after: int) -> Make:
     """Returns texts with so many tokens that stand for something else, one after the other.
 
     Args:
         before: How many tokens are before them.
-        token: The configuration's attribute that says which token stands for it.
+        token: What stands for it, or the configuration's attribute that says what does.
         count: How many there are of it.
         after: How many tokens are behind.
     """
 
     def make(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
-        mark = size(config, (token,), None)
+        mark = size(config, (token,), None) if isinstance(token, str) else token
         found = torch.randint(3, 100, (BATCH, before + count + after), generator=draw)
         found = found.masked_fill(found == mark, 3)
         found[:, before : before + count] = mark

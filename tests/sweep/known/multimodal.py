@@ -6,10 +6,26 @@ from collections.abc import Mapping
 
 import torch
 
-from tests.sweep.known.entry import Known, always, floats, ones, text, uniform
+from tests.sweep.known.entry import Known, always, floats, integers, ones, text, uniform
+
+_IMAGE_CODES = {"<image>": 5} | {
+    f"IMGIMG{''.join(chr(ord('A') + int(digit)) for digit in str(code))}Z": 64 + code
+    for code in range(32)
+}
+"""The token of each code of an image."""
 
 KNOWN: Mapping[str, Known] = {
-    "deepseek_ocr2": Known({"text_config.mlp_layer_types": ["dense", "sparse"]}),
+    "chameleon": Known(
+        {"vq_config.num_embeddings": 32, "vocabulary_map": _IMAGE_CODES},
+        {
+            "input_ids": text(1, 5, 16, 4),
+            "attention_mask": ones(4, 21),
+            "labels": integers(0, 100, 4, 21),
+        },
+    ),
+    "deepseek_ocr2": Known(
+        {"text_config.mlp_layer_types": ["dense", "sparse"], "text_config.num_experts_per_tok": 2}
+    ),
     "granite4_vision": Known(
         {
             "downsample_rate": "1/2",
@@ -17,7 +33,12 @@ KNOWN: Mapping[str, Known] = {
             "spatial_target_layers": [0, 0, 1, 1],
         }
     ),
+    "hunyuan_vl": Known({"text_config.head_dim": 16}),
+    "idefics": Known(
+        inputs={"pixel_values": floats(4, 1, 3, 64, 64), "image_attention_mask": ones(4, 12, 1)}
+    ),
     "instructblip": Known({"image_token_id": 5}),
+    "instructblipvideo": Known({"video_token_id": 5}, {"pixel_values": floats(4, 2, 3, 64, 64)}),
     "kosmos-2": Known(
         {"latent_query_num": 4},
         {"image_embeds_position_mask": always([[False] + [True] * 4 + [False] * 7] * 4)},

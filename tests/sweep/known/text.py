@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.sweep.known.entry import Known, absent, always, floats
+from tests.sweep.known.entry import Known, absent, always, floats, integers, zeros
+
+_SHARED = {
+    "inputs_embeds": floats(4, 12, 128),
+    "shared_kv_states.sliding_attention.0": floats(4, 2, 12, 16),
+    "shared_kv_states.sliding_attention.1": floats(4, 2, 12, 16),
+    "shared_kv_states.full_attention.0": floats(4, 2, 12, 32),
+    "shared_kv_states.full_attention.1": floats(4, 2, 12, 32),
+}
+"""Keys and values of another model, of the last layer of each kind."""
 
 KNOWN: Mapping[str, Known] = {
     "bamba": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
+    "blt": Known(
+        {
+            "encoder_hash_byte_group_vocab": 64,
+            "encoder_config.hidden_size_global": 64,
+            "decoder_config.hidden_size_global": 64,
+        }
+    ),
+    "blt_local_decoder": Known(
+        {"hidden_size_global": 64},
+        {
+            "input_ids": absent,
+            "inputs_embeds": floats(4, 12, 64),
+            "patch_embeds": floats(4, 12, 64),
+            "attention_mask": absent,
+        },
+    ),
     "blt_local_encoder": Known(
         inputs={
             "attention_mask": absent,
@@ -15,8 +40,8 @@ KNOWN: Mapping[str, Known] = {
         },
         options={"num_patches": 3},
     ),
-    "dbrx": Known({"attn_config.rope_theta": 10000.0}),
-    "deepseek_ocr2_text": Known({"mlp_layer_types": ["dense", "sparse"]}),
+    "dbrx": Known({"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0}),
+    "deepseek_ocr2_text": Known({"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}),
     "deepseek_v2": Known({"num_experts_per_tok": 2}),
     "diffusion_gemma": Known(
         {
@@ -34,23 +59,53 @@ KNOWN: Mapping[str, Known] = {
             "text_config.vocab_size_per_layer_input": 0,
             "text_config.global_head_dim": 32,
         },
-        {
-            "inputs_embeds": floats(4, 12, 128),
-            "shared_kv_states.sliding_attention.0": floats(4, 2, 12, 16),
-            "shared_kv_states.sliding_attention.1": floats(4, 2, 12, 16),
-            "shared_kv_states.full_attention.0": floats(4, 2, 12, 32),
-            "shared_kv_states.full_attention.1": floats(4, 2, 12, 32),
-        },
+        _SHARED,
         alone=True,
     ),
-    "hunyuan_vl_text": Known({"head_dim": 16}),
+    "gemma4_unified_assistant": Known(
+        {
+            "text_config.num_hidden_layers": 2,
+            "text_config.num_kv_shared_layers": 2,
+            "text_config.layer_types": ["sliding_attention", "full_attention"],
+            "text_config.global_head_dim": 32,
+        },
+        _SHARED,
+        alone=True,
+    ),
+    "gemma4_unified_text": Known({"global_head_dim": 32}),
+    "granitemoehybrid": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
+    "hunyuan_vl_text": Known(
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [2, 2, 2, 2],
+            },
+        }
+    ),
+    "jev": Known(
+        inputs={
+            "input_ids": integers(3, 100, 1, 12),
+            "marks": always([[4, 8, 12]]),
+            "num_options": always([[1, 2, 1]]),
+            "question_type_ids": always([[0, 1, 2]]),
+        }
+    ),
+    "layoutlmv3": Known(
+        {"coordinate_size": 12, "shape_size": 8, "input_size": 64},
+        {"pixel_values": floats(4, 3, 64, 64)},
+    ),
     "lfm2_moe": Known({"layer_types": ["conv", "full_attention"]}),
+    "mamba2": Known({"num_heads": 8, "head_dim": 16}),
     "nemotron": Known({"num_key_value_heads": 2}),
     "perceiver": Known(
         {"d_latents": 64, "d_model": 64, "num_self_attends_per_block": 2, "num_latents": 16}
     ),
     "pix2struct_text_model": Known(whole="pix2struct"),
+    "step3p5": Known({"sliding_window": 8}),
     "t5gemma2_decoder": Known(whole="t5gemma2"),
     "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 64)}),
+    "xmod": Known(inputs={"lang_ids": zeros(4)}),
     "zamba2": Known({"layers_block_type": ["linear_attention", "hybrid"]}),
 }

@@ -49,6 +49,18 @@ KNOWN: Mapping[str, Known] = {
     ),
     "chameleon_vqgan": Known(whole="chameleon"),
     "deepseek_ocr2_encoder": Known(inputs={"num_patches": absent}, options={"num_patches": 6}),
+    "depth_pro": Known(
+        {
+            "patch_size": 64,
+            "intermediate_hook_ids": (1, 0),
+            "intermediate_feature_dims": (32, 32),
+            "scaled_images_feature_dims": (64, 32, 32),
+            "image_model_config.image_size": 64,
+            "patch_model_config.image_size": 64,
+            "fov_model_config.image_size": 64,
+        },
+        {"pixel_values": floats(4, 3, 256, 256)},
+    ),
     "dots3_note_vision_encoder": Known(
         {
             "mlp_layer_types": ["dense", "sparse"],
@@ -67,6 +79,7 @@ KNOWN: Mapping[str, Known] = {
     ),
     "emu3_vqgan": Known(whole="emu3"),
     "flava_image_codebook": Known(whole="flava"),
+    "gemma4_unified_vision": Known(whole="gemma4_unified"),
     "gemma4_vision": Known(
         inputs={
             "pixel_values": uniform(4, 36, 768),
@@ -74,6 +87,10 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "glm_image_vqmodel": Known(whole="glm_image"),
+    "grounding-dino": Known(
+        {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
+        {"pixel_values": floats(4, 3, 128, 128)},
+    ),
     "kimi_k25_vision": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
     "lw_detr": Known({"projector_scale_factors": [1.0]}),
     "minicpmv4_7_vision": Known(
@@ -93,11 +110,27 @@ KNOWN: Mapping[str, Known] = {
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
     "paddleocr_vl_vision": Known(inputs={"pixel_values": floats(1, 64, 3, 14, 14)}),
-    "pix2struct": Known(inputs={"flattened_patches": floats(4, 16, 770)}),
-    "pix2struct_vision_model": Known(inputs={"flattened_patches": floats(4, 16, 770)}),
-    "pp_ocrv6_small_det": Known({"backbone_config.stem_channels": (3, 48, 96)}),
+    "pix2struct": Known(
+        {"vision_config.patch_embed_hidden_size": 768}, {"flattened_patches": floats(4, 16, 770)}
+    ),
+    "pix2struct_vision_model": Known(
+        {"patch_embed_hidden_size": 768}, {"flattened_patches": floats(4, 16, 770)}
+    ),
+    "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 48, 320)}),
+    "pp_ocrv6_small_det": Known(
+        {"backbone_config.stem_channels": (3, 48, 96), "layer_list_out_channels": (384,) * 4}
+    ),
     "sam2": Known(_HIERARCHY),
     "sam2_video": Known(_HIERARCHY),
+    "sam2_vision_model": Known(
+        {
+            "backbone_channel_list": [128, 64, 32, 16],
+            "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+            "backbone_config.hidden_size": 16,
+            "backbone_config.embed_dim_per_stage": [16, 32, 64, 128],
+            "backbone_config.image_size": [64, 64],
+        }
+    ),
     "sam3_detr_decoder": Known(inputs=_DECODED, alone=True),
     "sam3_detr_encoder": Known(inputs=_ENCODED, options={"spatial_sizes": [(4, 4)]}, alone=True),
     "sam3_lite_text_detr_decoder": Known(inputs=_DECODED, alone=True),
@@ -117,11 +150,30 @@ KNOWN: Mapping[str, Known] = {
     "sam3_tracker_video": Known(
         unable="its forward takes a session of a video, an object that it changes"
     ),
+    "sam3_tracker_video_mask_decoder": Known(
+        kind="Sam3TrackerVideoMaskDecoder",
+        inputs={
+            "image_embeddings": floats(4, 64, 4, 4),
+            "image_positional_embeddings": floats(4, 64, 4, 4),
+            "sparse_prompt_embeddings": floats(4, 1, 2, 64),
+            "dense_prompt_embeddings": floats(4, 64, 4, 4),
+            "high_resolution_features.0": floats(4, 8, 16, 16),
+            "high_resolution_features.1": floats(4, 16, 8, 8),
+        },
+        options={"multimask_output": True},
+        alone=True,
+    ),
     "swin2sr": Known({"embed_dim": 24}),
     "tvp": Known(
-        {"max_img_size": 64, "visual_prompt_size": 8, "num_frames": 2},
+        {
+            "max_img_size": 64,
+            "visual_prompt_size": 8,
+            "num_frames": 2,
+            "backbone_config.hidden_sizes": [8, 16, 32, 64],
+        },
         {"pixel_values": floats(4, 2, 3, 64, 64)},
     ),
+    "unlimited_ocr_vision_encoder": Known(inputs={"patch_embeds": floats(4, 64, 4, 4)}),
     "video_llama_3_vision": Known(inputs={"merge_sizes": always([2, 2, 2, 2])}),
     "vitmatte": Known(
         {
