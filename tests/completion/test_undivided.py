@@ -141,3 +141,35 @@ def test_images_among_a_text_are_divided(tmp_path: Path) -> None:
     compiled.save(tmp_path / "build")
     [found] = run_virtual(tmp_path / "build", list(batch)).values()
     torch.testing.assert_close(torch.as_tensor(found), model(*batch))
+
+
+@torch.library.custom_op("undivided::centred", mutates_args=())
+def centred(x: Tensor) -> Tensor:
+    """An op that the compiler knows nothing about."""
+    return x - x.mean()
+
+
+@centred.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class Centred(nn.Module):
+    """An op without a rule between two layers, and no other input that has the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(centred(self.first(x).relu()))
+
+
+@pytest.mark.parametrize("strategy", ["data", "fsdp"])
+def test_a_batch_goes_on_behind_an_op_without_a_rule(strategy: str, tmp_path: Path) -> None:
+    model, x = Centred(), torch.randn(8, 16)
+    compiled = autopar.compile(model, (x,), mesh="dp=2", strategy=strategy)
+    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+    compiled.save(tmp_path / "build")
+    [found] = run_virtual(tmp_path / "build", [x]).values()
+    torch.testing.assert_close(torch.as_tensor(found), model(x))

@@ -46,6 +46,31 @@ def _batch_inputs(graph: Graph) -> dict[int, Stretch]:
     return found
 
 
+def passed_on(graph: Graph) -> Mapping[int, int]:
+    """Returns what ops without a rule make of a batch, and the input that it is the batch of.
+
+    They compute all of it; what they make goes on as the batch.
+    """
+    return graph.once(passed_on, lambda: _passed_on(graph))
+
+
+def _passed_on(graph: Graph) -> dict[int, int]:
+    unknown = [node for node in graph.nodes if _is_unknown(node)]
+    found: dict[int, int] = {}
+    for at, stretch in batch_inputs(graph).items() if unknown else ():
+        marks = {at: stretch}
+        for node in graph.nodes:
+            if not marks.keys().isdisjoint(node.operands):
+                _follow(graph, node, marks)
+        results = (value for node in unknown for value in node.results)
+        found |= {value: at for value in results if marks.get(value) == stretch}
+    return found
+
+
+def _is_unknown(node: Node) -> bool:
+    return not node.call.has_rule and node.op.phase == "forward"
+
+
 def single_inputs(graph: Graph) -> list[str]:
     """Returns the names of the inputs with a first dimension of 1, which is never split."""
     return [
@@ -72,7 +97,7 @@ def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
     marks, end = {start: stretch} if stretch.size > 1 else {}, None
     for node in graph.nodes:
         if node.op.phase == "forward" and not marks.keys().isdisjoint(node.operands):
-            _follow(node, marks)
+            _follow(graph, node, marks)
             end = node if marks.keys().isdisjoint(node.results) else end
     return end
 
@@ -113,7 +138,7 @@ def _is_kept_apart(graph: Graph, start: int, stretch: Stretch, losses: frozenset
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
-            _follow(node, marks)
+            _follow(graph, node, marks)
             if node.weights and not marks.keys().isdisjoint(node.results):
                 return True
             if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses, True):
@@ -160,7 +185,7 @@ def _reaches_end(graph: Graph, start: int, stretch: Stretch, losses: frozenset[i
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
-            _follow(node, marks)
+            _follow(graph, node, marks)
             if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses):
                 return True
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
@@ -196,8 +221,11 @@ def _is_major(graph: Graph, value: int, mark: Stretch) -> bool:
     return not mark.dim and mark.inner * mark.size == graph.values[value].shape[0]
 
 
-def _follow(node: Node, marks: dict[int, Stretch]) -> None:
+def _follow(graph: Graph, node: Node, marks: dict[int, Stretch]) -> None:
     """Marks the results to which an op hands a mark of its operands on, or what it looks up."""
+    if not node.call.has_rule:
+        _follow_unknown(graph, node, marks)
+        return
     rule = node.call.rule
     splittable = frozenset(rule.splittable).union(*(body.rule.splittable for body in rule.bodies))
     for at, value in enumerate(node.operands):
@@ -214,6 +242,17 @@ def _follow(node: Node, marks: dict[int, Stretch]) -> None:
             made = _stretch_of(rule, dims, *hit)
             if made is not None:
                 marks.setdefault(result, made)
+
+
+def _follow_unknown(graph: Graph, node: Node, marks: dict[int, Stretch]) -> None:
+    """Marks what an op without a rule makes of a marked first dimension: one that is as long."""
+    for value in node.operands if _is_unknown(node) else ():
+        mark = marks.get(value)
+        if mark is not None and mark.dim == 0:
+            size = graph.values[value].global_shape[:1]
+            for result in node.results:
+                if graph.values[result].global_shape[:1] == size:
+                    marks.setdefault(result, mark)
 
 
 def _factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autopar.completion.graph import Graph
-from autopar.completion.presets.batch import batch_inputs
+from autopar.completion.presets.batch import batch_inputs, passed_on
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
 
@@ -32,8 +32,9 @@ def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
 
 
 def _batch_pins(graph: Graph, axes: Sequence[str]) -> dict[int, Form]:
-    """Returns how the batch is split along axes, by input."""
-    pins = ((value, graph.pins[value]) for value in batch_inputs(graph))
+    """Returns how the batch is split along axes, by input, and by what ops without a rule make."""
+    inputs = {value: value for value in batch_inputs(graph)} | dict(passed_on(graph))
+    pins = ((value, graph.pins[at]) for value, at in inputs.items())
     return {value: _along(graph, value, form, axes) for value, form in pins if form is not None}
 
 
