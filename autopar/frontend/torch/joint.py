@@ -144,6 +144,7 @@ def capture_joint(
         module = traced.graph_module
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
+        _correct_attention(module.graph)
         assumed = take_assumptions(module.graph, fake.answering)
     refuse_changes(step.model, step.seen)
     name_strided_views(module.graph)
@@ -189,6 +190,15 @@ def _correct_gradients(graph: fx.Graph) -> None:
             source = node.args[1]
             if gradient is not None and isinstance(source, fx.Node):
                 _retype(node, (gradient.to(source.meta["val"].dtype), *others))
+
+
+def _correct_attention(graph: fx.Graph) -> None:
+    """Corrects the dtype of what attention in float64 saves: torch before 2.13 says float32."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            output, saved, *others = node.meta["val"]
+            if output.dtype == torch.float64:
+                _retype(node, (output, saved.double(), *others))
 
 
 def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:

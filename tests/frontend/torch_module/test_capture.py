@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.utils import _pytree as pytree
 
+import autopar
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.errors import InvalidInputError
 from autopar.runtime.kernels import TORCH_DTYPES
@@ -380,3 +382,26 @@ def test_shapes_that_depend_on_values_are_refused() -> None:
         InvalidInputError, match=r"test_capture.py:\d+: what this line does depends"
     ):
         capture(Unique(), torch.ones(3))
+
+
+class Attending(nn.Module):
+    """Attention of two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(q, k, v).square().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_attention_saves_what_its_kernel_returns(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Fake tensors of some versions of torch say something else in float64."""
+    model, x = Attending().to(dtype), torch.randn(4, 6, 8, dtype=dtype)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    compiled = autopar.compile(model, (x,), mesh="dp=2", strategy="data", optimizer=optimizer)
+    compiled.save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        torch.testing.assert_close(trainer.step((x,)), model(x).detach())
