@@ -63,8 +63,8 @@ def _check(name: str, old: Tensor | None, new: Tensor | None) -> None:
         was, becomes = map(_described, (old, new))
         raise InvalidInputError(
             f"forward makes {becomes} of buffer {name!r}, which is {was}: the next call would be"
-            " another program; give the buffer its final shape and dtype before compiling, and"
-            " write into it"
+            " another program; give the buffer its final shape and dtype before compiling, as one"
+            " call of the model may do, and write into it"
         )
 
 

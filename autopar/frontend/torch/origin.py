@@ -46,13 +46,19 @@ class UserLines(TorchFunctionMode):
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Returns the innermost frame that is neither torch's nor the compiler's, from a frame on."""
+    """Returns the innermost frame that is neither torch's nor the compiler's, from a frame on.
+
+    What a mode or a kind of tensor makes of a call isn't the line that calls.
+    """
     while frame is not None:
-        if is_user_code(frame.f_code.co_filename):
+        if is_user_code(frame.f_code.co_filename) and frame.f_code.co_name not in HANDLERS:
             return frame
         frame = frame.f_back
     return None
 
+
+HANDLERS = ("__torch_function__", "__torch_dispatch__")
+"""Functions by which modes and kinds of tensors handle calls of others."""
 
 _PROMPTS = ("<stdin", "<python-input", "<ipython-input")
 """How names of files begin that stand for what is typed at a prompt."""

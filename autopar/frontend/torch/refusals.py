@@ -7,7 +7,7 @@ import traceback
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from autopar.frontend.torch.origin import is_user_code
+from autopar.frontend.torch.origin import HANDLERS, is_user_code
 from autopar.ir.errors import InvalidInputError
 
 DEPENDENT = (
@@ -31,5 +31,6 @@ class Untraceable(InvalidInputError):
 def user_line(error: BaseException) -> str:
     """Returns the innermost line of the user's code that an error came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_user_code(frame.filename)]
+    calls = [frame for frame in frames if frame.name not in HANDLERS]
+    own = [frame for frame in calls if is_user_code(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else "the model"

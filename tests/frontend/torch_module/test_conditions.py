@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import autopar
 from autopar import ProcessMesh, runtime
@@ -543,3 +545,31 @@ def test_a_buffer_itself_is_asked_for() -> None:
     parallel.stride.fill_(3)
     with pytest.raises(InvalidInputError, match=r"was 2 for the example .* and is 3 for this"):
         parallel(usual())
+
+
+class Handled(TorchFunctionMode):
+    """Handles every call of a function of torch as it is."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def handled(model: nn.Module, h: Tensor) -> Tensor:
+    with Handled():
+        return branch(model, h)
+
+
+def handled_lot(model: nn.Module, h: Tensor) -> Tensor:
+    with Handled():
+        return h * 2 if torch.rand(()) > 0.5 else h
+
+
+def test_lines_are_those_that_call_not_those_that_handle() -> None:
+    [assumption] = set(assumed(capture(Asking(handled), (usual(),))))
+    assert str(assumption).endswith("(return h * 2 if (h > 100).any() else h + 1) is False")
+    with pytest.raises(InvalidInputError) as caught:
+        capture(Asking(handled_lot), (usual(),))
+    line = inspect.getsourcelines(handled_lot)[1] + 2
+    assert f"{Path(__file__).name}:{line}: " in str(caught.value)
