@@ -62,7 +62,7 @@ test-models: $(INSTALLED) $(FETCHED) ## Run every real model on every mesh and s
 test-training: $(INSTALLED) ## Train every model from elsewhere on every mesh, preset and pin set (long).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or not slow" tests/zoo
 
-test-zoo-wide: $(INSTALLED) ## Judge every model type of transformers, from where it stopped (hours); write docs/models.md.
+test-zoo-wide: $(INSTALLED) ## Judge every model type of transformers, and other families, from where it stopped (hours); write docs/models.md.
 	$(ONE_THREAD) $(BIN)/python -m tests.sweep; \
 		found=$$?; $(BIN)/python -m tests.sweep --report docs/models.md && exit $$found
 

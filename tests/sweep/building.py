@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 from transformers.integrations import moe
 
+from tests.sweep.case import Inference, Training, Unbuilt, take_step
+from tests.sweep.child import Record
 from tests.sweep.inputs import Form, forms, make_batch
 from tests.sweep.known import known_of
 from tests.sweep.known.entry import Known
@@ -29,99 +28,8 @@ REPAIRS = 3
 """The most that is mended of a form of inputs."""
 
 
-class Unbuilt(Exception):
-    """A model couldn't be built from what is known here of its type."""
-
-
-class Doubled(TorchFunctionMode):
-    """Takes float32 for float64, so that what a model rounds to 32 bits doesn't hide errors."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is Tensor.float:
-            func = Tensor.double
-        args = tuple(_doubled(each) for each in args)
-        kwargs = {name: _doubled(each) for name, each in (kwargs or {}).items()}
-        return func(*args, **kwargs)
-
-
-def _doubled(value: Any) -> Any:
-    return torch.float64 if value is torch.float32 else value
-
-
-class Training(nn.Module):
-    """A model that returns its loss, or one that is made up: the mean of its outputs' squares."""
-
-    def __init__(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
-        self.model = model
-        self.options = options or {}
-
-    def forward(self, **batch: Tensor) -> Tensor:
-        with Doubled():
-            found = self.model(**arguments(batch), **self.options)
-        loss = getattr(found, "loss", None)
-        if isinstance(loss, Tensor):
-            return loss.mean()
-        first, *rest = (each.square().mean() for each in floats(found))
-        return sum(rest, first)
-
-
-class Inference(nn.Module):
-    """A model that returns all its outputs that are floats."""
-
-    def __init__(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
-        self.model = model
-        self.options = options or {}
-
-    def forward(self, **batch: Tensor) -> tuple[Tensor, ...]:
-        with Doubled():
-            return tuple(floats(self.model(**arguments(batch), **self.options)))
-
-
-def arguments(batch: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Returns a batch in which inputs like `levels.0` and `levels.1` are a list.
-
-    Those like `states.first` and `states.second` are a mapping.
-    """
-    found: dict[str, Any] = {}
-    for path, each in batch.items():
-        whole, dot, inner = path.partition(".")
-        if dot:
-            found.setdefault(whole, {})[inner] = each
-        else:
-            found[whole] = each
-    return {name: _packed(each) for name, each in found.items()}
-
-
-def _packed(parts: Any) -> Any:
-    if not isinstance(parts, dict):
-        return parts
-    found = arguments(parts)
-    return list(found.values()) if all(name.isdigit() for name in found) else found
-
-
-def floats(found: Any) -> list[Tensor]:
-    """Returns the tensors of floats in an output, each once."""
-    seen = {id(each): each for each in _leaves(found) if each.is_floating_point()}
-    return list(seen.values())
-
-
-def _leaves(found: Any) -> Iterator[Tensor]:
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, Mapping):
-        for each in found.values():
-            yield from _leaves(each)
-    elif isinstance(found, list | tuple):
-        for each in found:
-            yield from _leaves(each)
-
-
 @dataclass(frozen=True)
-class Case:
+class TypeCase:
     """A model of a type, and how its batches look.
 
     Attributes:
@@ -133,7 +41,7 @@ class Case:
         parameters: Their number.
     """
 
-    model_type: str
+    name: str
     kind: type[nn.Module]
     rung: Rung
     form: Form
@@ -144,11 +52,11 @@ class Case:
     @property
     def known(self) -> Known:
         """What is known of the model type."""
-        return known_of(self.model_type)
+        return known_of(self.name)
 
     def config(self, dropout: bool) -> PretrainedConfig:
         """Returns a new configuration."""
-        found = small_config(self.model_type, self.rung)
+        found = small_config(self.name, self.rung)
         return found if dropout else without_dropout(found)
 
     def model(self, dropout: bool) -> nn.Module:
@@ -176,6 +84,16 @@ class Case:
             name: each.double() if each.is_floating_point() else each for name, each in made.items()
         }
 
+    def record(self) -> Record:
+        """Returns what is told of it."""
+        return {
+            "built": self.kind.__name__,
+            "rung": str(self.rung),
+            "loss": self.loss,
+            "draws": self.draws,
+            "parameters": self.parameters,
+        }
+
 
 def small_config(model_type: str, rung: Rung) -> PretrainedConfig:
     """Returns a model type's default configuration, with smaller sizes."""
@@ -192,7 +110,7 @@ def new_model(kind: type[nn.Module], config: PretrainedConfig) -> nn.Module:
     return made
 
 
-def build(model_type: str, seconds: float = 12) -> Case:
+def build(model_type: str, seconds: float = 12) -> TypeCase:
     """Finds a class, sizes and inputs with which a model of a type takes a training step.
 
     Of a type that has no classes, as it is always a part of another one, that is built.
@@ -230,7 +148,7 @@ _SECTIONS = re.compile(r"sum exactly to (\d+) .* but got split_sizes=\[\d+, \d+,
 _CACHE = re.compile(r"current Cache|Config' object has no attribute 'num_hidden_layers'")
 
 
-def _fitted(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
+def _fitted(model_type: str, kind: type[nn.Module], rung: Rung) -> TypeCase:
     """Tries sizes, and once more with what the model says of them.
 
     That are sections of rotary embeddings, or that nothing can be kept for the next token.
@@ -249,7 +167,7 @@ def _fitted(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
     return _tried(model_type, kind, rung)
 
 
-def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
+def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> TypeCase:
     rung = replace(rung, tokens={})
     config = small_config(model_type, rung)
     with torch.device("meta"):
@@ -258,7 +176,7 @@ def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
         raise Unbuilt(f"{count:,} parameters at the smallest sizes that fit")
     model = new_model(kind, small_config(model_type, rung))
     first: Exception | None = None
-    case = Case(model_type, kind, rung, Form(), parameters=count)
+    case = TypeCase(model_type, kind, rung, Form(), parameters=count)
     for form in forms(model, case.config_of(model)):
         try:
             return _mended(replace(case, form=form), model, REPAIRS)
@@ -270,7 +188,7 @@ def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> Case:
     raise first
 
 
-def _mended(case: Case, model: nn.Module, repairs: int) -> Case:
+def _mended(case: TypeCase, model: nn.Module, repairs: int) -> TypeCase:
     """Takes a step, with inputs that are mended by what the model says of them."""
     try:
         return _stepped(case, model)
@@ -285,28 +203,6 @@ def _mended(case: Case, model: nn.Module, repairs: int) -> Case:
     raise failed
 
 
-def _stepped(case: Case, model: nn.Module) -> Case:
-    """Takes a forward and a backward pass."""
-    model.train()
-    batch = case.batch(model, 0)
-    torch.manual_seed(1)
-    with Doubled():
-        found = model(**arguments(batch), **case.known.options)
-    own = isinstance(getattr(found, "loss", None), Tensor)
-    training = case.training(model)
-    loss = _loss(training, batch, 1)
-    if not loss.isfinite():
-        raise Unbuilt(f"the loss is {loss.item()}")
-    loss.backward()  # type: ignore[no-untyped-call]
-    return replace(case, loss="own" if own else "made up", draws=is_drawn(training, batch))
-
-
-def is_drawn(training: Training, batch: dict[str, Tensor]) -> bool:
-    """Whether a model's loss depends on random numbers."""
-    return len({_loss(training, batch, seed).item() for seed in (1, 2, 3)}) > 1
-
-
-def _loss(training: Training, batch: dict[str, Tensor], seed: int) -> Tensor:
-    torch.manual_seed(seed)
-    found: Tensor = training(**batch)
-    return found
+def _stepped(case: TypeCase, model: nn.Module) -> TypeCase:
+    loss, draws = take_step(case, model)
+    return replace(case, loss=loss, draws=draws)

@@ -1,4 +1,4 @@
-"""Writes what became of each model type: totals, reasons, and a table."""
+"""Writes what became of each model type and family: totals, reasons, and tables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tests.sweep.child import Record
+from tests.sweep.families import left_out
 from tests.sweep.judge import CHECKS
-from tests.sweep.state import State
+from tests.sweep.state import FAMILIES, TYPES, State
 
 OUTCOMES = (
-    *("right", "undivided", "refused", "inconsistent", "wrong", "crash", "ended", "unbuilt"),
+    *("right", "undivided", "unsteady", "refused", "inconsistent"),
+    *("wrong", "crash", "ended", "unbuilt"),
 )
 """From what is best to what is worst known."""
 
@@ -35,7 +37,9 @@ computed in float64 too.
 
 Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivided*: right, but
 `fsdp:a,tensor:b` leaves half of the flops or more whole along one of the axes; the part is in the
-table, if it is over 10%. *Refused*: by an error that says why. *Inconsistent*: other than eager
+table, if it is over 10%. *Unsteady*: off by more, but so is PyTorch where weights are off by
+rounding, since AdamW makes full steps of gradients that are as small as rounding; the gradients of
+a step are right. *Refused*: by an error that says why. *Inconsistent*: other than eager
 PyTorch, and so is what torch.export makes of the model: its code goes another way where it is
 traced. *Unbuilt*: sizes or inputs that fit weren't found here, which says nothing about the model.
 *Ended*: by the limits of memory and time of its process. The loss is the model's own, or the mean
@@ -43,23 +47,54 @@ of its outputs' squares (marked \\*). Searches end after 15 seconds.
 """
 
 
+_FAMILIES = """\
+# Families of timm and torchvision
+
+Judged with {version}. The families that differ most from one another were listed before the first
+run, each by one of its smallest models, made small in sizes only. They are trained in training mode
+with their own losses where they have some, as detectors; else with the cross entropy of what they
+return, or the mean of its squares (marked \\*). In detectors' own losses and in what they detect,
+shapes depend on data; `_parts` are everything that they learn, without the choice among what is
+found.
+"""
+
+
 def render(state: State) -> str:
     """Returns the text of the page."""
-    known = {each: state.of(each) for each in state.types}
+    parts = [_START.format(version=state.versions[TYPES]), *_section(state, TYPES, "model type")]
+    if FAMILIES in state.listed:
+        parts += [
+            _FAMILIES.format(version=state.versions[FAMILIES]),
+            *_section(state, FAMILIES, "family"),
+        ]
+    parts += ["# Families left out\n", _left_out()]
+    return "\n".join(parts)
+
+
+def _section(state: State, source: str, noun: str) -> list[str]:
+    """Returns totals, reasons, and a table of everything that there is of a source."""
+    known = {each: state.of(each) for each in state.listed[source]}
     tried = {name: found for name, found in known.items() if found}
     built = {name: found for name, found in tried.items() if "built" in found.get("", {})}
-    parts = [
-        _START.format(version=state.version),
-        f"{len(known)} model types are listed, {len(tried)} were tried, {len(built)} were built.\n",
+    nouns = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return [
+        f"{len(known)} {nouns} are listed, {len(tried)} were tried, {len(built)} were built.\n",
         _totals(built),
-        "## Reasons\n",
-        _reasons(tried),
-        "## Model types\n",
-        _table(tried),
-        "## Not tried yet\n",
-        ", ".join(sorted(set(known) - set(tried))) or "None.",
+        f"## Reasons of {nouns}\n",
+        _reasons(tried, nouns),
+        f"## {nouns.capitalize()}\n",
+        _table(tried, noun),
+        f"## {nouns.capitalize()} not tried yet\n",
+        (", ".join(sorted(set(known) - set(tried))) or "None.") + "\n",
     ]
-    return "\n".join(parts) + "\n"
+
+
+def _left_out() -> str:
+    lines = ["| library | families | because |", "|---|---|---|"]
+    lines += [
+        f"| {each.library} | {', '.join(each.families)} | {each.because} |" for each in left_out()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _totals(built: Mapping[str, Mapping[str, Record]]) -> str:
@@ -74,14 +109,14 @@ def _totals(built: Mapping[str, Mapping[str, Record]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reasons(tried: Mapping[str, Mapping[str, Record]]) -> str:
+def _reasons(tried: Mapping[str, Mapping[str, Record]], nouns: str) -> str:
     models: dict[tuple[str, str], dict[str, str]] = {}
     for name, found in tried.items():
         for record in found.values():
             if record.get("outcome") not in (None, "right"):
                 key = (record["outcome"], general(record.get("reason", "")))
                 models.setdefault(key, {})[name] = record.get("reason", "")
-    lines = ["| outcome | model types | reason, of one of them |", "|---|---|---|"]
+    lines = [f"| outcome | {nouns} | reason, of one of them |", "|---|---|---|"]
     for (outcome, _), found in sorted(models.items(), key=lambda each: (each[0][0], -len(each[1]))):
         name, reason = next(iter(found.items()))
         lines.append(f"| {outcome} | {len(found)} | {name}: {_cell(reason)} |")
@@ -95,9 +130,9 @@ def general(reason: str) -> str:
     return re.sub(r"'[^']*'|\b\w+\.\w[\w.]*\b", "_", reason)[:120]
 
 
-def _table(tried: Mapping[str, Mapping[str, Record]]) -> str:
+def _table(tried: Mapping[str, Mapping[str, Record]], noun: str) -> str:
     lines = [
-        "| model type | class | ops | undivided | largest error | seconds | "
+        f"| {noun} | class | ops | undivided | largest error | seconds | "
         + " | ".join(CHECKS)
         + " |",
         "|---" * (6 + len(CHECKS)) + "|",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,20 @@ from transformers import (
     SwinConfig,
 )
 
-from tests.sweep.building import arguments
+from tests.sweep.__main__ import _sweep
+from tests.sweep.case import Inference, Training, arguments
 from tests.sweep.child import Record, run_limited
 from tests.sweep.inputs import Form, make_batch
-from tests.sweep.judge import Trained, _errors, _verdict, exports_otherwise
+from tests.sweep.judge import _verdict, exports_otherwise, judge
 from tests.sweep.known import TABLES
 from tests.sweep.known.entry import absent, floats, integers, text, uniform
 from tests.sweep.listed import model_classes, model_types, whole_of
 from tests.sweep.repairing import repaired
 from tests.sweep.report import general, render
 from tests.sweep.shrink import Rung, _chosen, shrink
-from tests.sweep.state import State
+from tests.sweep.state import FAMILIES, TYPES, State
+from tests.sweep.tasks import Found
+from tests.sweep.training import Trained, errors, train_on_mesh
 
 MEMORY_BYTES = 4 << 30
 
@@ -70,11 +74,11 @@ def _trained(parameter: float) -> Trained:
 
 
 def test_errors_are_noticed() -> None:
-    assert _verdict(_errors(_trained(1.0), _trained(1.0)))["outcome"] == "right"
-    found = _verdict(_errors(_trained(1.0 + 1e-8), _trained(1.0)))
+    assert _verdict(errors(_trained(1.0), _trained(1.0)))["outcome"] == "right"
+    found = _verdict(errors(_trained(1.0 + 1e-8), _trained(1.0)))
     assert found["outcome"] == "wrong"
     assert "weight is off by" in found["reason"]
-    assert _verdict(_errors(_trained(float("nan")), _trained(1.0)))["outcome"] == "wrong"
+    assert _verdict(errors(_trained(float("nan")), _trained(1.0)))["outcome"] == "wrong"
 
 
 def test_children_may_die() -> None:
@@ -102,14 +106,29 @@ def test_children_have_limits() -> None:
 
 def test_sweeps_go_on_where_they_stopped(tmp_path: Path) -> None:
     state = State(tmp_path / "sweep.jsonl")
-    state.list_types(["one", "two"], "5")
+    state.list_names(TYPES, ["one", "two"], "5")
     state.add({"type": "one", "built": "One", "draws": False})
     state.add({"type": "one", "check": "fsdp", "outcome": "right"})
     again = State(tmp_path / "sweep.jsonl")
-    assert again.types == ["one", "two"]
+    assert again.listed == {TYPES: ["one", "two"]}
     assert again.missing("one", ["fsdp", "drawn", "auto"]) == ["auto"]
     assert again.missing("two", ["fsdp"]) == ["fsdp"]
-    assert "two" in render(again).split("Not tried yet")[1]
+    assert "two" in render(again).split("not tried yet")[1]
+
+
+def test_files_of_sweeps_may_be_joined(tmp_path: Path) -> None:
+    one, other = State(tmp_path / "one.jsonl"), State(tmp_path / "other.jsonl")
+    one.list_names(TYPES, ["bert"], "5")
+    one.add({"type": "bert", "outcome": "unbuilt", "reason": "needs another library"})
+    other.list_names(TYPES, ["bert"], "5")
+    other.list_names(FAMILIES, ["timm/vgg"], "timm 1")
+    other.add({"type": "bert", "built": "Bert", "draws": False})
+    joined = tmp_path / "joined.jsonl"
+    joined.write_text(one.path.read_text() + other.path.read_text())
+    both = State(joined)
+    assert both.listed == {TYPES: ["bert"], FAMILIES: ["timm/vgg"]}
+    assert both.missing("bert", ["fsdp"]) == ["fsdp"]
+    assert "Judged with timm 1" in render(both)
 
 
 def test_reasons_are_alike_but_for_places_and_numbers() -> None:
@@ -210,6 +229,82 @@ def test_inputs_are_mended_by_what_is_said_of_them() -> None:
     error = RuntimeError("the length 8000 isn't a multiple of 1920")
     [form] = repaired(Form(), BertConfig(), batch, error)
     assert form.samples == 9600
+
+
+class Cancelling(torch.nn.Module):
+    """Its gradient is zero, but for rounding, which the loss makes large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(31, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> Found:
+        product = x @ self.weight
+        loss = 1e2 * (product @ product - self.weight @ (x.T @ x) @ self.weight)
+        return Found(loss, [])
+
+
+@dataclass(frozen=True)
+class Made:
+    """A case of a model that is made here."""
+
+    kind: type[torch.nn.Module]
+    name: str = "made"
+    draws: bool = False
+
+    def model(self, dropout: bool) -> torch.nn.Module:
+        torch.manual_seed(0)
+        return self.kind()
+
+    def batch(self, model: torch.nn.Module, number: int) -> dict[str, torch.Tensor]:
+        draw = torch.Generator().manual_seed(number)
+        return {"x": torch.rand(17, 31, generator=draw, dtype=torch.float64)}
+
+    def training(self, model: torch.nn.Module) -> Training:
+        return Training(model)
+
+    def inference(self, model: torch.nn.Module) -> Inference:
+        return Inference(model)
+
+    def record(self) -> Record:
+        return {}
+
+
+class Squared(Cancelling):
+    """Nothing special."""
+
+    def forward(self, x: torch.Tensor) -> Found:
+        return Found((x @ self.weight).square().sum(), [])
+
+
+def test_what_pytorch_blows_up_too_is_told_apart() -> None:
+    found = judge(Made(Cancelling), "fsdp")
+    assert found["outcome"] == "unsteady", found
+    assert judge(Made(Squared), "fsdp")["outcome"] in ("right", "undivided")
+
+
+def test_errors_of_steady_models_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(build: Path, batches: Sequence[dict[str, torch.Tensor]]) -> Trained:
+        found = train_on_mesh(build, batches)
+        return Trained([each + 1.0 for each in found.losses], found.state)
+
+    monkeypatch.setattr("tests.sweep.judge.train_on_mesh", off)
+    assert judge(Made(Squared), "fsdp")["outcome"] == "wrong"
+    assert judge(Made(Cancelling), "fsdp")["outcome"] == "wrong"
+
+
+def test_what_ends_late_is_tried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(source: str, name: str, checks: Sequence[str]) -> Iterator[Record]:
+        yield {"built": "It", "draws": False}
+        for check in checks:
+            if check == "auto" and len(checks) > 1:
+                os._exit(3)
+            yield {"check": check, "outcome": "right"}
+
+    monkeypatch.setattr("tests.sweep.__main__._judged", work)
+    state = State(tmp_path / "sweep.jsonl")
+    _sweep(state, TYPES, "it", ["fsdp", "auto"])
+    assert {each["outcome"] for each in state.of("it").values() if "check" in each} == {"right"}
 
 
 class Otherwise(torch.nn.Module):
