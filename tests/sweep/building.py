@@ -38,6 +38,7 @@ class TypeCase:
         form: What its inputs are like.
         loss: `own`, or `made up`.
         draws: Whether its training step draws random numbers.
+        masked: Whether outputs have infinite elements.
         parameters: Their number.
     """
 
@@ -47,6 +48,7 @@ class TypeCase:
     form: Form
     loss: str = "own"
     draws: bool = False
+    masked: bool = False
     parameters: int = 0
 
     @property
@@ -70,7 +72,7 @@ class TypeCase:
 
     def training(self, model: nn.Module) -> Training:
         """Returns what is trained of a model."""
-        return Training(model, self.known.options)
+        return Training(model, self.known.options, self.masked)
 
     def inference(self, model: nn.Module) -> Inference:
         """Returns what is run of a model."""
@@ -204,5 +206,10 @@ def _mended(case: TypeCase, model: nn.Module, repairs: int) -> TypeCase:
 
 
 def _stepped(case: TypeCase, model: nn.Module) -> TypeCase:
-    loss, draws = take_step(case, model)
+    """Takes a step, with a loss that leaves out what is infinite if there is something."""
+    try:
+        loss, draws = take_step(case, model)
+    except Infinite:
+        case = replace(case, masked=True)
+        loss, draws = take_step(case, model)
     return replace(case, loss=loss, draws=draws)

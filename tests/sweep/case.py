@@ -51,6 +51,10 @@ class Unbuilt(Exception):
     """A model couldn't be built from what is known here of its type."""
 
 
+class Infinite(Unbuilt):
+    """A loss isn't finite."""
+
+
 class Doubled(TorchFunctionMode):
     """Takes float32 for float64, so that what a model rounds to 32 bits doesn't hide errors."""
 
@@ -69,12 +73,21 @@ def _doubled(value: Any) -> Any:
 
 
 class Training(nn.Module):
-    """A model that returns its loss, or one that is made up: the mean of its outputs' squares."""
+    """A model that returns its loss, or one that is made up: the mean of its outputs' squares.
 
-    def __init__(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> None:
+    Args:
+        model: The model.
+        options: Arguments of its forward that aren't tensors.
+        masked: Whether a loss that is made up takes infinite elements of outputs for zeros.
+    """
+
+    def __init__(
+        self, model: nn.Module, options: Mapping[str, Any] | None = None, masked: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.options = options or {}
+        self.masked = masked
 
     def forward(self, **batch: Tensor) -> Tensor:
         with Doubled():
@@ -82,8 +95,11 @@ class Training(nn.Module):
         loss = own_loss(found)
         if loss is not None:
             return loss.mean()
-        first, *rest = (each.square().mean() for each in floats(found))
+        first, *rest = (self._square(each).mean() for each in floats(found))
         return sum(rest, first)
+
+    def _square(self, output: Tensor) -> Tensor:
+        return (output.masked_fill(output.isinf(), 0) if self.masked else output).square()
 
 
 class Inference(nn.Module):
@@ -151,7 +167,7 @@ def take_step(case: Case, model: nn.Module) -> tuple[str, bool]:
         Whether the loss is the model's `own` or `made up`, and whether random numbers change it.
 
     Raises:
-        Unbuilt: If the loss isn't finite.
+        Infinite: If the loss isn't finite.
     """
     training = case.training(model.train())
     batch = case.batch(model, 0)
@@ -160,7 +176,7 @@ def take_step(case: Case, model: nn.Module) -> tuple[str, bool]:
         own = own_loss(model(**arguments(batch), **training.options)) is not None
     loss = _loss(training, batch, 1)
     if not loss.isfinite():
-        raise Unbuilt(f"the loss is {loss.item()}")
+        raise Infinite(f"the loss is {loss.item()}")
     loss.backward()  # type: ignore[no-untyped-call]
     return "own" if own else "made up", is_drawn(training, batch)
 

@@ -91,7 +91,7 @@ def model_classes(model_type: str) -> list[type[nn.Module]]:
     config = config_class(model_type)
     named = known_of(model_type).kind
     if named:
-        modules = _modeling(config.__module__.rpartition(".")[0])
+        modules = [*_modeling(config.__module__.rpartition(".")[0]), transformers]
         return [getattr(each, named) for each in modules if hasattr(each, named)][:1]
     found = {each.__name__: each for each in _from_modules(config)}
     found |= {each.__name__: each for each in _from_mappings(model_type)}

@@ -208,8 +208,11 @@ def test_batches_differ_as_their_numbers_do() -> None:
 
 def test_texts_have_tokens_that_stand_for_something_else() -> None:
     config = Qwen2VLConfig(image_token_id=5)
-    [*_, row] = text(1, "image_token_id", 3, 2)(config, Form(), torch.Generator()).tolist()
-    assert [each == 5 for each in row] == [False, True, True, True, False, False]
+    [*_, row] = text(1, ("image_token_id", 2), (9, 1), 2)(
+        config, Form(), torch.Generator()
+    ).tolist()
+    assert [each == 5 for each in row] == [False, True, True, False, False, False]
+    assert row[3] == 9
 
 
 def test_inputs_may_be_lists() -> None:
@@ -219,6 +222,17 @@ def test_inputs_may_be_lists() -> None:
     assert arguments({"states.a.0": one, "states.b.0": other}) == {
         "states": {"a": [one], "b": [other]}
     }
+
+
+class Infinite(torch.nn.Module):
+    """Returns what holds an infinite element."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, torch.full((1,), -float("inf"))])
+
+
+def test_losses_that_are_made_up_leave_out_what_is_infinite() -> None:
+    assert Training(Infinite(), masked=True)(x=torch.full((3,), 2.0)) == 3.0
 
 
 def test_inputs_are_mended_by_what_is_said_of_them() -> None:

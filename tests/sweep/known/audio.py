@@ -6,7 +6,17 @@ from collections.abc import Mapping
 
 import torch
 
-from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, uniform, zeros
+from tests.sweep.known.entry import (
+    Known,
+    absent,
+    always,
+    floats,
+    integers,
+    ones,
+    text,
+    uniform,
+    zeros,
+)
 
 KNOWN: Mapping[str, Known] = {
     "bark": Known(unable="it has no forward: generate runs its parts one after another"),
@@ -43,7 +53,7 @@ KNOWN: Mapping[str, Known] = {
             "audio_mel_mask": zeros(4, 64, dtype=torch.bool),
         }
     ),
-    "granite_speech5_ctc": Known({"context_size": 32}),
+    "granite_speech5_ctc": Known({"encoder_config.context_size": 32}),
     "granite_speech5_encoder": Known({"context_size": 32}),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
     "kyutai_speech_to_text": Known(
@@ -67,7 +77,11 @@ KNOWN: Mapping[str, Known] = {
     ),
     "neucodec": Known(
         {"encoder_hidden_size": 8, "semantic_model_config.feature_projection_input_dim": 160},
-        {"input_values": floats(4, 1, 1600), "input_features": floats(4, 5, 160)},
+        {
+            "input_values": floats(4, 1, 6400),
+            "input_features": floats(4, 20, 160),
+            "input_features_mask": ones(4, 20),
+        },
     ),
     "qwen2_5_omni_dit": Known(
         {"mel_dim": 80, "enc_dim": 128, "enc_emb_dim": 192},
@@ -92,7 +106,11 @@ KNOWN: Mapping[str, Known] = {
     ),
     "vibevoice": Known(
         {"audio_config.num_filters": 2, "semantic_model_config.num_filters": 2},
-        {"input_values": floats(4, 1, 6400)},
+        {
+            "input_ids": text(2, ("audio_token_id", 2), 8),
+            "input_values": floats(4, 1, 6400),
+            "padding_mask": ones(4, 6400, dtype=torch.bool),
+        },
     ),
     "vibevoice_acoustic_tokenizer_encoder": Known(
         {"num_filters": 2}, {"hidden_states": floats(4, 1, 6400)}

@@ -68,21 +68,25 @@ def always(values: Sequence[Any]) -> Make:
     return lambda config, form, draw: torch.tensor(values)
 
 
-def text(before: int, token: str | int, count: int, after: int) -> Make:
-    """Returns texts with so many tokens that stand for something else, one after the other.
+def text(*parts: int | tuple[str | int, int]) -> Make:
+    """Returns texts with tokens that stand for something else.
 
     Args:
-        before: How many tokens are before them.
-        token: What stands for it, or the configuration's attribute that says what does.
-        count: How many there are of it.
-        after: How many tokens are behind.
+        parts: How many tokens there are of text, or what stands for something else and how many
+            there are of it: a token, or the configuration's attribute that says which it is.
     """
 
     def make(config: PretrainedConfig, form: Form, draw: torch.Generator) -> Tensor:
-        mark = size(config, (token,), None) if isinstance(token, str) else token
-        found = torch.randint(3, 100, (BATCH, before + count + after), generator=draw)
-        found = found.masked_fill(found == mark, 3)
-        found[:, before : before + count] = mark
+        runs = [(None, each) if isinstance(each, int) else each for each in parts]
+        marks = [size(config, (each,), None) if isinstance(each, str) else each for each, _ in runs]
+        found = torch.randint(3, 100, (BATCH, sum(count for _, count in runs)), generator=draw)
+        for each in set(marks) - {None}:
+            found = found.masked_fill(found == each, 3)
+        at = 0
+        for mark, (_, count) in zip(marks, runs, strict=True):
+            if mark is not None:
+                found[:, at : at + count] = mark
+            at += count
         return found
 
     return make

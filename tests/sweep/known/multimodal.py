@@ -18,13 +18,36 @@ KNOWN: Mapping[str, Known] = {
     "chameleon": Known(
         {"vq_config.num_embeddings": 32, "vocabulary_map": _IMAGE_CODES},
         {
-            "input_ids": text(1, 5, 16, 4),
+            "input_ids": text(1, (5, 16), 4),
             "attention_mask": ones(4, 21),
-            "labels": integers(0, 100, 4, 21),
+            "labels": integers(0, 64, 4, 21),
         },
     ),
     "deepseek_ocr2": Known(
-        {"text_config.mlp_layer_types": ["dense", "sparse"], "text_config.num_experts_per_tok": 2}
+        {
+            "text_config.mlp_layer_types": ["dense", "sparse"],
+            "text_config.num_experts_per_tok": 2,
+            "vision_config.sam_config.downsample_channels": [32, 64],
+        }
+    ),
+    "gemma4_unified": Known(
+        {
+            "vision_config": {
+                "patch_size": 4,
+                "mm_embed_dim": 64,
+                "mm_posemb_size": 64,
+                "output_proj_dims": 64,
+            },
+            "text_config.global_head_dim": 32,
+        },
+        {
+            "pixel_values": uniform(4, 9, 432),
+            "image_position_ids": always([[[x, y] for y in range(3) for x in range(3)]] * 4),
+            "input_ids": text(2, ("image_token_id", 9), 5),
+            "attention_mask": ones(4, 16),
+            "labels": integers(3, 100, 4, 16),
+        },
+        alone=True,
     ),
     "granite4_vision": Known(
         {
@@ -46,11 +69,19 @@ KNOWN: Mapping[str, Known] = {
     "lxmert": Known(
         {"visual_feat_dim": 64}, {"visual_feats": floats(4, 5, 64), "visual_pos": uniform(4, 5, 4)}
     ),
-    "muse_spark": Known({"out_hidden_size": 256}),
+    "muse_spark": Known(
+        {"out_hidden_size": 256},
+        {
+            "input_ids": text(2, ("image_token_id", 4), ("audio_token_id", 10), 4),
+            "attention_mask": ones(4, 20),
+            "labels": integers(0, 100, 4, 20),
+            "input_values": floats(4, 960),
+        },
+    ),
     "pi0": Known(
         {"chunk_size": 4, "vlm_config.text_config.hidden_size": 64, "dit_config.hidden_size": 64},
         {
-            "input_ids": text(0, "image_token_index", 16, 8),
+            "input_ids": text(("image_token_index", 16), 8),
             "pixel_values": floats(4, 1, 3, 56, 56),
             "attention_mask": ones(4, 24),
             "pixel_attention_mask": ones(4, 1, dtype=torch.bool),
@@ -60,6 +91,15 @@ KNOWN: Mapping[str, Known] = {
             "timestep": uniform(4),
         },
     ),
-    "qwen2_5_omni_thinker": Known({"vision_start_token_id": 100}),
+    "qwen2_5_omni_thinker": Known(
+        {"vision_start_token_id": 100},
+        {
+            "input_ids": text(1, ("image_token_id", 4), ("audio_token_id", 16), 3),
+            "attention_mask": ones(4, 24),
+            "labels": integers(0, 100, 4, 24),
+            "input_features": floats(4, 128, 64),
+            "feature_attention_mask": ones(4, 64),
+        },
+    ),
     "step3p7": Known({"text_config.sliding_window": 8}),
 }

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.sweep.known.entry import Known, absent, always, floats, integers, zeros
-
-_SHARED = {
-    "inputs_embeds": floats(4, 12, 128),
-    "shared_kv_states.sliding_attention.0": floats(4, 2, 12, 16),
-    "shared_kv_states.sliding_attention.1": floats(4, 2, 12, 16),
-    "shared_kv_states.full_attention.0": floats(4, 2, 12, 32),
-    "shared_kv_states.full_attention.1": floats(4, 2, 12, 32),
-}
-"""Keys and values of another model, of the last layer of each kind."""
+from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, zeros
 
 KNOWN: Mapping[str, Known] = {
     "bamba": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
@@ -52,25 +43,10 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "gemma4_assistant": Known(
-        {
-            "text_config.num_hidden_layers": 2,
-            "text_config.num_kv_shared_layers": 2,
-            "text_config.hidden_size_per_layer_input": 0,
-            "text_config.vocab_size_per_layer_input": 0,
-            "text_config.global_head_dim": 32,
-        },
-        _SHARED,
-        alone=True,
+        unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
     "gemma4_unified_assistant": Known(
-        {
-            "text_config.num_hidden_layers": 2,
-            "text_config.num_kv_shared_layers": 2,
-            "text_config.layer_types": ["sliding_attention", "full_attention"],
-            "text_config.global_head_dim": 32,
-        },
-        _SHARED,
-        alone=True,
+        unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
     "gemma4_unified_text": Known({"global_head_dim": 32}),
     "granitemoehybrid": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
@@ -103,6 +79,18 @@ KNOWN: Mapping[str, Known] = {
         {"d_latents": 64, "d_model": 64, "num_self_attends_per_block": 2, "num_latents": 16}
     ),
     "pix2struct_text_model": Known(whole="pix2struct"),
+    "rag": Known(
+        kind="RagTokenForGeneration",
+        inputs={
+            "input_ids": integers(3, 100, 4, 12),
+            "attention_mask": ones(4, 12),
+            "context_input_ids": integers(3, 100, 20, 12),
+            "context_attention_mask": ones(20, 12),
+            "doc_scores": floats(4, 5),
+            "labels": integers(3, 100, 4, 6),
+        },
+        alone=True,
+    ),
     "step3p5": Known({"sliding_window": 8}),
     "t5gemma2_decoder": Known(whole="t5gemma2"),
     "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 64)}),

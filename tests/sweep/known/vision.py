@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.sweep.known.entry import Known, absent, always, floats, ones, uniform
+from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, uniform
 
 _HIERARCHY = {
     "prompt_encoder_config.image_size": 64,
@@ -109,16 +109,25 @@ KNOWN: Mapping[str, Known] = {
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
+    "nougat": Known(
+        kind="VisionEncoderDecoderModel",
+        inputs={"pixel_values": floats(4, 3, 64, 64), "labels": integers(3, 100, 4, 12)},
+        alone=True,
+    ),
     "paddleocr_vl_vision": Known(inputs={"pixel_values": floats(1, 64, 3, 14, 14)}),
     "pix2struct": Known(
-        {"vision_config.patch_embed_hidden_size": 768}, {"flattened_patches": floats(4, 16, 770)}
+        {"vision_config.patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
     "pix2struct_vision_model": Known(
-        {"patch_embed_hidden_size": 768}, {"flattened_patches": floats(4, 16, 770)}
+        {"patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
-    "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 48, 320)}),
+    "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 96, 320)}),
     "pp_ocrv6_small_det": Known(
-        {"backbone_config.stem_channels": (3, 48, 96), "layer_list_out_channels": (384,) * 4}
+        {
+            "backbone_config.stem_channels": (3, 48, 96),
+            "backbone_config.out_indices": [1, 2, 3, 4],
+            "layer_list_out_channels": (96, 192, 384, 384),
+        }
     ),
     "sam2": Known(_HIERARCHY),
     "sam2_video": Known(_HIERARCHY),
