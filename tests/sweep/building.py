@@ -127,7 +127,10 @@ def build(model_type: str, seconds: float = 12) -> TypeCase:
     until = time.process_time() + seconds
     if known_of(model_type).unable:
         raise Unbuilt(known_of(model_type).unable)
-    classes = [] if known_of(model_type).whole else model_classes(model_type)
+    try:
+        classes = [] if known_of(model_type).whole else model_classes(model_type)
+    except ImportError as error:
+        raise Unbuilt(f"its module can't be imported: {error}") from error
     if not classes:
         model_type = whole_of(model_type) or model_type
         classes = model_classes(model_type)

@@ -127,7 +127,7 @@ def shrink(
             if small != value:
                 arguments[name] = small
     arguments |= {name: each for name, each in _more(config).items() if name not in arguments}
-    if isinstance(config, BackboneConfigMixin):
+    if isinstance(config, BackboneConfigMixin) and hasattr(config, "stage_names"):
         arguments |= _stages(config, arguments)
         arguments = {name: each for name, each in arguments.items() if name not in _DERIVED}
     found = kind(**arguments)
@@ -255,8 +255,10 @@ def _smaller_rope(name: str, value: Any, rung: Rung) -> Any:
         part = 3 * rung.sections // 8
         return (value or {}) | {"mrope_section": [rung.sections - 2 * part, part, part]}
     if isinstance(value, dict) and "mrope_section" in value and rung.widths not in (None, "heads"):
-        times = sum(value["mrope_section"]) // 8 if rung.widths == "named" else rung.widths
-        return value | {"mrope_section": [each // times for each in value["mrope_section"]]}
+        whole = sum(value["mrope_section"])
+        times = whole // 8 if rung.widths == "named" else rung.widths
+        rest = [each // times for each in value["mrope_section"][1:]]
+        return value | {"mrope_section": [whole // times - sum(rest), *rest]}
     return value
 
 

@@ -53,14 +53,31 @@ KNOWN: Mapping[str, Known] = {
             "audio_mel_mask": zeros(4, 64, dtype=torch.bool),
         }
     ),
-    "granite_speech5_ctc": Known({"encoder_config.context_size": 32}),
-    "granite_speech5_encoder": Known({"context_size": 32}),
+    "granite_speech5_ctc": Known(
+        {"encoder_config.context_size": 32},
+        {
+            "input_features": floats(4, 64, 320),
+            "attention_mask": ones(4, 64),
+            "labels": integers(1, 100, 4, 4),
+        },
+    ),
+    "granite_speech5_encoder": Known(
+        {"context_size": 32}, {"input_features": floats(4, 64, 320), "attention_mask": ones(4, 64)}
+    ),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
     "kyutai_speech_to_text": Known(
         {"codec_config.upsample_groups": 64}, {"input_ids": integers(0, 100, 4, 12, 33)}
     ),
     "mimi_decoder": Known({"upsample_groups": 64}),
     "moonshine_streaming": Known({"num_key_value_heads": 4}),
+    "moshi_depth": Known(
+        inputs={
+            "input_ids": integers(0, 100, 4, 8),
+            "last_hidden_state": floats(4, 8, 64),
+            "attention_mask": ones(4, 8),
+            "labels": absent,
+        }
+    ),
     "musicgen": Known(
         inputs={
             "labels": integers(0, 100, 4, 12, 4),
@@ -75,14 +92,30 @@ KNOWN: Mapping[str, Known] = {
             "encoder_hidden_states": absent,
         }
     ),
+    "musicgen_melody_decoder": Known(
+        inputs={
+            "input_ids": integers(0, 100, 16, 12),
+            "attention_mask": ones(4, 12),
+            "labels": integers(0, 100, 4, 12, 4),
+            "encoder_hidden_states": absent,
+        }
+    ),
     "neucodec": Known(
-        {"encoder_hidden_size": 8, "semantic_model_config.feature_projection_input_dim": 160},
+        {
+            "encoder_hidden_size": 8,
+            "quantization_dim": 128,
+            "semantic_model_config.feature_projection_input_dim": 160,
+        },
         {
             "input_values": floats(4, 1, 6400),
             "input_features": floats(4, 20, 160),
             "input_features_mask": ones(4, 20),
         },
     ),
+    "parakeet_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
+    "pocket_tts_audio_tokenizer_decoder": Known({"upsample_groups": 64}),
+    "qwen2_5_omni": Known({"token2wav_config.bigvgan_config.upsample_initial_channel": 128}),
+    "qwen2_5_omni_bigvgan": Known({"upsample_initial_channel": 128}),
     "qwen2_5_omni_dit": Known(
         {"mel_dim": 80, "enc_dim": 128, "enc_emb_dim": 192},
         {
@@ -93,8 +126,12 @@ KNOWN: Mapping[str, Known] = {
             "time_step": uniform(4),
         },
     ),
+    "qwen2_5_omni_token2wav": Known({"bigvgan_config.upsample_initial_channel": 128}),
     "qwen3_asr_encoder": Known(
         inputs={"input_features": floats(4, 128, 200), "input_features_mask": ones(4, 200)}
+    ),
+    "qwen3_omni_moe_audio_encoder": Known(
+        inputs={"input_features": floats(128, 400), "feature_lens": always([100] * 4)}
     ),
     "qwen3_omni_moe_talker_code_predictor": Known(
         inputs={
@@ -114,5 +151,14 @@ KNOWN: Mapping[str, Known] = {
     ),
     "vibevoice_acoustic_tokenizer_encoder": Known(
         {"num_filters": 2}, {"hidden_states": floats(4, 1, 6400)}
+    ),
+    "vibevoice_asr": Known(
+        {
+            "acoustic_tokenizer_encoder_config.num_filters": 2,
+            "semantic_tokenizer_encoder_config.num_filters": 2,
+        }
+    ),
+    "voxtral_realtime": Known(
+        inputs={"input_features": floats(4, 128, 96)}, options={"num_delay_tokens": 2}
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from tests.sweep.known.entry import Known, always, floats, integers, ones, text, uniform
+from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, text, uniform
 
 _IMAGE_CODES = {"<image>": 5} | {
     f"IMGIMG{''.join(chr(ord('A') + int(digit)) for digit in str(code))}Z": 64 + code
@@ -15,6 +15,8 @@ _IMAGE_CODES = {"<image>": 5} | {
 """The token of each code of an image."""
 
 KNOWN: Mapping[str, Known] = {
+    "aria": Known({"projector_patch_to_query_dict": {4: 2}}),
+    "blip-2": Known({"image_token_index": 5}),
     "chameleon": Known(
         {"vq_config.num_embeddings": 32, "vocabulary_map": _IMAGE_CODES},
         {
@@ -23,6 +25,7 @@ KNOWN: Mapping[str, Known] = {
             "labels": integers(0, 64, 4, 21),
         },
     ),
+    "colmodernvbert": Known(inputs={"pixel_values": floats(4, 1, 3, 64, 64)}),
     "deepseek_ocr2": Known(
         {
             "text_config.mlp_layer_types": ["dense", "sparse"],
@@ -60,11 +63,16 @@ KNOWN: Mapping[str, Known] = {
     "idefics": Known(
         inputs={"pixel_values": floats(4, 1, 3, 64, 64), "image_attention_mask": ones(4, 12, 1)}
     ),
+    "idefics_perciever": Known(whole="idefics"),
     "instructblip": Known({"image_token_id": 5}),
     "instructblipvideo": Known({"video_token_id": 5}, {"pixel_values": floats(4, 2, 3, 64, 64)}),
     "kosmos-2": Known(
         {"latent_query_num": 4},
         {"image_embeds_position_mask": always([[False] + [True] * 4 + [False] * 7] * 4)},
+    ),
+    "llava_next": Known(
+        {"image_grid_pinpoints": [[64, 64]]},
+        {"pixel_values": floats(4, 2, 3, 64, 64), "image_sizes": always([[64, 64]] * 4)},
     ),
     "lxmert": Known(
         {"visual_feat_dim": 64}, {"visual_feats": floats(4, 5, 64), "visual_pos": uniform(4, 5, 4)}
@@ -78,6 +86,7 @@ KNOWN: Mapping[str, Known] = {
             "input_values": floats(4, 960),
         },
     ),
+    "paddleocr_vl": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
     "pi0": Known(
         {"chunk_size": 4, "vlm_config.text_config.hidden_size": 64, "dit_config.hidden_size": 64},
         {
@@ -91,6 +100,13 @@ KNOWN: Mapping[str, Known] = {
             "timestep": uniform(4),
         },
     ),
+    "qwen2_5_omni_talker": Known(
+        inputs={
+            "thinker_reply_part": floats(4, 12, 64),
+            "input_text_ids": integers(3, 100, 4, 12),
+            "image_grid_thw": absent,
+        }
+    ),
     "qwen2_5_omni_thinker": Known(
         {"vision_start_token_id": 100},
         {
@@ -102,4 +118,5 @@ KNOWN: Mapping[str, Known] = {
         },
     ),
     "step3p7": Known({"text_config.sliding_window": 8}),
+    "vipllava": Known({"vision_feature_layers": [-1, -2, -1, -2, -1]}),
 }

@@ -42,6 +42,9 @@ KNOWN: Mapping[str, Known] = {
             "text_config.global_head_dim": 32,
         }
     ),
+    "diffusion_gemma_text": Known(
+        {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32, "global_head_dim": 32}
+    ),
     "gemma4_assistant": Known(
         unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
@@ -73,12 +76,15 @@ KNOWN: Mapping[str, Known] = {
         {"pixel_values": floats(4, 3, 64, 64)},
     ),
     "lfm2_moe": Known({"layer_types": ["conv", "full_attention"]}),
+    "longt5": Known({"decoder_start_token_id": 0}),
     "mamba2": Known({"num_heads": 8, "head_dim": 16}),
     "nemotron": Known({"num_key_value_heads": 2}),
+    "openai_privacy_filter": Known(inputs={"labels": integers(0, 2, 4, 12)}),
     "perceiver": Known(
         {"d_latents": 64, "d_model": 64, "num_self_attends_per_block": 2, "num_latents": 16}
     ),
     "pix2struct_text_model": Known(whole="pix2struct"),
+    "qwen3_omni_moe_talker_text": Known({"shared_expert_intermediate_size": 32}),
     "rag": Known(
         kind="RagTokenForGeneration",
         inputs={
@@ -93,6 +99,7 @@ KNOWN: Mapping[str, Known] = {
     ),
     "step3p5": Known({"sliding_window": 8}),
     "t5gemma2_decoder": Known(whole="t5gemma2"),
+    "t5gemma2_text": Known(whole="t5gemma2"),
     "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 64)}),
     "xmod": Known(inputs={"lang_ids": zeros(4)}),
     "zamba2": Known({"layers_block_type": ["linear_attention", "hybrid"]}),

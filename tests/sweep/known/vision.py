@@ -37,6 +37,28 @@ _MASKED = {
     "encoder_hidden_states": floats(4, 16, 64),
 }
 
+_PATCHES = {
+    "pixel_values": floats(4, 16, 768),
+    "pixel_attention_mask": ones(4, 16),
+    "spatial_shapes": always([[4, 4]] * 4),
+}
+"""Images as patches."""
+
+_KERNELS = {
+    "reduce_channel": [1, 1, 0],
+    "return_channel": [1, 1, 0],
+    "vertical_long_to_small_conv_longratio": [[7, 1], [1, 1], [3, 0]],
+    "vertical_long_to_small_conv_midratio": [[5, 1], [1, 1], [2, 0]],
+    "vertical_long_to_small_conv_shortratio": [[3, 1], [1, 1], [1, 0]],
+    "horizontal_small_to_long_conv_longratio": [[1, 7], [1, 1], [0, 3]],
+    "horizontal_small_to_long_conv_midratio": [[1, 5], [1, 1], [0, 2]],
+    "horizontal_small_to_long_conv_shortratio": [[1, 3], [1, 1], [0, 1]],
+    "symmetric_conv_long_longratio": [[7, 7], [1, 1], [3, 3]],
+    "symmetric_conv_long_midratio": [[5, 5], [1, 1], [2, 2]],
+    "symmetric_conv_long_shortratio": [[3, 3], [1, 1], [1, 1]],
+}
+"""Sizes, strides and paddings of convolutions; the library has no defaults of them."""
+
 KNOWN: Mapping[str, Known] = {
     "align_vision_model": Known(
         {
@@ -47,6 +69,7 @@ KNOWN: Mapping[str, Known] = {
             "hidden_dim": 320,
         }
     ),
+    "bit": Known({"num_groups": 4}),
     "chameleon_vqgan": Known(whole="chameleon"),
     "deepseek_ocr2_encoder": Known(inputs={"num_patches": absent}, options={"num_patches": 6}),
     "depth_pro": Known(
@@ -79,6 +102,16 @@ KNOWN: Mapping[str, Known] = {
     ),
     "emu3_vqgan": Known(whole="emu3"),
     "flava_image_codebook": Known(whole="flava"),
+    "florence_vision": Known(
+        {
+            "depths": [1, 1, 1, 1],
+            "embed_dim": [16, 32, 64, 128],
+            "num_heads": [2, 2, 4, 4],
+            "num_groups": [2, 2, 4, 4],
+            "projection_dim": 64,
+            "window_size": 4,
+        }
+    ),
     "gemma4_unified_vision": Known(whole="gemma4_unified"),
     "gemma4_vision": Known(
         inputs={
@@ -91,6 +124,8 @@ KNOWN: Mapping[str, Known] = {
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
+    "idefics2_perceiver": Known(inputs={"attention_mask": ones(4, 12)}),
+    "inkling2_vision": Known(inputs={"pixel_values": floats(64, 40, 40, 3)}),
     "kimi_k25_vision": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
     "lw_detr": Known({"projector_scale_factors": [1.0]}),
     "minicpmv4_7_vision": Known(
@@ -110,9 +145,32 @@ KNOWN: Mapping[str, Known] = {
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
     "nougat": Known(
-        kind="VisionEncoderDecoderModel",
-        inputs={"pixel_values": floats(4, 3, 64, 64), "labels": integers(3, 100, 4, 12)},
+        {
+            "encoder": {
+                "model_type": "donut-swin",
+                "image_size": 64,
+                "embed_dim": 24,
+                "depths": [1, 1],
+                "num_heads": [2, 4],
+                "window_size": 4,
+            },
+            "decoder": {
+                "model_type": "mbart",
+                "is_decoder": True,
+                "add_cross_attention": True,
+                "vocab_size": 128,
+                "d_model": 64,
+                "decoder_layers": 2,
+                "decoder_ffn_dim": 128,
+                "decoder_attention_heads": 4,
+                "max_position_embeddings": 64,
+            },
+            "decoder_start_token_id": 2,
+            "pad_token_id": 1,
+        },
+        {"pixel_values": floats(4, 3, 64, 64), "labels": integers(3, 100, 4, 12)},
         alone=True,
+        kind="VisionEncoderDecoderModel",
     ),
     "paddleocr_vl_vision": Known(inputs={"pixel_values": floats(1, 64, 3, 14, 14)}),
     "pix2struct": Known(
@@ -122,14 +180,25 @@ KNOWN: Mapping[str, Known] = {
         {"patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
     "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 96, 320)}),
+    "pp_ocrv5_server_det": Known({"intraclass_block_config": _KERNELS}),
+    "pp_ocrv6_medium_det": Known({"intraclass_block_config": _KERNELS}),
     "pp_ocrv6_small_det": Known(
         {
             "backbone_config.stem_channels": (3, 48, 96),
             "backbone_config.out_indices": [1, 2, 3, 4],
-            "layer_list_out_channels": (96, 192, 384, 384),
+            "layer_list_out_channels": (96, 96, 192, 384),
         }
     ),
+    "pp_ocrv6_small_rec": Known(
+        {"backbone_config.stem_channels": (3, 48, 96)}, {"pixel_values": floats(4, 3, 96, 320)}
+    ),
+    "pp_ocrv6_tiny_rec": Known(
+        {"backbone_config.stem_channels": (3, 48, 96)}, {"pixel_values": floats(4, 3, 96, 320)}
+    ),
     "sam2": Known(_HIERARCHY),
+    "sam2_hiera_det_model": Known(
+        {"hidden_size": 16, "embed_dim_per_stage": [16, 32, 64, 128], "image_size": [64, 64]}
+    ),
     "sam2_video": Known(_HIERARCHY),
     "sam2_vision_model": Known(
         {
@@ -172,6 +241,9 @@ KNOWN: Mapping[str, Known] = {
         options={"multimask_output": True},
         alone=True,
     ),
+    "siglip2": Known(inputs=_PATCHES),
+    "siglip2_vision_model": Known(inputs=_PATCHES),
+    "slanet": Known(kind="SLANetForTableRecognition"),
     "swin2sr": Known({"embed_dim": 24}),
     "tvp": Known(
         {
@@ -180,7 +252,11 @@ KNOWN: Mapping[str, Known] = {
             "num_frames": 2,
             "backbone_config.hidden_sizes": [8, 16, 32, 64],
         },
-        {"pixel_values": floats(4, 2, 3, 64, 64)},
+        {
+            "input_ids": integers(3, 100, 1, 12),
+            "attention_mask": ones(1, 12),
+            "pixel_values": floats(1, 2, 3, 64, 64),
+        },
     ),
     "unlimited_ocr_vision_encoder": Known(inputs={"patch_embeds": floats(4, 64, 4, 4)}),
     "video_llama_3_vision": Known(inputs={"merge_sizes": always([2, 2, 2, 2])}),
