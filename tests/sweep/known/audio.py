@@ -47,6 +47,9 @@ KNOWN: Mapping[str, Known] = {
             "energy_labels": floats(4, 12, 1),
         },
     ),
+    "fun_asr_nano_encoder": Known(
+        inputs={"input_features": floats(4, 16, 560), "input_features_mask": ones(4, 16)}
+    ),
     "gemma3n_audio": Known(
         inputs={
             "audio_mel": floats(4, 64, 128),
@@ -65,10 +68,7 @@ KNOWN: Mapping[str, Known] = {
         {"context_size": 32}, {"input_features": floats(4, 64, 320), "attention_mask": ones(4, 64)}
     ),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
-    "kyutai_speech_to_text": Known(
-        {"codec_config.upsample_groups": 64}, {"input_ids": integers(0, 100, 4, 12, 33)}
-    ),
-    "mimi_decoder": Known({"upsample_groups": 64}),
+    "kyutai_speech_to_text": Known(inputs={"input_ids": integers(0, 100, 4, 12, 33)}),
     "moonshine_streaming": Known({"num_key_value_heads": 4}),
     "moshi_depth": Known(
         inputs={
@@ -100,6 +100,9 @@ KNOWN: Mapping[str, Known] = {
             "encoder_hidden_states": absent,
         }
     ),
+    "nemotron3_5_asr": Known(
+        inputs={"labels": absent, "decoder_input_ids": integers(0, 100, 4, 12)}
+    ),
     "neucodec": Known(
         {
             "encoder_hidden_size": 8,
@@ -113,7 +116,7 @@ KNOWN: Mapping[str, Known] = {
         },
     ),
     "parakeet_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
-    "pocket_tts_audio_tokenizer_decoder": Known({"upsample_groups": 64}),
+    "pop2piano": Known(inputs={"input_ids": absent, "attention_mask": absent}),
     "qwen2_5_omni": Known({"token2wav_config.bigvgan_config.upsample_initial_channel": 128}),
     "qwen2_5_omni_bigvgan": Known({"upsample_initial_channel": 128}),
     "qwen2_5_omni_dit": Known(

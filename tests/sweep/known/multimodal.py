@@ -33,6 +33,7 @@ KNOWN: Mapping[str, Known] = {
             "vision_config.sam_config.downsample_channels": [32, 64],
         }
     ),
+    "gemma3": Known({"mm_tokens_per_image": 4}),
     "gemma4_unified": Known(
         {
             "vision_config": {
@@ -117,6 +118,17 @@ KNOWN: Mapping[str, Known] = {
             "feature_attention_mask": ones(4, 64),
         },
     ),
+    "qwen3_omni_moe_thinker": Known(
+        {"vision_start_token_id": 100},
+        {
+            "input_ids": text(1, ("image_token_id", 4), ("audio_token_id", 8), 3),
+            "attention_mask": ones(4, 16),
+            "labels": integers(0, 100, 4, 16),
+            "input_features": floats(4, 128, 64),
+            "feature_attention_mask": ones(4, 64),
+        },
+    ),
     "step3p7": Known({"text_config.sliding_window": 8}),
+    "t5gemma2": Known({"encoder.mm_tokens_per_image": 4}),
     "vipllava": Known({"vision_feature_layers": [-1, -2, -1, -2, -1]}),
 }

@@ -45,6 +45,7 @@ KNOWN: Mapping[str, Known] = {
     "diffusion_gemma_text": Known(
         {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32, "global_head_dim": 32}
     ),
+    "encoder-decoder": Known({"decoder_start_token_id": 2, "pad_token_id": 1}),
     "gemma4_assistant": Known(
         unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
@@ -53,6 +54,7 @@ KNOWN: Mapping[str, Known] = {
     ),
     "gemma4_unified_text": Known({"global_head_dim": 32}),
     "granitemoehybrid": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
+    "hunyuan_v1_*": Known({"head_dim": 16}),
     "hunyuan_vl_text": Known(
         {
             "head_dim": 16,
@@ -97,7 +99,9 @@ KNOWN: Mapping[str, Known] = {
         },
         alone=True,
     ),
+    "reformer": Known({"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [3, 4]}),
     "step3p5": Known({"sliding_window": 8}),
+    "switch_transformers": Known({"decoder_start_token_id": 0}),
     "t5gemma2_decoder": Known(whole="t5gemma2"),
     "t5gemma2_text": Known(whole="t5gemma2"),
     "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 64)}),

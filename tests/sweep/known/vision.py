@@ -72,6 +72,7 @@ KNOWN: Mapping[str, Known] = {
     "bit": Known({"num_groups": 4}),
     "chameleon_vqgan": Known(whole="chameleon"),
     "deepseek_ocr2_encoder": Known(inputs={"num_patches": absent}, options={"num_patches": 6}),
+    "deepseek_ocr2_vision": Known({"sam_config.downsample_channels": [32, 64]}),
     "depth_pro": Known(
         {
             "patch_size": 64,
@@ -91,6 +92,9 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "edgetam_video": Known(_HIERARCHY),
+    "efficientloftr": Known(
+        {"out_features": [16, 16, 32, 64], "hidden_size": 64, "stage_num_blocks": [1, 1, 1, 1]}
+    ),
     "efficientnet": Known(
         {
             "in_channels": [32, 16, 24, 40, 80, 112, 192],
@@ -126,8 +130,13 @@ KNOWN: Mapping[str, Known] = {
     ),
     "idefics2_perceiver": Known(inputs={"attention_mask": ones(4, 12)}),
     "inkling2_vision": Known(inputs={"pixel_values": floats(64, 40, 40, 3)}),
+    "janus_vqgan": Known({"num_patches": 4}),
     "kimi_k25_vision": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
     "lw_detr": Known({"projector_scale_factors": [1.0]}),
+    "mask2former": Known(
+        {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
+        {"pixel_values": floats(4, 3, 128, 128)},
+    ),
     "minicpmv4_7_vision": Known(
         {"hidden_size": 64, "insert_layer_id": 0},
         {"pixel_values": floats(1, 3, 16, 64 * 16), "target_sizes": always([[4, 4]] * 4)},
@@ -144,33 +153,11 @@ KNOWN: Mapping[str, Known] = {
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
-    "nougat": Known(
-        {
-            "encoder": {
-                "model_type": "donut-swin",
-                "image_size": 64,
-                "embed_dim": 24,
-                "depths": [1, 1],
-                "num_heads": [2, 4],
-                "window_size": 4,
-            },
-            "decoder": {
-                "model_type": "mbart",
-                "is_decoder": True,
-                "add_cross_attention": True,
-                "vocab_size": 128,
-                "d_model": 64,
-                "decoder_layers": 2,
-                "decoder_ffn_dim": 128,
-                "decoder_attention_heads": 4,
-                "max_position_embeddings": 64,
-            },
-            "decoder_start_token_id": 2,
-            "pad_token_id": 1,
-        },
-        {"pixel_values": floats(4, 3, 64, 64), "labels": integers(3, 100, 4, 12)},
-        alone=True,
-        kind="VisionEncoderDecoderModel",
+    "mobilevit": Known({"hidden_sizes": [32, 48, 64]}),
+    "nougat": Known(unable="its own default, donut_swin, isn't a model type of the library"),
+    "oneformer": Known(
+        {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128, "task_seq_len": 8},
+        {"pixel_values": floats(4, 3, 128, 128), "task_inputs": integers(0, 100, 4, 8)},
     ),
     "paddleocr_vl_vision": Known(inputs={"pixel_values": floats(1, 64, 3, 14, 14)}),
     "pix2struct": Known(
@@ -179,14 +166,21 @@ KNOWN: Mapping[str, Known] = {
     "pix2struct_vision_model": Known(
         {"patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
+    "pp_ocrv5_mobile_det": Known(inputs={"hidden_states": floats(4, 3, 64, 64)}),
     "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 96, 320)}),
     "pp_ocrv5_server_det": Known({"intraclass_block_config": _KERNELS}),
     "pp_ocrv6_medium_det": Known({"intraclass_block_config": _KERNELS}),
     "pp_ocrv6_small_det": Known(
         {
-            "backbone_config.stem_channels": (3, 48, 96),
+            "backbone_config.stem_channels": (3, 8, 16),
+            "backbone_config.block_configs": [
+                [[3, 16, 16, 1, True]],
+                [[3, 16, 24, 2, False]],
+                [[3, 24, 32, 2, False]],
+                [[3, 32, 48, 2, False]],
+            ],
             "backbone_config.out_indices": [1, 2, 3, 4],
-            "layer_list_out_channels": (96, 96, 192, 384),
+            "layer_list_out_channels": (16, 24, 32, 48),
         }
     ),
     "pp_ocrv6_small_rec": Known(
@@ -259,6 +253,7 @@ KNOWN: Mapping[str, Known] = {
         },
     ),
     "unlimited_ocr_vision_encoder": Known(inputs={"patch_embeds": floats(4, 64, 4, 4)}),
+    "uvdoc": Known({"backbone_config.out_indices": [1, 2, 3, 4, 5, 6]}),
     "video_llama_3_vision": Known(inputs={"merge_sizes": always([2, 2, 2, 2])}),
     "vitmatte": Known(
         {
