@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.integrations import moe
 
-from tests.sweep.case import Inference, Training, Unbuilt, take_step
+from tests.sweep.case import Inference, Infinite, Training, Unbuilt, take_step
 from tests.sweep.child import Record
 from tests.sweep.inputs import Form, forms, make_batch
 from tests.sweep.known import known_of
