@@ -285,6 +285,17 @@ def test_a_batch_may_end_in_losses_that_are_joined(masked: bool) -> None:
     assert preset(program, "dp=2", "data:0") == {"x": "[8@dp, 6]", "y": "[8@dp, 4]"}
 
 
+def test_a_batch_may_be_stacked() -> None:
+    """Behind what counts the layers; which is no batch itself, and neither is a bias."""
+
+    class Stacked(nn.Module):
+        def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+            return torch.stack([x, x.sin(), x.cos() + bias]).square().mean()
+
+    program = capture(Stacked(), {"x": torch.randn(8, 6), "bias": torch.randn(1, 6)}).program
+    assert preset(program, "dp=2", "data:0") == {"x": "[8@dp, 6]"}
+
+
 def test_what_is_normalized_by_a_statistic_is_no_batch() -> None:
     class Normalized(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

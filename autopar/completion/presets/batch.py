@@ -30,17 +30,22 @@ def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
     whatever its inputs are called. A first dimension of size 1 is
     none. Where the program first cuts the dimension into equal microbatches, each of them is a
     batch, and the stretch is what lies within one.
+
+    Where no input has one, a dimension may also have come behind others when it is added up, as
+    behind that of layers whose results are stacked.
     """
-    return graph.once(batch_inputs, lambda: _batch_inputs(graph))
+    return graph.once(
+        batch_inputs, lambda: _batch_inputs(graph) or _batch_inputs(graph, anywhere=True)
+    )
 
 
-def _batch_inputs(graph: Graph) -> dict[int, Stretch]:
+def _batch_inputs(graph: Graph, *, anywhere: bool = False) -> dict[int, Stretch]:
     losses = _losses(graph)
     found: dict[int, Stretch] = {}
     for at, value in enumerate(graph.values):
         if value.role == "input" and graph.producer[at] is None and value.shape:
             for stretch in _stretches(graph, at):
-                if stretch.size > 1 and _reaches_end(graph, at, stretch, losses):
+                if stretch.size > 1 and _reaches_end(graph, at, stretch, losses, anywhere):
                     found[at] = stretch
                     break
     return found
@@ -181,12 +186,15 @@ def _of_scalars(graph: Graph) -> frozenset[int]:
     return frozenset(range(len(graph.values))) - of_inputs
 
 
-def _reaches_end(graph: Graph, start: int, stretch: Stretch, losses: frozenset[int]) -> bool:
+def _reaches_end(
+    graph: Graph, start: int, stretch: Stretch, losses: frozenset[int], anywhere: bool
+) -> bool:
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
             _follow(graph, node, marks)
-            if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses):
+            at_loss = not losses.isdisjoint(node.results)
+            if at_loss and _is_summed(graph, node, marks, losses, anywhere):
                 return True
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
 
@@ -196,7 +204,7 @@ def _is_summed(
     node: Node,
     marks: dict[int, Stretch],
     losses: frozenset[int],
-    anywhere: bool = False,
+    anywhere: bool,
 ) -> bool:
     """Whether an op, or a body of it, adds up to a loss the major part of a first dimension.
 
