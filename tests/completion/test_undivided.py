@@ -173,3 +173,26 @@ def test_a_batch_goes_on_behind_an_op_without_a_rule(strategy: str, tmp_path: Pa
     compiled.save(tmp_path / "build")
     [found] = run_virtual(tmp_path / "build", [x]).values()
     torch.testing.assert_close(torch.as_tensor(found), model(x))
+
+
+class Masked(nn.Module):
+    """A mask and a weight of many ops, each of which reads the one before twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 16)
+        self.scale = nn.Parameter(torch.ones(64, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask, weight = torch.zeros(64), self.scale
+        for _ in range(50):
+            mask = mask + mask.flip(0)
+            weight = weight + weight.flip(0)
+        return self.second(((self.first(x) + mask) @ weight).relu())
+
+
+def test_weights_of_many_ops_take_no_time() -> None:
+    found = autopar.compile(
+        Masked(), (torch.randn(8, 16),), mesh="dp=2,tp=2", strategy="fsdp:dp,tensor:tp"
+    )
+    assert not [each for each in found.compiled.report if each.category == "undivided"]

@@ -287,15 +287,26 @@ class _Walk:
 
     def _is_settled(self, value: int) -> bool:
         """Whether the parameters behind a weight leave nothing to decide."""
-        pin = self.graph.pins[value]
-        if self.movable is not None and self.graph.producer[value] is None:
-            return value not in self.movable
-        if pin is not None:
-            return self.axis in pin.splits.places or value in self.graph.fixed
-        producer = self.graph.producer[value]
-        return producer is not None and any(
-            self._is_settled(operand) for operand in producer[0].operands
-        )
+        seen: set[int] = set()
+        left = [value]
+        while left:
+            value = left.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            pin, producer = self.graph.pins[value], self.graph.producer[value]
+            if self.movable is not None and producer is None:
+                settled = value not in self.movable
+            else:
+                settled = pin is not None and self._is_kept(value, pin)
+            if settled:
+                return True
+            if pin is None and producer is not None:
+                left.extend(producer[0].operands)
+        return False
+
+    def _is_kept(self, value: int, pin: Form) -> bool:
+        return self.axis in pin.splits.places or value in self.graph.fixed
 
     def _stay(self, weights: list[tuple[int, Form]]) -> bool:
         """Whether movable parameters are split in the dimension that they are pinned to."""
@@ -309,22 +320,23 @@ class _Walk:
 
     def _origins(self, value: int, form: Form) -> list[tuple[int, Form]] | None:
         """Returns the forms of the parameters from which a weight in this form is made."""
-        if self.axis not in form.splits.places:
-            return []
-        producer = self.graph.producer[value]
-        if producer is None:
-            return [(value, form)]
-        node, at = producer
-        splits = node.call.suggest(len(node.operands) + at, form)
-        choice = node.call.choice(splits)
-        if choice is None or choice.produced[at] is not form:
-            return None
         found: list[tuple[int, Form]] = []
-        for operand, needed in zip(node.operands, choice.consumed, strict=True):
-            behind = self._origins(operand, needed)
-            if behind is None:
+        seen: set[tuple[int, Form]] = set()
+        left = [(value, form)]
+        while left:
+            value, form = left.pop()
+            if self.axis not in form.splits.places or (value, form) in seen:
+                continue
+            seen.add((value, form))
+            producer = self.graph.producer[value]
+            if producer is None:
+                found.append((value, form))
+                continue
+            node, at = producer
+            choice = node.call.choice(node.call.suggest(len(node.operands) + at, form))
+            if choice is None or choice.produced[at] is not form:
                 return None
-            found.extend(behind)
+            left.extend(reversed(list(zip(node.operands, choice.consumed, strict=True))))
         return found
 
     def _hands(self, state: _State, node: Node) -> tuple[Forms, ...]:

@@ -9,23 +9,31 @@ from autopar.completion.space import bytes_of
 
 
 def readers(graph: Graph, value: int) -> Iterator[int]:
-    """Yields the forward ops that read a value, or what is made of a parameter."""
-    for node, _ in graph.uses[value]:
-        if node.op.phase == "forward":
-            yield node.index
-            if node.steady:
-                for result in node.results:
-                    yield from readers(graph, result)
+    """Yields the forward ops that read a value, or what is made of a parameter, each once."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        for node, _ in graph.uses[left.pop()]:
+            if node.op.phase == "forward" and node.index not in seen:
+                seen.add(node.index)
+                yield node.index
+                left.extend(node.results if node.steady else ())
 
 
 def parameters(graph: Graph, value: int) -> Iterator[int]:
-    """Yields the parameters that a weight is made of."""
-    producer = graph.producer[value]
-    if producer is None:
-        yield value
-        return
-    for operand in producer[0].operands:
-        yield from parameters(graph, operand)
+    """Yields the parameters that a weight is made of, each once."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        value = left.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        producer = graph.producer[value]
+        if producer is None:
+            yield value
+        else:
+            left.extend(producer[0].operands)
 
 
 def minor_weights(graph: Graph) -> frozenset[int]:
