@@ -50,12 +50,13 @@ of its outputs' squares (marked \\*). Searches end after 15 seconds.
 _FAMILIES = """\
 # Families of timm and torchvision
 
-Judged with {version}. The families that differ most from one another were listed before the first
-run, each by one of its smallest models, made small in sizes only. They are trained in training mode
-with their own losses where they have some, as detectors; else with the cross entropy of what they
-return, or the mean of its squares (marked \\*). In detectors' own losses and in what they detect,
-shapes depend on data; `_parts` are everything that they learn, without the choice among what is
-found.
+Judged with {version}.
+
+The families that differ most from one another were listed before the first run, each by one of its
+smallest models, made small in sizes only. They are trained in training mode with their own losses
+where they have some, as detectors; else with the cross entropy of what they return, or the mean of
+its squares (marked \\*). In detectors' own losses and in what they detect, shapes depend on data;
+`_parts` are everything that they learn, without the choice among what is found.
 """
 
 
