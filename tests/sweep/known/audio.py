@@ -21,7 +21,8 @@ from tests.sweep.known.entry import (
 KNOWN: Mapping[str, Known] = {
     "bark": Known(unable="it has no forward: generate runs its parts one after another"),
     "clap": Known(
-        inputs={"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)}
+        {"audio_config.hidden_size": 128},
+        {"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)},
     ),
     "clap_audio_model": Known(
         inputs={"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)}
@@ -29,6 +30,7 @@ KNOWN: Mapping[str, Known] = {
     "dia_decoder": Known(
         inputs={"input_ids": integers(0, 100, 4, 12, 9), "encoder_hidden_states": floats(4, 12, 64)}
     ),
+    "dots3_note_audio_encoder": Known({"adapter_input_size": 64}),
     "fastspeech2_conformer": Known(
         {"num_mel_bins": 80},
         {
@@ -69,6 +71,7 @@ KNOWN: Mapping[str, Known] = {
     ),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
     "kyutai_speech_to_text": Known(inputs={"input_ids": integers(0, 100, 4, 12, 33)}),
+    "lasr_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
     "moonshine_streaming": Known({"num_key_value_heads": 4}),
     "moshi_depth": Known(
         inputs={
@@ -79,11 +82,12 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "musicgen": Known(
-        inputs={
+        {"decoder.decoder_start_token_id": 0},
+        {
             "labels": integers(0, 100, 4, 12, 4),
             "encoder_hidden_states": absent,
             "input_values": absent,
-        }
+        },
     ),
     "musicgen_melody": Known(
         inputs={
@@ -116,8 +120,19 @@ KNOWN: Mapping[str, Known] = {
         },
     ),
     "parakeet_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
-    "pop2piano": Known(inputs={"input_ids": absent, "attention_mask": absent}),
-    "qwen2_5_omni": Known({"token2wav_config.bigvgan_config.upsample_initial_channel": 128}),
+    "phi4_multimodal_audio": Known(
+        {"nemo_conv_channels": 64, "ext_pw_out_channel": 64, "input_size": 80},
+        {"hidden_states": floats(4, 64, 80), "mask": ones(4, 64, dtype=torch.bool)},
+    ),
+    "pop2piano": Known(
+        inputs={
+            "input_features": floats(4, 12, 64),
+            "input_ids": absent,
+            "inputs_embeds": absent,
+            "attention_mask": ones(4, 12),
+        }
+    ),
+    "qwen2_5_omni": Known(unable="it has no forward: generate runs its parts one after another"),
     "qwen2_5_omni_bigvgan": Known({"upsample_initial_channel": 128}),
     "qwen2_5_omni_dit": Known(
         {"mel_dim": 80, "enc_dim": 128, "enc_emb_dim": 192},
@@ -129,7 +144,7 @@ KNOWN: Mapping[str, Known] = {
             "time_step": uniform(4),
         },
     ),
-    "qwen2_5_omni_token2wav": Known({"bigvgan_config.upsample_initial_channel": 128}),
+    "qwen2_5_omni_token2wav": Known(unable="it samples without gradients, and has no loss"),
     "qwen3_asr_encoder": Known(
         inputs={"input_features": floats(4, 128, 200), "input_features_mask": ones(4, 200)}
     ),
@@ -163,5 +178,17 @@ KNOWN: Mapping[str, Known] = {
     ),
     "voxtral_realtime": Known(
         inputs={"input_features": floats(4, 128, 96)}, options={"num_delay_tokens": 2}
+    ),
+    "xcodec2": Known(
+        {
+            "encoder_hidden_size": 8,
+            "quantization_dim": 128,
+            "semantic_model_config.feature_projection_input_dim": 160,
+        },
+        {
+            "input_values": floats(4, 1, 6400),
+            "input_features": floats(4, 20, 160),
+            "input_features_mask": ones(4, 20),
+        },
     ),
 }

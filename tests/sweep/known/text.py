@@ -31,6 +31,14 @@ KNOWN: Mapping[str, Known] = {
         },
         options={"num_patches": 3},
     ),
+    "cohere_compass_text": Known(
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            }
+        }
+    ),
     "dbrx": Known({"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0}),
     "deepseek_ocr2_text": Known({"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}),
     "deepseek_v2": Known({"num_experts_per_tok": 2}),
@@ -46,6 +54,7 @@ KNOWN: Mapping[str, Known] = {
         {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32, "global_head_dim": 32}
     ),
     "encoder-decoder": Known({"decoder_start_token_id": 2, "pad_token_id": 1}),
+    "esm": Known({"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
     "gemma4_assistant": Known(
         unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
@@ -80,6 +89,7 @@ KNOWN: Mapping[str, Known] = {
     "lfm2_moe": Known({"layer_types": ["conv", "full_attention"]}),
     "longt5": Known({"decoder_start_token_id": 0}),
     "mamba2": Known({"num_heads": 8, "head_dim": 16}),
+    "ministral": Known({"head_dim": 16}),
     "nemotron": Known({"num_key_value_heads": 2}),
     "openai_privacy_filter": Known(inputs={"labels": integers(0, 2, 4, 12)}),
     "perceiver": Known(

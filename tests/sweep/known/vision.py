@@ -21,6 +21,7 @@ _ENCODED = {
     "vision_pos_embeds.0": floats(4, 64, 4, 4),
     "text_features": floats(4, 12, 64),
 }
+"""What an encoder of features and texts takes."""
 
 _DECODED = {
     "vision_features": floats(4, 16, 64),
@@ -28,6 +29,7 @@ _DECODED = {
     "text_features": floats(4, 12, 64),
     "spatial_shapes": always([[4, 4]]),
 }
+"""What a decoder of features and texts takes."""
 
 _MASKED = {
     "decoder_queries": floats(4, 16, 64),
@@ -36,6 +38,7 @@ _MASKED = {
     "backbone_features.2": floats(4, 64, 4, 4),
     "encoder_hidden_states": floats(4, 16, 64),
 }
+"""What a decoder of masks takes, with features of three sizes."""
 
 _PATCHES = {
     "pixel_values": floats(4, 16, 768),
@@ -114,8 +117,11 @@ KNOWN: Mapping[str, Known] = {
             "num_groups": [2, 2, 4, 4],
             "projection_dim": 64,
             "window_size": 4,
-        }
+        },
+        {"hidden_states": floats(4, 3, 64, 64)},
+        alone=True,
     ),
+    "gemma4_unified_audio": Known(whole="gemma4_unified"),
     "gemma4_unified_vision": Known(whole="gemma4_unified"),
     "gemma4_vision": Known(
         inputs={
@@ -132,10 +138,15 @@ KNOWN: Mapping[str, Known] = {
     "inkling2_vision": Known(inputs={"pixel_values": floats(64, 40, 40, 3)}),
     "janus_vqgan": Known({"num_patches": 4}),
     "kimi_k25_vision": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
+    "llama4_vision_model": Known({"intermediate_size": 256}),
     "lw_detr": Known({"projector_scale_factors": [1.0]}),
     "mask2former": Known(
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
         {"pixel_values": floats(4, 3, 128, 128)},
+    ),
+    "minicpmv4_6_vision": Known(
+        {"hidden_size": 64, "insert_layer_id": 0},
+        {"pixel_values": floats(1, 3, 16, 64 * 16), "target_sizes": always([[4, 4]] * 4)},
     ),
     "minicpmv4_7_vision": Known(
         {"hidden_size": 64, "insert_layer_id": 0},
@@ -154,6 +165,7 @@ KNOWN: Mapping[str, Known] = {
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
     "mobilevit": Known({"hidden_sizes": [32, 48, 64]}),
+    "molmo2_adapter": Known(inputs={"pooled_patches_idx": integers(0, 48, 16, 4)}),
     "nougat": Known(unable="its own default, donut_swin, isn't a model type of the library"),
     "oneformer": Known(
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128, "task_seq_len": 8},
@@ -166,10 +178,23 @@ KNOWN: Mapping[str, Known] = {
     "pix2struct_vision_model": Known(
         {"patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
+    "pp_doclayout_v4": Known(unable="the library does not support its training"),
     "pp_ocrv5_mobile_det": Known(inputs={"hidden_states": floats(4, 3, 64, 64)}),
     "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 96, 320)}),
     "pp_ocrv5_server_det": Known({"intraclass_block_config": _KERNELS}),
-    "pp_ocrv6_medium_det": Known({"intraclass_block_config": _KERNELS}),
+    "pp_ocrv6_medium_det": Known(
+        {
+            "intraclass_block_config": _KERNELS,
+            "backbone_config.stem_channels": (3, 8, 16),
+            "backbone_config.block_configs": [
+                [[3, 16, 16, 1, True]],
+                [[3, 16, 24, 2, False]],
+                [[3, 24, 32, 2, False]],
+                [[3, 32, 48, 2, False]],
+            ],
+            "backbone_config.out_indices": [1, 2, 3, 4],
+        }
+    ),
     "pp_ocrv6_small_det": Known(
         {
             "backbone_config.stem_channels": (3, 8, 16),
