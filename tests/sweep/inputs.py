@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from tests.sweep.shrink import value_of
+from tests.sweep.fields import value_of
 
 BATCH = 4
 LENGTH = 12

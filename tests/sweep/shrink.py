@@ -11,6 +11,8 @@ from typing import Any
 from transformers import PretrainedConfig
 from transformers.backbone_utils import BackboneConfigMixin
 
+from tests.sweep.fields import default_fields, fields_of, is_written_down, said_beyond
+
 VOCABULARY = 128
 LAYERS = 2
 POSITIONS = 64
@@ -113,20 +115,20 @@ def shrink(
         sizes: Those that are known already, of configurations inside it by dotted path.
     """
     kind, sizes = type(config), sizes or {}
-    usual = _default(kind)
+    usual = default_fields(kind)
     arguments = {name: value for name, value in sizes.items() if "." not in name}
-    for name, value in _fields(config).items():
+    for name, value in fields_of(config).items():
         if name in arguments:
             continue
         if isinstance(value, PretrainedConfig):
             arguments[name] = shrink(value, rung, _inside(sizes, name))
         elif usual is None or name not in usual or usual[name] != value:
             arguments[name] = _smaller(config, name, value, rung)
-        elif _given(kind, name) or name == "rope_parameters":
+        elif is_written_down(kind, name) or name == "rope_parameters":
             small = _smaller(config, name, value, rung)
             if small != value:
                 arguments[name] = small
-    arguments |= {name: each for name, each in _more(config).items() if name not in arguments}
+    arguments |= {name: each for name, each in said_beyond(config).items() if name not in arguments}
     if isinstance(config, BackboneConfigMixin) and hasattr(config, "stage_names"):
         arguments |= _stages(config, arguments)
         arguments = {name: each for name, each in arguments.items() if name not in _DERIVED}
@@ -173,54 +175,6 @@ def without_dropout(config: PretrainedConfig) -> PretrainedConfig:
         elif ("drop" in name or _MASKED.search(name)) and isinstance(value, float):
             setattr(config, name, 0.0)
     return config
-
-
-def value_of(config: PretrainedConfig, name: str, otherwise: Any = None) -> Any:
-    """Returns an attribute of a configuration, the general one where layers differ in it."""
-    return vars(config)[name] if name in vars(config) else getattr(config, name, otherwise)
-
-
-def _fields(config: PretrainedConfig) -> dict[str, Any]:
-    if dataclasses.is_dataclass(config):
-        own = {each.name for each in dataclasses.fields(config) if each.init}
-        skipped = {each.name for each in dataclasses.fields(PretrainedConfig)} - {"pad_token_id"}
-        kept = own - skipped | {"bos_token_id", "eos_token_id"}
-        values = ((name, value_of(config, name, _NOTHING)) for name in sorted(kept))
-        return {name: value for name, value in values if value is not _NOTHING}
-    return {name: value for name, value in vars(config).items() if not name.startswith("_")}
-
-
-def _more(config: PretrainedConfig) -> dict[str, Any]:
-    """Returns what a configuration inside another says beyond its class's arguments."""
-    if not dataclasses.is_dataclass(config):
-        return {}
-    try:
-        usual = vars(type(config)())
-    except Exception:  # some have no defaults
-        return {}
-    return {
-        name: value
-        for name, value in vars(config).items()
-        if not name.startswith("_") and name not in usual
-    }
-
-
-_NOTHING = object()
-
-
-def _default(kind: type[PretrainedConfig]) -> Mapping[str, Any] | None:
-    try:
-        return _fields(kind())
-    except Exception:  # some have no defaults
-        return None
-
-
-def _given(kind: type[PretrainedConfig], name: str) -> bool:
-    """Whether a default is written down, not derived from others."""
-    if not dataclasses.is_dataclass(kind):
-        return True
-    found = {each.name: each for each in dataclasses.fields(kind)}.get(name)
-    return found is not None and found.default is not None
 
 
 def _smaller(config: PretrainedConfig, name: str, value: Any, rung: Rung) -> Any:
@@ -270,7 +224,7 @@ def _smaller_number(config: PretrainedConfig, name: str, value: int, rung: Rung)
     if _POSITIONS.search(name):
         return min(value, POSITIONS)
     if _EXPERTS.search(name):
-        chosen = [each for key, each in _fields(config).items() if _CHOSEN.search(key) and each]
+        chosen = [each for key, each in fields_of(config).items() if _CHOSEN.search(key) and each]
         return min(value, max(EXPERTS, *(2 * each for each in chosen), 0))
     if _LAYERS.search(name):
         return value if rung.layers is None else min(value, rung.layers)
@@ -293,7 +247,7 @@ def _named(config: PretrainedConfig, name: str, value: int) -> int:
     if _HEADS.search(name):
         return min(value, 4)
     if _GROUPS.search(name):
-        heads = [each for key, each in _fields(config).items() if _HEADS.search(key)]
+        heads = [each for key, each in fields_of(config).items() if _HEADS.search(key)]
         return min(value, 4) if value in heads else min(value, 2)
     if _HEAD_DIM.search(name):
         return min(value, 16)
@@ -303,7 +257,7 @@ def _named(config: PretrainedConfig, name: str, value: int) -> int:
 
 
 def _of_two_heads(config: PretrainedConfig, name: str, value: int) -> int:
-    heads = [each for key, each in _fields(config).items() if _HEADS.search(key)]
+    heads = [each for key, each in fields_of(config).items() if _HEADS.search(key)]
     whole = max((each for each in heads if isinstance(each, int)), default=1)
     if _HEADS.search(name) or _GROUPS.search(name):
         return min(value, 2)
@@ -330,7 +284,7 @@ def _smaller_list(config: PretrainedConfig, name: str, values: list[int], rung: 
 def _layer_counts(config: PretrainedConfig) -> set[int]:
     return {
         value
-        for name, value in _fields(config).items()
+        for name, value in fields_of(config).items()
         if _LAYERS.search(name) and isinstance(value, int) and value > LAYERS
     }
 

@@ -17,11 +17,13 @@ from transformers import (
     Dinov2Config,
     Gemma4TextConfig,
     Qwen2VLConfig,
+    Qwen2VLTextConfig,
     SwinConfig,
 )
 
 from tests.sweep.__main__ import _sweep
-from tests.sweep.case import Inference, Training, arguments
+from tests.sweep.building import build
+from tests.sweep.case import Inference, Training, Unbuilt, arguments
 from tests.sweep.child import Record, run_limited
 from tests.sweep.inputs import Form, make_batch
 from tests.sweep.judge import _verdict, exports_otherwise, judge
@@ -194,6 +196,26 @@ def test_inputs_that_are_known_take_the_place_of_usual_ones() -> None:
         "input_ids",
         "more",
     }
+
+
+def test_classes_and_wholes_that_are_known_come_before_others() -> None:
+    assert [each.__name__ for each in model_classes("rag")] == ["RagTokenForGeneration"]
+    assert whole_of("chameleon_vqgan") == "chameleon"
+
+
+def test_what_the_library_cannot_run_is_said() -> None:
+    with pytest.raises(Unbuilt, match="generate runs its parts"):
+        build("bark")
+
+
+def test_models_without_attention_are_built_without_a_cache() -> None:
+    assert not build("bamba").rung.cache
+
+
+def test_sections_of_rotary_embeddings_add_up_to_half_a_head() -> None:
+    usual = Qwen2VLTextConfig(rope_parameters={"mrope_section": [24, 20, 20]})
+    small = shrink(usual, Rung("named", 64))
+    assert small.rope_parameters["mrope_section"] == [4, 2, 2]
 
 
 def test_batches_differ_as_their_numbers_do() -> None:
