@@ -118,5 +118,7 @@ def _is_mask(index: Any) -> bool:
 
 def _places(mask: Tensor) -> Sequence[Tensor]:
     """Returns where a tensor isn't zero, by dimension."""
-    found: Tensor = torch.nonzero_static(mask, size=int(mask.ne(0).sum()))
+    count = int(mask.ne(0).sum())
+    # Where there are fewer, places that exist, so that the count is what is told to be wrong.
+    found: Tensor = torch.nonzero_static(mask, size=count, fill_value=0)
     return found.unbind(1)

@@ -501,6 +501,29 @@ def joined(model: nn.Module, h: Tensor) -> Tensor:
     return h + parts.sum() + torch.tensor([(h > 0).sum(), 3], dtype=torch.int32).float().mean()
 
 
+def added(model: nn.Module, h: Tensor) -> Tensor:
+    rows, columns = torch.where(h > 0)
+    return torch.zeros_like(h).index_add(0, rows, h[rows] * columns[:, None])
+
+
+def test_a_mask_that_selects_less_is_told_of_as_such(tmp_path: Path) -> None:
+    """And not the indices that are missing."""
+    model = Asking(added)
+    autopar.compile(model, (usual(),), mesh=ProcessMesh([0, 1], ["a"])).save(tmp_path / "build")
+    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    torch.testing.assert_close(found, model(usual()))
+    with torch.no_grad():
+        fewer = next(x for x in (usual() * k for k in range(-9, 9)) if fewer_than(model, x))
+    with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+: .* for this input"):
+        runtime.run_virtual(tmp_path / "build", {"x": fewer})
+
+
+def fewer_than(model: nn.Module, x: Tensor) -> bool:
+    """Whether fewer elements are above 0 than usually, and some are."""
+    count, usually = (int((model.layer(each) > 0).sum()) for each in (x, usual()))  # type: ignore[operator]
+    return 0 < count < usually
+
+
 READING = [written, written_rows, written_one, written_wide, read_pair, read_places]
 READING += [repeated, scattered, joined]
 
