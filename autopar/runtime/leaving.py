@@ -6,7 +6,7 @@ import sys
 import traceback
 
 from autopar.runtime.describe import reason_of
-from autopar.runtime.whereabouts import users_line
+from autopar.runtime.whereabouts import outwards, users_line
 
 
 def why_leaving() -> str:
@@ -25,7 +25,7 @@ def told(error: BaseException) -> str:
     what = kind if reason == kind else f"{kind}: {reason}"
     # The line that a frame has by now may be that of the `with` that is being left.
     frames = reversed([*traceback.walk_tb(error.__traceback__)])
-    place = next(filter(None, (users_line(frame, line) for frame, line in frames)), "")
+    place = next(filter(None, (users_line(outwards(frame), line) for frame, line in frames)), "")
     return f"{what} (at {place})" if place else what
 
 

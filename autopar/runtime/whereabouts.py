@@ -12,8 +12,8 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch.distributed as dist
 from torch import fx
 
+from autopar.ir.collector import paused_collector
 from autopar.ir.program import Op
 from autopar.runtime.beats import Place
 from autopar.runtime.describe import describe_op
@@ -108,12 +109,12 @@ class Whereabouts:
     def place(self) -> Place:
         """Returns where the thread is."""
         calls = list(self._calls)
-        frame = sys._current_frames().get(self._thread)
+        frames = _frames_of(self._thread)
         if not calls:
-            return Place("outside", users_line(frame), step=self.steps)
-        op = self._op(frame)
+            return Place("outside", users_line(frames), step=self.steps)
+        op = self._op(frames)
         if op is None:
-            return Place("meeting" if _waits(frame) else "call", calls[0], step=self.steps)
+            return Place("meeting" if _waits(frames) else "call", calls[0], step=self.steps)
         return self.at(op)
 
     def meeting(self) -> Place:
@@ -126,11 +127,10 @@ class Whereabouts:
             return Place("collective", describe_op(op), str(op.arg("group")), self.steps)
         return Place("op", describe_op(op), step=self.steps)
 
-    def _op(self, frame: FrameType | None) -> Op | None:
-        while frame is not None:
+    def _op(self, frames: Iterable[FrameType]) -> Op | None:
+        for frame in frames:
             if (module := self._modules.get(frame.f_code)) is not None:
                 return self._op_at(module, frame)
-            frame = frame.f_back
         return None
 
     def _op_at(self, module: fx.GraphModule, frame: FrameType) -> Op | None:
@@ -151,27 +151,39 @@ def _name_of(frame: FrameType) -> str:
     return found
 
 
-def _waits(frame: FrameType | None) -> bool:
-    """Returns whether code waits for other ranks: by a collective, or for words of theirs."""
+def _frames_of(thread: int) -> list[FrameType]:
+    """Returns the frames of a thread that goes on meanwhile, the innermost first."""
+    # Python 3.11 makes the object of a frame when it is asked for, which may start a collection.
+    # If code that runs in that lets the thread go on and leave the frame, the object is written to
+    # memory that is used otherwise by then.
+    with paused_collector() if sys.version_info < (3, 12) else nullcontext():
+        return [*outwards(sys._current_frames().get(thread))]
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yields a frame and those that called it."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_WAITING):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
 
 
-def users_line(frame: FrameType | None, line: int | None = None) -> str:
-    """Returns the innermost line of code that isn't of a library, from a frame outwards.
+def _waits(frames: Iterable[FrameType]) -> bool:
+    """Returns whether code waits for other ranks: by a collective, or for words of theirs."""
+    return any(frame.f_code.co_filename.startswith(_WAITING) for frame in frames)
+
+
+def users_line(frames: Iterable[FrameType], line: int | None = None) -> str:
+    """Returns the innermost line of code that isn't of a library.
 
     Args:
-        frame: The frame.
-        line: Its line; by default that which it is at.
+        frames: The frames, the innermost first.
+        line: The line of that; by default that which it is at.
     """
-    while frame is not None:
+    for frame in frames:
         code = frame.f_code
         if not is_library(code.co_filename):
             return f"{Path(code.co_filename).name}:{line or frame.f_lineno} in {code.co_name}"
-        frame, line = frame.f_back, None
+        line = None
     return ""
 
 
