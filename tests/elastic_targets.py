@@ -53,7 +53,8 @@ def preparing(processes: Processes, folder: Path, how: str) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(8.0)
 
-    prepare_on_first(prepare, processes, 2.0, start_timeout=20.0)
+    seconds = 2.0 if how == "sleeps" else 60.0
+    prepare_on_first(prepare, processes, seconds, start_timeout=60.0)
     return "prepared"
 
 

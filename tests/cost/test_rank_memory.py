@@ -27,7 +27,7 @@ CASES = [
 @pytest.mark.parametrize(("ranks", "mesh", "strategy"), CASES)
 def test_a_rank_of_a_job(tmp_path: Path, ranks: int, mesh: str, strategy: str) -> None:
     predicted = build(tmp_path / "b", mesh, strategy)
-    measured = run_ranks(ranks, train_tracked, str(tmp_path / "b"), seconds=120)
+    measured = run_ranks(ranks, train_tracked, str(tmp_path / "b"))
     assert predicted == pytest.approx(max(measured), rel=0.01)
     if WIDTH % ranks == 0:
         assert predicted == pytest.approx(min(measured), rel=0.01)
@@ -46,7 +46,7 @@ def test_each_rank_of_a_job_with_uneven_blocks(tmp_path: Path) -> None:
         ).peak_bytes
         for rank in range(3)
     ]
-    measured = run_ranks(3, train_tracked, str(tmp_path / "b"), seconds=120)
+    measured = run_ranks(3, train_tracked, str(tmp_path / "b"))
     assert predicted == pytest.approx(measured, rel=0.01)
     assert predicted[0] == predicted[1] < predicted[2]
 

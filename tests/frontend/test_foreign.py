@@ -193,7 +193,7 @@ def test_what_is_written_must_be_a_tensor_or_a_slice_of_one() -> None:
 
 def traced(function: Callable[[Tensor], Tensor]) -> Program:
     """Traces a function as it runs, without functionalization."""
-    graph: fx.Graph = torch.fx.experimental.proxy_tensor.make_fx(function)(X).graph
+    graph: fx.Graph = torch.fx.experimental.proxy_tensor.make_fx(function)(X.clone()).graph
     (placeholder,) = (node for node in graph.nodes if node.op == "placeholder")
     output = GraphOutput(graph.output_node().args[0], "out0")  # type: ignore[arg-type]
     return lower(graph, Lowering({placeholder: GraphInput("x", "input")}, [output]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+import torch
+
 from autopar.ir.ops import RULES
 from tests.ops import (
     samples_attention,
@@ -38,6 +40,17 @@ MODULES = (
     samples_loss,
 )
 
+
+def _without_kernels() -> list[str]:
+    """Returns the ops whose kernels need instructions that this processor lacks."""
+    small, one = torch.zeros(16, 16).to(torch.float8_e4m3fn), torch.ones(())
+    try:
+        torch._scaled_mm(small, small.t(), one, one, out_dtype=torch.float32)
+    except RuntimeError:
+        return ["aten._scaled_mm.default"]
+    return []
+
+
 NOT_RUN = {
     "aten.empty.memory_format",
     "aten.empty_like.default",
@@ -46,8 +59,9 @@ NOT_RUN = {
     "aten.empty_permuted.default",
     "aten.new_empty_strided.default",
     "aten.mkldnn_rnn_layer.default",
+    *_without_kernels(),
 }
-"""Ops whose content is anything, or that of their workspace."""
+"""Ops whose content is anything, or that of their workspace, or that this machine can't run."""
 
 RUN = sorted(kind for kind in set(RULES) - NOT_RUN if is_op(kind))
 """Ops with a rule that are run; versions of PyTorch drop some."""

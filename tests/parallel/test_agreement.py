@@ -9,12 +9,11 @@ import pytest
 from tests.parallel import agreeing
 from tests.runtime.real import run_ranks
 
-SECONDS = 300.0
 DIFFERENT = "InvalidInputError: the ranks were given different batches: 'ids' "
 
 
 def test_ranks_with_different_batches_are_told_so_and_can_go_on(tmp_path: Path) -> None:
-    first, *others = run_ranks(3, agreeing.differing, tmp_path, seconds=SECONDS)
+    first, *others = run_ranks(3, agreeing.differing, tmp_path)
     assert first["sampler"].startswith(f"{DIFFERENT}is not the same on ranks 0, 1, 2; every rank")
     assert "leave DistributedSampler out" in first["sampler"]
     assert "pass local=True" in first["sampler"]
@@ -60,7 +59,7 @@ def test_gradients_of_parts_on_three_by_two() -> None:
 
 
 def _check_parts(ranks: int, mesh: str, strategy: str, axis: str) -> None:
-    found = run_ranks(ranks, agreeing.in_parts, mesh, strategy, axis, seconds=SECONDS)
+    found = run_ranks(ranks, agreeing.in_parts, mesh, strategy, axis)
     for *problems, refused, after in found:
         assert problems == []
         assert refused == found[0][-2]
@@ -69,7 +68,7 @@ def _check_parts(ranks: int, mesh: str, strategy: str, axis: str) -> None:
 
 
 def test_an_argument_local_of_the_model_is_the_models(tmp_path: Path) -> None:
-    first, second = run_ranks(2, agreeing.own_argument, seconds=SECONDS)
+    first, second = run_ranks(2, agreeing.own_argument)
     assert first == second
     dims, placed, whole = first
     assert "how ranks share 'input' isn't known: the example inputs have none of 3" in dims

@@ -9,8 +9,6 @@ import pytest
 from tests.parallel import norms
 from tests.runtime.real import run_ranks
 
-SECONDS = 300.0
-
 
 def test_batch_norms_that_train_split_the_batch_and_are_those_of_one_device() -> None:
     _check(3, ("batch", "averaged", "synchronized", "rows", "averaged rows"), "dp=3", "ddp")
@@ -32,12 +30,12 @@ def test_norms_of_all_kinds_are_those_of_one_device(ranks: int, mesh: str, strat
 
 
 def _check(ranks: int, names: Sequence[str], mesh: str, strategy: str) -> None:
-    found = run_ranks(ranks, norms.normalizing, names, mesh, strategy, seconds=SECONDS)
+    found = run_ranks(ranks, norms.normalizing, names, mesh, strategy)
     assert found == [{name: [] for name in names}] * ranks
 
 
 def test_a_batch_that_cannot_be_split_is_said_to_be_whole() -> None:
-    first, second = run_ranks(2, norms.unsplit, seconds=SECONDS)
+    first, second = run_ranks(2, norms.unsplit)
     (warning,) = first["warnings"]
     assert warning.startswith("the strategy's batch of data:dp isn't split: no input has a first")
     assert "(aten.sort." in warning

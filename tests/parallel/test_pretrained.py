@@ -14,8 +14,6 @@ from tests.parallel.pretrained import batch, differing, model_of
 from tests.parallel.tiny import tiny, tokens
 from tests.runtime.real import run_ranks
 
-SECONDS = 300.0
-
 CASES = [
     (3, "llama", "local"),
     *(
@@ -32,7 +30,7 @@ CASES = [
 def test_what_ranks_save_together_is_loaded_anywhere(
     tmp_path: Path, ranks: int, kind: str, parameters: str
 ) -> None:
-    found = run_ranks(ranks, pretrained.saved, tmp_path, kind, parameters, seconds=SECONDS)
+    found = run_ranks(ranks, pretrained.saved, tmp_path, kind, parameters)
     assert found == [[]] * ranks
     alone = tmp_path / "alone"
     model_of(kind).save_pretrained(alone)
@@ -43,7 +41,7 @@ def test_what_ranks_save_together_is_loaded_anywhere(
 
 @pytest.mark.faults
 def test_what_cannot_be_saved_is_told_by_all_and_the_job_goes_on(tmp_path: Path) -> None:
-    first, second = run_ranks(2, pretrained.refused, tmp_path, seconds=SECONDS)
+    first, second = run_ranks(2, pretrained.refused, tmp_path)
     assert first == second
     file, limited, call, alone, elsewhere = first
     assert file.startswith(f"can't write {tmp_path / 'file'}: File exists")

@@ -12,8 +12,6 @@ from tests.parallel import targets
 from tests.parallel.tiny import tiny, tokens
 from tests.runtime.real import run_ranks
 
-SECONDS = 300.0
-
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     """One job for all: training, states in and out, accumulation, dropout, and what is refused."""
@@ -28,7 +26,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     )
     same = (*same, "put_together")
     names = (*same, "dropped", "mismatched", "diverged")
-    first, second = run_ranks(2, targets.several, tmp_path, names, seconds=SECONDS)
+    first, second = run_ranks(2, targets.several, tmp_path, names)
     assert first == second
     assert {name: first[name] for name in same} == dict.fromkeys(same, "")
     assert "the job has 2 processes but mesh dp=2,tp=2 has 4" in first["mismatched"]
@@ -44,9 +42,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
 
 
 def test_rank_0_plans_for_all_and_what_fails_there_fails_everywhere(tmp_path: Path) -> None:
-    first, second = run_ranks(
-        2, targets.several, tmp_path, ("planned_once", "failed"), seconds=SECONDS
-    )
+    first, second = run_ranks(2, targets.several, tmp_path, ("planned_once", "failed"))
     assert first["planned_once"] == second["planned_once"] == (2, [2, 0])
     pin, defect, options, model, parts, after = zip(first["failed"], second["failed"], strict=True)
     assert pin[0] == pin[1]
@@ -63,7 +59,7 @@ def test_rank_0_plans_for_all_and_what_fails_there_fails_everywhere(tmp_path: Pa
 
 
 def test_modules_that_are_gone_leave_no_threads_or_connections(tmp_path: Path) -> None:
-    for found in run_ranks(2, targets.several, tmp_path, ("made_often",), seconds=SECONDS):
+    for found in run_ranks(2, targets.several, tmp_path, ("made_often",)):
         assert len(set(found["made_often"]["held"])) == 1
         assert "index out of range" in found["made_often"]["failed"]
         assert found["made_often"]["wrong"] < 1e-5
@@ -75,5 +71,5 @@ def test_modules_that_are_gone_leave_no_threads_or_connections(tmp_path: Path) -
 def test_a_loop_of_the_user_trains_it_like_the_original(
     tmp_path: Path, ranks: int, name: str
 ) -> None:
-    found = run_ranks(ranks, targets.several, tmp_path, (name,), seconds=SECONDS)
+    found = run_ranks(ranks, targets.several, tmp_path, (name,))
     assert found == [{name: ""}] * ranks

@@ -12,12 +12,13 @@ from typing import Any
 
 from autopar.runtime.processes import Processes
 
+SECONDS = 600.0
+"""After which a process is killed: no test takes so long on the slowest machine."""
+
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def run_ranks(
-    count: int, target: Callable[..., Any], *args: Any, seconds: float = 60.0, size: int = 0
-) -> list[Any]:
+def run_ranks(count: int, target: Callable[..., Any], *args: Any, size: int = 0) -> list[Any]:
     """Calls `target(processes, *args)` in `count` processes and returns what each returned.
 
     A process that raised gives the exception's text behind `"! "`, one that was killed its exit
@@ -37,7 +38,7 @@ def run_ranks(
         ranks.append((process, mine))
     outcomes = []
     for process, mine in ranks:
-        wait([mine, process.sentinel], timeout=seconds)
+        wait([mine, process.sentinel], timeout=SECONDS)
         # A pipe holds little: a process ends when what it returned has been read.
         returned = _received(mine)
         process.join(timeout=5)

@@ -29,7 +29,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_steps_go_on_and_what_is_saved_is_the_state_of_the_call(
     tmp_path: Path, build: Path
 ) -> None:
-    found = run_ranks(2, save_beside, build, tmp_path / "c", seconds=120.0)
+    found = run_ranks(2, save_beside, build, tmp_path / "c")
     for each in found:
         assert each["meanwhile"] > 0
         assert each["before"] == each["after"]
@@ -48,7 +48,7 @@ def test_who_leaves_while_a_save_is_under_way_is_noticed_at_once(
 def test_a_rank_that_cannot_write_is_an_error_of_all(
     tmp_path: Path, build: Path, wait: bool
 ) -> None:
-    first, second = run_ranks(2, save_with_a_full_disk, build, tmp_path, wait, seconds=120.0)
+    first, second = run_ranks(2, save_with_a_full_disk, build, tmp_path, wait)
     assert first == second
     ((_, said),) = first
     assert f"can't write {tmp_path}/1: rank 1: No space left on device" in said
@@ -69,7 +69,7 @@ def test_all_ranks_skip_what_one_finds_damaged(tmp_path: Path, build: Path) -> N
     content = bytearray((newest / piece["file"]).read_bytes())
     content[piece["offset"] + piece["start"]] ^= 1
     (newest / piece["file"]).write_bytes(content)
-    first, second = run_ranks(2, load_what_one_rank_finds_damaged, build, tmp_path, seconds=90.0)
+    first, second = run_ranks(2, load_what_one_rank_finds_damaged, build, tmp_path)
     assert first == second
     assert first[0] == 1
 
@@ -78,6 +78,6 @@ def test_what_one_cannot_look_for_is_an_error_of_all_and_training_goes_on(
     tmp_path: Path, build: Path
 ) -> None:
     (tmp_path / "f").touch()
-    first, second = run_ranks(2, resume_from_a_file, build, tmp_path / "f", seconds=90.0)
+    first, second = run_ranks(2, resume_from_a_file, build, tmp_path / "f")
     assert first == second
     assert first.startswith(f"{tmp_path}/f is no folder")

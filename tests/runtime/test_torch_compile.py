@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, fx
+from torch._dynamo.exc import BackendCompilerFailed
 
 from autopar.runtime.torch_compile import through_torch_compile
+
+
+def compiles() -> bool:
+    """Whether torch's compiler makes code of a reduction that this machine's compiler takes."""
+    try:
+        return bool(torch.compile(lambda x: ((x < 9).all(), x + 1))(torch.ones(3))[0])
+    except BackendCompilerFailed:
+        return False
 
 
 def test_the_error_of_an_op_is_raised_and_not_one_of_the_compiler() -> None:
@@ -14,6 +23,8 @@ def test_the_error_of_an_op_is_raised_and_not_one_of_the_compiler() -> None:
         torch._assert_async((x < 9).all(), "it is out of range")
         return (x + 1,)
 
+    if not compiles():
+        pytest.skip("torch.compile itself fails here")
     compiled = through_torch_compile(fx.symbolic_trace(below_nine), whole=True)
     assert compiled(torch.ones(3))[0].tolist() == [2.0] * 3
     with pytest.raises(RuntimeError, match=r"^it is out of range$"):

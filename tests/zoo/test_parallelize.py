@@ -25,5 +25,5 @@ CASES = [
 def test_models_from_elsewhere_train_in_jobs(
     ranks: int, name: str, mesh: str, strategy: str, kind: str
 ) -> None:
-    found = run_ranks(ranks, train_in_job, name, mesh, strategy, kind, seconds=600)
+    found = run_ranks(ranks, train_in_job, name, mesh, strategy, kind)
     assert found == [""] * ranks

@@ -83,7 +83,7 @@ def train_on_mesh(build: Path, example: Example) -> Trained:
 
 def train_in_processes(build: Path, model: str, count: int) -> list[Trained]:
     """Trains a build of a model of the zoo in processes, and returns what each of them saw."""
-    found = run_ranks(count, train_rank, str(build), model, seconds=240)
+    found = run_ranks(count, train_rank, str(build), model)
     states = [safetensors.torch.load_file(_state_file(build, rank)) for rank in range(count)]
     return [Trained(losses, state, {}) for losses, state in zip(found, states, strict=True)]
 
