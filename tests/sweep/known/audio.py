@@ -120,8 +120,14 @@ KNOWN: Mapping[str, Known] = {
         },
     ),
     "parakeet_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
+    "parakeet_tdt": Known(inputs={"labels": absent, "decoder_input_ids": integers(0, 100, 4, 12)}),
     "phi4_multimodal_audio": Known(
-        {"nemo_conv_channels": 64, "ext_pw_out_channel": 64, "input_size": 80},
+        {
+            "nemo_conv_channels": 64,
+            "ext_pw_out_channel": 64,
+            "depthwise_separable_out_channel": 64,
+            "input_size": 80,
+        },
         {"hidden_states": floats(4, 64, 80), "mask": ones(4, 64, dtype=torch.bool)},
     ),
     "pop2piano": Known(
@@ -133,6 +139,13 @@ KNOWN: Mapping[str, Known] = {
         }
     ),
     "qwen2_5_omni": Known(unable="it has no forward: generate runs its parts one after another"),
+    "qwen2_5_omni_audio_encoder": Known(
+        inputs={
+            "input_features": floats(128, 400),
+            "feature_lens": always([100] * 4),
+            "aftercnn_lens": always([50] * 4),
+        }
+    ),
     "qwen2_5_omni_bigvgan": Known({"upsample_initial_channel": 128}),
     "qwen2_5_omni_dit": Known(
         {"mel_dim": 80, "enc_dim": 128, "enc_emb_dim": 192},

@@ -20,6 +20,15 @@ _VISUAL_TOKENS = {"<image>": 5, "<|extra_200|>": 6} | {
 """The same, as another model calls them."""
 
 KNOWN: Mapping[str, Known] = {
+    "align": Known(
+        {
+            "vision_config.in_channels": [32, 16, 24, 40, 80, 112, 192],
+            "vision_config.out_channels": [16, 24, 40, 80, 112, 192, 320],
+            "vision_config.width_coefficient": 0.25,
+            "vision_config.depth_coefficient": 0.5,
+            "vision_config.hidden_dim": 320,
+        }
+    ),
     "aria": Known({"projector_patch_to_query_dict": {4: 2}}),
     "blip-2": Known({"image_token_index": 5}),
     "chameleon": Known(
@@ -128,9 +137,14 @@ KNOWN: Mapping[str, Known] = {
         {"image_grid_pinpoints": [[64, 64]]},
         {"pixel_values": floats(4, 2, 3, 64, 64), "image_sizes": always([[64, 64]] * 4)},
     ),
+    "llava_next_video": Known(
+        {"image_grid_pinpoints": [[64, 64]]},
+        {"pixel_values": floats(4, 2, 3, 64, 64), "image_sizes": always([[64, 64]] * 4)},
+    ),
     "lxmert": Known(
         {"visual_feat_dim": 64}, {"visual_feats": floats(4, 5, 64), "visual_pos": uniform(4, 5, 4)}
     ),
+    "muse_glimmer": Known({"out_hidden_size": 256}),
     "muse_spark": Known(
         {"out_hidden_size": 256},
         {
@@ -195,4 +209,12 @@ KNOWN: Mapping[str, Known] = {
     "t5gemma2": Known({"encoder.mm_tokens_per_image": 4}),
     "video_llama_3": Known(inputs={"image_merge_sizes": always([2, 2, 2, 2])}),
     "vipllava": Known({"vision_feature_layers": [-1, -2, -1, -2, -1]}),
+    "visual_bert": Known(
+        {"visual_embedding_dim": 64},
+        {
+            "visual_embeds": floats(4, 5, 64),
+            "visual_attention_mask": ones(4, 5),
+            "labels": integers(0, 100, 4, 17),
+        },
+    ),
 }

@@ -53,6 +53,7 @@ KNOWN: Mapping[str, Known] = {
     "diffusion_gemma_text": Known(
         {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32, "global_head_dim": 32}
     ),
+    "dots1": Known({"n_routed_experts": 4, "num_experts_per_tok": 2}),
     "encoder-decoder": Known({"decoder_start_token_id": 2, "pad_token_id": 1}),
     "esm": Known({"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
     "gemma4_assistant": Known(
@@ -62,6 +63,7 @@ KNOWN: Mapping[str, Known] = {
         unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
     "gemma4_unified_text": Known({"global_head_dim": 32}),
+    "gptj": Known({"rotary_dim": 8}),
     "granitemoehybrid": Known({"mamba_d_head": 32, "mamba_n_heads": 4}),
     "hunyuan_v1_*": Known({"head_dim": 16}),
     "hunyuan_vl_text": Known(
@@ -113,8 +115,9 @@ KNOWN: Mapping[str, Known] = {
     "step3p5": Known({"sliding_window": 8}),
     "switch_transformers": Known({"decoder_start_token_id": 0}),
     "t5gemma2_decoder": Known(whole="t5gemma2"),
+    "t5gemma2_encoder": Known(whole="t5gemma2"),
     "t5gemma2_text": Known(whole="t5gemma2"),
-    "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 64)}),
+    "voxtral_realtime_text": Known(inputs={"t_cond": floats(4, 1, 64)}),
     "xmod": Known(inputs={"lang_ids": zeros(4)}),
     "zamba2": Known({"layers_block_type": ["linear_attention", "hybrid"]}),
 }
