@@ -53,7 +53,7 @@ KNOWN: Mapping[str, Known] = {
     "diffusion_gemma_text": Known(
         {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32, "global_head_dim": 32}
     ),
-    "dots1": Known({"n_routed_experts": 4, "num_experts_per_tok": 2}),
+    "dots1": Known({"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}),
     "encoder-decoder": Known({"decoder_start_token_id": 2, "pad_token_id": 1}),
     "esm": Known({"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
     "gemma4_assistant": Known(
