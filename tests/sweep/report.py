@@ -52,11 +52,12 @@ _FAMILIES = """\
 
 Judged with {version}.
 
-The families that differ most from one another were listed before any was compiled (s3d was left out
-later), each by one of its smallest models, made small in sizes only. They are trained in training mode with their own losses
-where they have some, as detectors; else with the cross entropy of what they return, or the mean of
-its squares (marked \\*). In detectors' own losses and in what they detect, shapes depend on data;
-`_parts` are everything that they learn, without the choice among what is found.
+The families that differ most from one another were listed before any was compiled (s3d was left
+out later), each by one of its smallest models, made small in sizes only. They are trained in
+training mode with their own losses where they have some, as detectors; else with the cross
+entropy of what they return, or the mean of its squares (marked \\*). In detectors' own losses and
+in what they detect, shapes depend on data; `_parts` are everything that they learn, without the
+choice among what is found.
 """
 
 
