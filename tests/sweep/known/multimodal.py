@@ -22,6 +22,7 @@ _VISUAL_TOKENS = {"<image>": 5, "<|extra_200|>": 6} | {
 KNOWN: Mapping[str, Known] = {
     "align": Known(
         {
+            "projection_dim": 80,
             "vision_config.in_channels": [32, 16, 24, 40, 80, 112, 192],
             "vision_config.out_channels": [16, 24, 40, 80, 112, 192, 320],
             "vision_config.width_coefficient": 0.25,
