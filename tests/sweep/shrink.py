@@ -69,7 +69,8 @@ _WIDTH = re.compile(
     r"d_embed|width|model_dim|output_dim|input_dim|d_inner|channels|neck_hidden_sizes|"
     r"encoder_dim|decoder_dim|feature_size|hidden_features|conv_dim|out_channels|"
     r"out_hidden_size|embed_proj_dim|proj_size|projection_size|token_embed_dim|rank|lora_rank|"
-    r"n_filters|num_filters|base_channels|stem_channels|upsample_groups)$"
+    r"n_filters|num_filters|base_channels|stem_channels|upsample_groups|"
+    r"hidden_dimension)$"
 )
 _INNER = re.compile(
     r"(intermediate_size|ffn_dim|ffn_hidden_size|inner_dim|n_inner|d_ff|mlp_dim|dim_feedforward|"

@@ -72,6 +72,7 @@ KNOWN: Mapping[str, Known] = {
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
     "kyutai_speech_to_text": Known(inputs={"input_ids": integers(0, 100, 4, 12, 33)}),
     "lasr_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
+    "mimi_decoder": Known(inputs={"latents": floats(4, 64, 12)}),
     "moonshine_streaming": Known({"num_key_value_heads": 4}),
     "moshi_depth": Known(
         inputs={
@@ -130,6 +131,7 @@ KNOWN: Mapping[str, Known] = {
         },
         {"hidden_states": floats(4, 64, 80), "mask": ones(4, 64, dtype=torch.bool)},
     ),
+    "pocket_tts_audio_tokenizer_decoder": Known(inputs={"latents": floats(4, 64, 12)}),
     "pop2piano": Known(
         inputs={
             "input_features": floats(4, 12, 64),
