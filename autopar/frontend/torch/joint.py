@@ -145,10 +145,12 @@ def capture_joint(
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
         _correct_attention(module.graph)
-        assumed = take_assumptions(module.graph, fake.answering)
-    refuse_changes(step.model, step.seen)
     name_strided_views(module.graph)
     simplify(module.graph)
+    with fake.mode, preserve_node_meta(), _explained():
+        # Behind what takes ops out that nothing reads: none reads what is assumed.
+        assumed = take_assumptions(module.graph, fake.answering)
+    refuse_changes(step.model, step.seen)
     spread_origins(module.graph)
     assert step.structure is not None
     joint = _described(module, fake, step.structure, assumed)

@@ -596,3 +596,22 @@ def test_lines_are_those_that_call_not_those_that_handle() -> None:
         capture(Asking(handled_lot), (usual(),))
     line = inspect.getsourcelines(handled_lot)[1] + 2
     assert f"{Path(__file__).name}:{line}: " in str(caught.value)
+
+
+def test_a_view_is_asked_for_that_nothing_else_reads() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            large = (x > 100).sum().reshape(1, 1).reshape(1)
+            found: Tensor = self.layer(x) + int(large)
+            return found
+
+    model = Counting()
+    expected = model(usual()).detach()
+    parallel = autopar.parallelize(model, (usual(),), mesh="1")
+    torch.testing.assert_close(parallel(usual()), expected)
+    with pytest.raises(InvalidInputError, match="for this input"):
+        parallel(large())
