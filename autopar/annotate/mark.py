@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_in_torch_dispatch_mode
+from torch.utils._pytree import register_constant
 
 from autopar.annotate.mesh import MeshLike, as_mesh
 from autopar.ir.errors import AnnotationError
@@ -49,6 +50,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
 
 
 mark_op.register_autograd(_backward, setup_context=_setup_context)
+# torch 2.11 takes a mesh for a constant of what it compiles only if it is told so.
+register_constant(ProcessMesh)
 # A mark whose result nobody uses is still what the user said.
 torch.fx.node.has_side_effect(torch.ops.autopar.shard.default)
 

@@ -113,13 +113,13 @@ class Redistribution:
     outputs: int
     outputs_block: int
     window: Window
-    numbering: Numbering = PLAIN
+    numbering: Numbering
 
     @classmethod
     def over(cls, size: int, outputs: int, members: int, window: Window) -> Redistribution:
         """Returns the one from blocks of ceil(size / members) to those of the outputs."""
         block, outputs_block = block_size(size, members), block_size(outputs, members)
-        return cls(size, block, outputs, outputs_block, window)
+        return cls(size, block, outputs, outputs_block, window, PLAIN)
 
     @classmethod
     def of_args(cls, args: Mapping[str, object]) -> Redistribution:

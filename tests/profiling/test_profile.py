@@ -89,7 +89,8 @@ def test_ranks_of_a_compiled_step(tmp_path: Path) -> None:
     sums = [node for node in found.nodes if node.kind == "comm.all_reduce"]
     assert sums
     assert all(node.communication_seconds > 0 and not node.compute_seconds for node in sums)
-    assert found.overlapped_seconds <= found.serialized_seconds
+    # Two sums of the same numbers, in another order.
+    assert found.overlapped_seconds <= found.serialized_seconds * (1 + 1e-12)
     step.save(tmp_path / "b")
     (again,) = profile_build(tmp_path / "b", autopar.Cluster.load("h100"))
     assert again.nodes == found.nodes
