@@ -38,6 +38,7 @@ from autopar.frontend.torch.origin import (
     spread_origins,
 )
 from autopar.frontend.torch.overlaps import refuse_overlaps
+from autopar.frontend.torch.own_generators import undrawn
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
@@ -140,6 +141,7 @@ def capture_joint(
         stack.enter_context(questions_kept())
         stack.enter_context(fake.answering.on())
         stack.enter_context(no_lots(lambda: step(*batch)))
+        stack.enter_context(undrawn(step.model))
         traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = traced.graph_module
         _correct_statistics(module.graph)

@@ -425,6 +425,31 @@ def test_lots_that_decide_nothing_are_let_be(draw: Callable[[float, float], floa
         capture(Dropping(0.5, draw), (usual(),))
 
 
+GENERATOR = np.random.default_rng(1)
+
+GENERATORS = [random.Random(1), np.random.RandomState(1), np.random.default_rng(1)]
+GENERATORS += [np.random.Generator(np.random.MT19937(1))]
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_generators_of_a_model_itself_are_refused_where_they_draw(generator: Any) -> None:
+    model = Asking(lambda self, h: h * self.own.uniform(0, 1))
+    model.own = generator
+    with pytest.raises(InvalidInputError, match=r"forward draws from Asking\.own, a generator"):
+        capture(model, (usual(),))
+    model.then = lambda self, h: h * 2
+    capture(model, (usual(),))
+
+
+def test_generators_of_a_models_file_and_without_a_seed_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"test_conditions\.GENERATOR, a generator"):
+        capture(Asking(lambda self, h: h * GENERATOR.random()), (usual(),))
+    with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+.*random"):
+        capture(Asking(lambda self, h: h * np.random.default_rng().random()), (usual(),))
+    seeded = capture(Asking(lambda self, h: h * np.random.default_rng(3).random()), (usual(),))
+    assert [op.kind for op in seeded.program.main.ops][-1] == "aten.mul.Tensor"
+
+
 def test_numbers_after_a_seed_are_the_same_in_each_step(tmp_path: Path) -> None:
     def permuted(model: nn.Module, h: Tensor) -> Tensor:
         np.random.seed(3)
