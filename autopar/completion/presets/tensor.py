@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from autopar.completion.call import Choice
 from autopar.completion.graph import Graph, Node
 from autopar.completion.presets.steps import Forms, Step, Steps
-from autopar.completion.presets.weights import minor_weights, parameters, readers
+from autopar.completion.presets.weights import minor_weights, parameters, readers, sources
 from autopar.completion.space import Form
 from autopar.completion.splits import Splits
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
@@ -287,26 +287,14 @@ class _Walk:
 
     def _is_settled(self, value: int) -> bool:
         """Whether the parameters behind a weight leave nothing to decide."""
-        seen: set[int] = set()
-        left = [value]
-        while left:
-            value = left.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            pin, producer = self.graph.pins[value], self.graph.producer[value]
-            if self.movable is not None and producer is None:
-                settled = value not in self.movable
-            else:
-                settled = pin is not None and self._is_kept(value, pin)
-            if settled:
-                return True
-            if pin is None and producer is not None:
-                left.extend(producer[0].operands)
-        return False
+        behind = sources(self.graph, value, lambda each: self.graph.pins[each] is None)
+        return any(map(self._is_kept, behind))
 
-    def _is_kept(self, value: int, pin: Form) -> bool:
-        return self.axis in pin.splits.places or value in self.graph.fixed
+    def _is_kept(self, value: int) -> bool:
+        if self.movable is not None and self.graph.producer[value] is None:
+            return value not in self.movable
+        pin = self.graph.pins[value]
+        return pin is not None and (self.axis in pin.splits.places or value in self.graph.fixed)
 
     def _stay(self, weights: list[tuple[int, Form]]) -> bool:
         """Whether movable parameters are split in the dimension that they are pinned to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from autopar.completion.graph import Graph, Node
 from autopar.completion.space import bytes_of
@@ -20,20 +20,30 @@ def readers(graph: Graph, value: int) -> Iterator[int]:
                 left.extend(node.results if node.steady else ())
 
 
-def parameters(graph: Graph, value: int) -> Iterator[int]:
-    """Yields the parameters that a weight is made of, each once."""
+def sources(
+    graph: Graph, value: int, through: Callable[[int], bool] = lambda _: True
+) -> Iterator[int]:
+    """Yields a value and those that it is made of, each once.
+
+    Args:
+        graph: The program.
+        value: The value.
+        through: Whether what a value is made of is looked at.
+    """
     seen: set[int] = set()
     left = [value]
     while left:
         value = left.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        producer = graph.producer[value]
-        if producer is None:
+        if value not in seen:
+            seen.add(value)
             yield value
-        else:
-            left.extend(producer[0].operands)
+            if (producer := graph.producer[value]) is not None and through(value):
+                left.extend(producer[0].operands)
+
+
+def parameters(graph: Graph, value: int) -> Iterator[int]:
+    """Yields the parameters that a weight is made of, each once."""
+    return (each for each in sources(graph, value) if graph.producer[each] is None)
 
 
 def minor_weights(graph: Graph) -> frozenset[int]:

@@ -28,7 +28,6 @@ from autopar.frontend.torch.unreadable import Unreadable
 from autopar.ir.errors import InvalidInputError
 
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
-_default_rng = np.random.default_rng
 _LEAST = 2.0**-53
 """The least number above 0 that is drawn. 0 itself, once in 2**53 draws, is left out of account."""
 
@@ -125,8 +124,6 @@ class Generator:
         """Lets numbers stand for all that may be drawn within."""
         own = {name: self._standing(name, ends) for name, ends in self._ends.items()}
         own["seed"] = self._seeding()
-        if self._module is np.random:
-            own["default_rng"] = self._unseeded
         kept = {name: getattr(self._module, name) for name in own}
         try:
             vars(self._module).update(own)
@@ -143,12 +140,6 @@ class Generator:
             return drawn(*args, **kwargs) if found is None else Lot(found)
 
         return draw
-
-    def _unseeded(self, seed: Any = None) -> Any:
-        """Makes a generator; one without a seed draws other numbers in each run."""
-        if seed is None and threading.get_ident() == self._thread:
-            raise drawn_at(sys._getframe(1))
-        return _default_rng(seed)
 
     def _seeding(self) -> Callable[..., None]:
         seed = self._module.seed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from autopar.frontend.torch.draws import drawn_at
 from autopar.ir.errors import InvalidInputError
 
 
@@ -27,7 +29,8 @@ def undrawn(model: nn.Module) -> Iterator[None]:
     """
     kept = _generators(model)
     before = {name: _state(each) for name, each in kept.items()}
-    yield
+    with _seeded():
+        yield
     for name, each in kept.items():
         if _state(each) != before[name]:
             raise InvalidInputError(
@@ -35,6 +38,23 @@ def undrawn(model: nn.Module) -> Iterator[None]:
                 " would have the numbers of this one draw in all steps; draw with torch, or switch"
                 " off what draws"
             )
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Refuses generators that this thread makes within without a seed: each draws otherwise."""
+    make, thread = np.random.default_rng, threading.get_ident()
+
+    def made(seed: Any = None) -> np.random.Generator:
+        if seed is None and threading.get_ident() == thread:
+            raise drawn_at(sys._getframe(1))
+        return make(seed)
+
+    np.random.default_rng = made
+    try:
+        yield
+    finally:
+        np.random.default_rng = make
 
 
 def _generators(model: nn.Module) -> dict[str, Any]:

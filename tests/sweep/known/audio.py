@@ -18,6 +18,19 @@ from tests.sweep.known.entry import (
     zeros,
 )
 
+_CODEC = Known(
+    {
+        "encoder_hidden_size": 8,
+        "quantization_dim": 128,
+        "semantic_model_config.feature_projection_input_dim": 160,
+    },
+    {
+        "input_values": floats(4, 1, 6400),
+        "input_features": floats(4, 20, 160),
+        "input_features_mask": ones(4, 20),
+    },
+)
+
 KNOWN: Mapping[str, Known] = {
     "bark": Known(unable="it has no forward: generate runs its parts one after another"),
     "clap": Known(
@@ -108,18 +121,7 @@ KNOWN: Mapping[str, Known] = {
     "nemotron3_5_asr": Known(
         inputs={"labels": absent, "decoder_input_ids": integers(0, 100, 4, 12)}
     ),
-    "neucodec": Known(
-        {
-            "encoder_hidden_size": 8,
-            "quantization_dim": 128,
-            "semantic_model_config.feature_projection_input_dim": 160,
-        },
-        {
-            "input_values": floats(4, 1, 6400),
-            "input_features": floats(4, 20, 160),
-            "input_features_mask": ones(4, 20),
-        },
-    ),
+    "neucodec": _CODEC,
     "parakeet_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
     "parakeet_tdt": Known(inputs={"labels": absent, "decoder_input_ids": integers(0, 100, 4, 12)}),
     "phi4_multimodal_audio": Known(
@@ -194,16 +196,5 @@ KNOWN: Mapping[str, Known] = {
     "voxtral_realtime": Known(
         inputs={"input_features": floats(4, 128, 96)}, options={"num_delay_tokens": 2}
     ),
-    "xcodec2": Known(
-        {
-            "encoder_hidden_size": 8,
-            "quantization_dim": 128,
-            "semantic_model_config.feature_projection_input_dim": 160,
-        },
-        {
-            "input_values": floats(4, 1, 6400),
-            "input_features": floats(4, 20, 160),
-            "input_features_mask": ones(4, 20),
-        },
-    ),
+    "xcodec2": _CODEC,
 }

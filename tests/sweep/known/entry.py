@@ -19,7 +19,7 @@ class Known:
 
     Attributes:
         sizes: Arguments of its configuration, those of configurations inside it by dotted path.
-            They are sizes that fit together, never what a model does.
+            They are sizes that fit together, and what the defaults lack for the model to run.
         inputs: What is made of arguments of its forward, by name; `absent` leaves one out. Names
             like `levels.0`, `levels.1` make one argument, a list; `states.first`, a mapping.
         alone: Whether nothing is given but these inputs.

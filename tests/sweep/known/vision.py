@@ -47,6 +47,17 @@ _PATCHES = {
 }
 """Images as patches."""
 
+_SMALL_BLOCKS = {
+    "backbone_config.stem_channels": (3, 8, 16),
+    "backbone_config.block_configs": [
+        [[3, 16, 16, 1, True]],
+        [[3, 16, 24, 2, False]],
+        [[3, 24, 32, 2, False]],
+        [[3, 32, 48, 2, False]],
+    ],
+    "backbone_config.out_indices": [1, 2, 3, 4],
+}
+
 _KERNELS = {
     "reduce_channel": [1, 1, 0],
     "return_channel": [1, 1, 0],
@@ -185,26 +196,12 @@ KNOWN: Mapping[str, Known] = {
     "pp_ocrv6_medium_det": Known(
         {
             "intraclass_block_config": _KERNELS,
-            "backbone_config.stem_channels": (3, 8, 16),
-            "backbone_config.block_configs": [
-                [[3, 16, 16, 1, True]],
-                [[3, 16, 24, 2, False]],
-                [[3, 24, 32, 2, False]],
-                [[3, 32, 48, 2, False]],
-            ],
-            "backbone_config.out_indices": [1, 2, 3, 4],
+            **_SMALL_BLOCKS,
         }
     ),
     "pp_ocrv6_small_det": Known(
         {
-            "backbone_config.stem_channels": (3, 8, 16),
-            "backbone_config.block_configs": [
-                [[3, 16, 16, 1, True]],
-                [[3, 16, 24, 2, False]],
-                [[3, 24, 32, 2, False]],
-                [[3, 32, 48, 2, False]],
-            ],
-            "backbone_config.out_indices": [1, 2, 3, 4],
+            **_SMALL_BLOCKS,
             "layer_list_out_channels": (16, 24, 32, 48),
         }
     ),
