@@ -24,7 +24,7 @@ import transformers
 from tests.sweep import building, families
 from tests.sweep.case import Unbuilt
 from tests.sweep.child import Record, run_limited
-from tests.sweep.judge import CHECKS, judge
+from tests.sweep.judge import CHECKS, Judge
 from tests.sweep.listed import model_types
 from tests.sweep.report import render
 from tests.sweep.state import FAMILIES, TYPES, State
@@ -109,9 +109,10 @@ def _judged(source: str, name: str, checks: Sequence[str]) -> Iterator[Record]:
         yield {"outcome": "unbuilt", "reason": str(error)}
         return
     yield case.record()
+    judge = Judge(case)
     for check in checks:
         if check != "drawn" or case.draws:
-            yield judge(case, check)
+            yield judge.record(check)
 
 
 def _tell(name: str, record: Record) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,30 +15,25 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.completion.undivided import UNDIVIDED
-from autopar.frontend.torch import Recipe, capture
 from autopar.ir.errors import AutoparError
 from autopar.ir.mesh import ProcessMesh
 from autopar.modules import CompiledModule
 from autopar.reports.summary import summarize_programs
 from autopar.runtime import run_virtual
 from tests.random_pins import random_pins
-from tests.sweep.case import Case, is_drawn
+from tests.sweep.case import Case
 from tests.sweep.training import (
     ROUNDING,
-    Optimize,
+    Subject,
     Trained,
-    adamw,
-    compile_step,
     error_of,
     errors,
     gradients,
     moved,
     train,
-    train_alone,
     train_on_mesh,
 )
 
-STEPS = 3
 TOLERANCE = 1e-9
 """Of losses, parameters and outputs, relative to the largest element, or to 1."""
 
@@ -84,110 +79,104 @@ CHECKS: Mapping[str, Check] = {
 what they are compared with, since PyTorch draws other numbers; all others drop nothing."""
 
 
-class _Judging:
-    """What a stage of a judgement is called, for whoever asks why it failed."""
+class Judge:
+    """Judges a case by checks, which share what is the same for them.
 
-    stage = "eager"
-
-
-def judge(case: Case, name: str) -> dict[str, Any]:
-    """Returns the record of a check: its outcome, seconds, ops, and flops that aren't divided."""
-    record: dict[str, Any] = {"check": name}
-    start = time.process_time()
-    stage = _Judging()
-    try:
-        _checked(case, name, CHECKS[name], record, stage)
-    except AutoparError as error:
-        record |= {"outcome": "refused", "reason": _first_line(error), "stage": stage.stage}
-    except Exception as error:  # whatever else comes out of autopar is a crash
-        told = f"{type(error).__name__}: {_first_line(error)}"
-        outcome = "unbuilt" if stage.stage == "eager" else "crash"
-        record |= {"outcome": outcome, "reason": told, "stage": stage.stage, "at": _place(error)}
-    return record | {"seconds": round(time.process_time() - start, 1)}
-
-
-def _checked(case: Case, name: str, check: Check, record: dict[str, Any], stage: _Judging) -> None:
-    model = case.model(check.dropout).train(check.trains)
-    wrapped = case.training(model) if check.trains else case.inference(model)
-    batches = [case.batch(model, number) for number in range(STEPS)]
-    draws = check.trains and case.draws and is_drawn(wrapped, batches[0])
-    with tempfile.TemporaryDirectory() as folder:
-        judged = _Judged(wrapped, batches, check, case.name, Path(folder), stage, draws)
-        (_judge_training if check.trains else _judge_inference)(judged, record)
-    suspect = record["outcome"] == "wrong" and not draws
-    if suspect and exports_otherwise(case.inference(model), batches[0]):
-        record |= {"outcome": "inconsistent", "reason": EXPORTED}
-    if name == "fsdp" and record["outcome"] == "right" and record["undivided"] >= DIVIDED:
-        record |= {"outcome": "undivided", "reason": "; ".join(record["left"])}
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """What is judged, how, and in which folder it is built."""
-
-    model: nn.Module
-    batches: list[dict[str, Tensor]]
-    check: Check
-    name: str
-    folder: Path
-    stage: _Judging
-    draws: bool
-
-
-def _judge_training(judged: _Judged, record: dict[str, Any]) -> None:
-    expected = None if judged.draws else train(judged.model, judged.batches, adamw)
-    judged.stage.stage = "compile"
-    found, expected = _trained(judged, adamw, expected, record)
-    record |= _verdict(errors(found, expected))
-    if record["outcome"] == "wrong":
-        record |= _unsteady(judged, record["error"], expected)
-
-
-def _trained(
-    judged: _Judged, optimize: Optimize, expected: Trained | None, record: dict[str, Any]
-) -> tuple[Trained, Trained]:
-    """Trains on a mesh, and alone unless it is known what that comes to."""
-    folder = judged.folder / optimize.__name__
-    compiled = _compiled(judged, optimize)
-    record |= _measured(compiled)
-    compiled.save(folder / "build")
-    judged.stage.stage = "run"
-    if expected is None:
-        expected = train_alone(judged.model, judged.batches, optimize, folder / "alone")
-    return train_on_mesh(folder / "build", judged.batches), expected
-
-
-def _unsteady(judged: _Judged, error: float, expected: Trained) -> dict[str, Any]:
-    """Returns another verdict if PyTorch blows rounding up as much, and gradients are right.
-
-    Where a gradient is of the size of its rounding, AdamW makes full steps of that.
+    Args:
+        case: The model and its batches.
     """
-    model, batches = judged.model, judged.batches
-    again = train(model, batches, adamw) if judged.draws else expected
-    alone = max(each for _, each in errors(train(moved(model), batches, adamw), again))
-    if alone < SHARE * error:
-        return {}
-    first = replace(judged, batches=batches[:1])
-    usual = None if judged.draws else train(model, first.batches, gradients)
-    if _verdict(errors(*_trained(first, gradients, usual, {})))["outcome"] != "right":
-        return {}
-    told = f"so is PyTorch by {alone:.0e} if weights are by {ROUNDING:.0e}; gradients are right"
-    return {"outcome": "unsteady", "reason": f"off by {error:.0e}, and {told}"}
 
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._subject = Subject(case)
+        self._stage = "eager"
 
-def _judge_inference(judged: _Judged, record: dict[str, Any]) -> None:
-    check, batch, build = judged.check, judged.batches[0], judged.folder / "build"
-    expected = _inferred(judged.model, batch)
-    judged.stage.stage = "compile"
-    mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
-    compiled = autopar.compile(
-        judged.model, batch, mesh=mesh, strategy=check.strategy, seconds_limit=SEARCH_SECONDS
-    )
-    record |= _measured(compiled)
-    compiled.save(build)
-    judged.stage.stage = "run"
-    found = list(run_virtual(build, list(batch.values())).values())
-    record |= _verdict(_errors_of_outputs(found, expected))
+    def record(self, name: str) -> dict[str, Any]:
+        """Returns the record of a check: its outcome, seconds, ops, and flops not divided."""
+        record: dict[str, Any] = {"check": name}
+        start = time.process_time()
+        self._stage = "eager"
+        try:
+            self._check(name, CHECKS[name], record)
+        except AutoparError as error:
+            record |= {"outcome": "refused", "reason": _first_line(error), "stage": self._stage}
+        except Exception as error:  # whatever else comes out of autopar is a crash
+            told = f"{type(error).__name__}: {_first_line(error)}"
+            outcome = "unbuilt" if self._stage == "eager" else "crash"
+            record |= {"outcome": outcome, "reason": told, "stage": self._stage}
+            record["at"] = _place(error)
+        return record | {"seconds": round(time.process_time() - start, 1)}
+
+    def _check(self, name: str, check: Check, record: dict[str, Any]) -> None:
+        if check.trains:
+            subject = Subject(self._case, dropout=True) if check.dropout else self._subject
+            self._train(subject, check, record)
+            drawn, model, batch = subject.draws, subject.model.model, subject.batches[0]
+        else:
+            model, drawn = self._case.model(check.dropout).eval(), False
+            batch = self._case.batch(model, 0)
+            self._infer(self._case.inference(model), batch, check, record)
+        suspect = record["outcome"] == "wrong" and not drawn
+        if suspect and exports_otherwise(self._case.inference(model), batch):
+            record |= {"outcome": "inconsistent", "reason": EXPORTED}
+        if name == "fsdp" and record["outcome"] == "right" and record["undivided"] >= DIVIDED:
+            record |= {"outcome": "undivided", "reason": "; ".join(record["left"])}
+
+    def _train(self, subject: Subject, check: Check, record: dict[str, Any]) -> None:
+        if not subject.draws:
+            _ = subject.trained  # what PyTorch can't do isn't autopar's
+        found, expected = self._trained(subject, check, record)
+        record |= _verdict(errors(found, expected))
+        if record["outcome"] == "wrong":
+            record |= self._unsteady(subject, check, record["error"])
+
+    def _trained(
+        self, subject: Subject, check: Check, record: dict[str, Any]
+    ) -> tuple[Trained, Trained]:
+        """Trains on a mesh, and as it should be."""
+        self._stage = "compile"
+        mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
+        pins = (
+            random_pins(subject.captured.program, mesh, self._case.name, 0) if check.pinned else ()
+        )
+        limits = {"seconds_limit": SEARCH_SECONDS} if check.strategy == "auto" else {}
+        compiled = subject.compiled(mesh, check.strategy, pins[:1], **limits)
+        record |= _measured(compiled)
+        self._stage = "run"
+        found = train_on_mesh(compiled, subject.batches)
+        return found, subject.alone if subject.draws else subject.trained
+
+    def _unsteady(self, subject: Subject, check: Check, error: float) -> dict[str, Any]:
+        """Returns another verdict if PyTorch blows rounding up as much, and gradients are right.
+
+        Where a gradient is of the size of its rounding, AdamW makes full steps of that.
+        """
+        off = train(moved(subject.model), subject.batches, subject.optimize)
+        alone = max(each for _, each in errors(off, subject.trained))
+        if alone < SHARE * error:
+            return {}
+        first = Subject(self._case, subject.dropout, gradients, steps=1)
+        if _verdict(errors(*self._trained(first, check, {})))["outcome"] != "right":
+            return {}
+        told = f"so is PyTorch by {alone:.0e} if weights are by {ROUNDING:.0e}; gradients are right"
+        return {"outcome": "unsteady", "reason": f"off by {error:.0e}, and {told}"}
+
+    def _infer(
+        self, model: nn.Module, batch: dict[str, Tensor], check: Check, record: dict[str, Any]
+    ) -> None:
+        with torch.no_grad():
+            expected = [each.clone() for each in model(**batch)]
+        self._stage = "compile"
+        mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
+        compiled = autopar.compile(
+            model, batch, mesh=mesh, strategy=check.strategy, seconds_limit=SEARCH_SECONDS
+        )
+        record |= _measured(compiled)
+        self._stage = "run"
+        with TemporaryDirectory() as folder:
+            compiled.save(folder)
+            found = list(run_virtual(Path(folder), list(batch.values())).values())
+        record |= _verdict(_errors_of_outputs(found, expected))
 
 
 EXPORTED = "the library itself computes something else where torch.export traces it"
@@ -202,23 +191,6 @@ def exports_otherwise(model: nn.Module, batch: dict[str, Tensor]) -> bool:
             return any(error_of(one, other) > TOLERANCE for one, other in pairs)
     except Exception:  # what can't be exported tells nothing
         return False
-
-
-def _inferred(model: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:
-    with torch.no_grad():
-        return [each.clone() for each in model(**batch)]
-
-
-def _compiled(judged: _Judged, optimize: Optimize) -> CompiledModule:
-    check, model, batch = judged.check, judged.model, judged.batches[0]
-    mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
-    pins = {}
-    if check.pinned:
-        program = capture(model, batch, Recipe(optimizer=optimize(model.parameters()))).program
-        chosen = random_pins(program, mesh, judged.name, 0)[:1]
-        pins = {pin.pattern: pin.dims_mapping for pin in chosen}
-    limit = {"seconds_limit": SEARCH_SECONDS} if check.strategy == "auto" else {}
-    return compile_step(model, batch, mesh, optimize, check.strategy, pins, **limit)
 
 
 def _measured(compiled: CompiledModule) -> dict[str, Any]:

@@ -21,12 +21,13 @@ from transformers import (
     SwinConfig,
 )
 
+from autopar.modules import CompiledModule
 from tests.sweep.__main__ import _sweep
 from tests.sweep.building import build
 from tests.sweep.case import Inference, Training, Unbuilt, arguments
 from tests.sweep.child import Record, run_limited
 from tests.sweep.inputs import Form, make_batch
-from tests.sweep.judge import _verdict, exports_otherwise, judge
+from tests.sweep.judge import Judge, _verdict, exports_otherwise
 from tests.sweep.known import TABLES
 from tests.sweep.known.entry import absent, floats, integers, text, uniform
 from tests.sweep.listed import model_classes, model_types, whole_of
@@ -314,19 +315,19 @@ class Squared(Cancelling):
 
 
 def test_what_pytorch_blows_up_too_is_told_apart() -> None:
-    found = judge(Made(Cancelling), "fsdp")
+    found = Judge(Made(Cancelling)).record("fsdp")
     assert found["outcome"] == "unsteady", found
-    assert judge(Made(Squared), "fsdp")["outcome"] in ("right", "undivided")
+    assert Judge(Made(Squared)).record("fsdp")["outcome"] in ("right", "undivided")
 
 
 def test_errors_of_steady_models_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def off(build: Path, batches: Sequence[dict[str, torch.Tensor]]) -> Trained:
-        found = train_on_mesh(build, batches)
+    def off(compiled: CompiledModule, batches: Sequence[dict[str, torch.Tensor]]) -> Trained:
+        found = train_on_mesh(compiled, batches)
         return Trained([each + 1.0 for each in found.losses], found.state)
 
     monkeypatch.setattr("tests.sweep.judge.train_on_mesh", off)
-    assert judge(Made(Squared), "fsdp")["outcome"] == "wrong"
-    assert judge(Made(Cancelling), "fsdp")["outcome"] == "wrong"
+    assert Judge(Made(Squared)).record("fsdp")["outcome"] == "wrong"
+    assert Judge(Made(Cancelling)).record("fsdp")["outcome"] == "wrong"
 
 
 def test_what_ends_late_is_tried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +15,14 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 import autopar
+from autopar.annotate import Pin
+from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.mesh import ProcessMesh
 from autopar.modules import CompiledModule
+from autopar.pipeline import CompileOptions, compile_program
+from tests.sweep.case import Case, is_drawn
+
+STEPS = 3
 
 LEARNING_RATE = 1e-3
 
@@ -46,6 +54,66 @@ class Trained:
     state: dict[str, Tensor]
 
 
+class Subject:
+    """A case that is trained, however often it is compiled: what PyTorch makes of it is kept.
+
+    Args:
+        case: The model and its batches.
+        dropout: Whether the model drops what it does by default.
+        optimize: Makes the optimizer.
+        steps: How many are taken.
+    """
+
+    def __init__(
+        self, case: Case, dropout: bool = False, optimize: Optimize = adamw, steps: int = STEPS
+    ) -> None:
+        self.case = case
+        self.dropout = dropout
+        self.optimize = optimize
+        self.steps = steps
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model with its loss, in training mode."""
+        return self.case.training(self.case.model(self.dropout).train())
+
+    @cached_property
+    def batches(self) -> list[dict[str, Tensor]]:
+        """A batch for each step."""
+        model = self.model.model
+        return [self.case.batch(model, number) for number in range(self.steps)]
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether the loss depends on random numbers."""
+        return self.case.draws and is_drawn(copy.deepcopy(self.model), self.batches[0])
+
+    @cached_property
+    def captured(self) -> Captured:
+        """The training step."""
+        recipe = Recipe(optimizer=self.optimize(self.model.parameters()))
+        return capture(self.model, self.batches[0], recipe)
+
+    @cached_property
+    def trained(self) -> Trained:
+        """What PyTorch makes of the model."""
+        return train(self.model, self.batches, self.optimize)
+
+    @cached_property
+    def alone(self) -> Trained:
+        """What one process makes of the model, which draws as many do."""
+        one = ProcessMesh.of_shape((1,), ("a",))
+        return train_on_mesh(self.compiled(one, "data:a"), self.batches)
+
+    def compiled(
+        self, mesh: ProcessMesh, strategy: str, pins: Sequence[Pin] = (), **limits: Any
+    ) -> CompiledModule:
+        """Compiles the training step, as `autopar.compile` does."""
+        shard = {pin.pattern: pin.dims_mapping for pin in pins}
+        options = CompileOptions.of(mesh=mesh, strategy=strategy, shard=shard, **limits)
+        return CompiledModule(self.captured, compile_program(self.captured.program, options))
+
+
 def train(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], optimize: Optimize) -> Trained:
     """Trains a copy of a model as PyTorch does."""
     model = copy.deepcopy(model)
@@ -61,48 +129,17 @@ def train(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], optimize: O
     return Trained(losses, dict(model.state_dict()))
 
 
-def train_on_mesh(build: Path, batches: Sequence[dict[str, Tensor]]) -> Trained:
+def train_on_mesh(compiled: CompiledModule, batches: Sequence[dict[str, Tensor]]) -> Trained:
     """Trains what was compiled."""
+    with TemporaryDirectory() as folder:
+        compiled.save(folder)
+        return _train_build(Path(folder), batches)
+
+
+def _train_build(build: Path, batches: Sequence[dict[str, Tensor]]) -> Trained:
     with autopar.load(build, virtual=True) as trainer:
         losses = [trainer.step(batch).item() for batch in batches]
         return Trained(losses, dict(trainer.state_dict()))
-
-
-def train_alone(
-    model: nn.Module, batches: Sequence[dict[str, Tensor]], optimize: Optimize, folder: Path
-) -> Trained:
-    """Trains what is compiled for one process, which draws as it does for many.
-
-    Args:
-        model: With its loss.
-        batches: One for each step.
-        optimize: Makes the optimizer.
-        folder: Where it is built; it doesn't exist yet.
-    """
-    one = ProcessMesh.of_shape((1,), ("a",))
-    compile_step(model, batches[0], one, optimize, "data:a", {}).save(folder)
-    return train_on_mesh(folder, batches)
-
-
-def compile_step(
-    model: nn.Module,
-    batch: dict[str, Tensor],
-    mesh: ProcessMesh,
-    optimize: Optimize,
-    strategy: str,
-    pins: Mapping[str, Any],
-    **options: Any,
-) -> CompiledModule:
-    """Compiles a training step."""
-    return autopar.compile(
-        model,
-        batch,
-        mesh=mesh,
-        optimizer=optimize(model.parameters()),
-        strategy=strategy,
-        shard=pins,
-        **options,
-    )
 
 
 def moved(model: nn.Module) -> nn.Module:
