@@ -29,8 +29,6 @@ from tests.sweep.training import (
     error_of,
     errors,
     gradients,
-    moved,
-    train,
     train_on_mesh,
 )
 
@@ -43,7 +41,8 @@ DIVIDED = 0.5
 _PART = re.compile(r"compute (\d+)% of the flops")
 
 SHARE = 0.1
-"""Of an error, which PyTorch must make as well for rounding to explain it."""
+"""Of an error, which PyTorch must make as well for rounding to explain it: in gradients, the same
+one's."""
 
 SEARCH_SECONDS = 15.0
 
@@ -151,12 +150,14 @@ class Judge:
 
         Where a gradient is of the size of its rounding, AdamW makes full steps of that.
         """
-        off = train(moved(subject.model), subject.batches, subject.optimize)
-        alone = max(each for _, each in errors(off, subject.trained))
+        alone = max(each for _, each in errors(subject.perturbed(), subject.trained))
         if alone < SHARE * error:
             return {}
         first = Subject(self._case, subject.dropout, gradients, steps=1)
-        if _verdict(errors(*self._trained(first, check, {})))["outcome"] != "right":
+        found, expected = self._trained(first, check, {})
+        rounded = dict(errors(first.perturbed(), first.trained))
+        allowed = {at: TOLERANCE + each / SHARE for at, each in rounded.items()}
+        if any(each > allowed.get(at, 0.0) for at, each in errors(found, expected)):
             return {}
         told = f"so is PyTorch by {alone:.0e} if weights are by {ROUNDING:.0e}; gradients are right"
         return {"outcome": "unsteady", "reason": f"off by {error:.0e}, and {told}"}

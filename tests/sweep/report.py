@@ -39,12 +39,13 @@ computed in float64 too.
 Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivided*: right, but
 `fsdp:a,tensor:b` leaves half of the flops or more whole along one of the axes; the part is in the
 table, if it is over 10%. *Unsteady*: off by more, but so is PyTorch where weights are off by
-rounding, since AdamW makes full steps of gradients that are as small as rounding; the gradients of
-a step are right. *Refused*: by an error that says why. *Inconsistent*: other than eager
-PyTorch, and so is what torch.export makes of the model: its code goes another way where it is
-traced. *Unbuilt*: sizes or inputs that fit weren't found here, which says nothing about the model.
-*Ended*: by the limits of memory and time of its process. The loss is the model's own, or the mean
-of its outputs' squares (marked \\*). Searches end after 15 seconds.
+rounding, since AdamW makes full steps of gradients that are as small as rounding; each gradient of
+a step is right, or off by no more than 10 times what it is off by in PyTorch then. *Refused*: by an
+error that says why. *Inconsistent*: other than eager PyTorch, and so is what torch.export makes of
+the model: its code goes another way where it is traced. *Unbuilt*: sizes or inputs that fit weren't
+found here, which says nothing about the model. *Ended*: by the limits of memory and time of its
+process. The loss is the model's own, or the mean of its outputs' squares (marked \\*). Searches end
+after 15 seconds.
 """
 
 

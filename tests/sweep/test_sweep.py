@@ -271,13 +271,15 @@ def test_inputs_are_mended_by_what_is_said_of_them() -> None:
 class Cancelling(torch.nn.Module):
     """Its gradient is zero, but for rounding, which the loss makes large."""
 
+    scale = 1e2
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.rand(31, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> Found:
         product = x @ self.weight
-        loss = 1e2 * (product @ product - self.weight @ (x.T @ x) @ self.weight)
+        loss = self.scale * (product @ product - self.weight @ (x.T @ x) @ self.weight)
         return Found(loss, [])
 
 
@@ -307,6 +309,16 @@ class Made:
         return {}
 
 
+class Exploding(Cancelling):
+    """As that, so large that rounding is more of the gradient than is right elsewhere."""
+
+    scale = 1e8
+
+    def forward(self, x: torch.Tensor) -> Found:
+        loss = super().forward(x).loss
+        return Found(loss - loss.detach(), [])
+
+
 class Squared(Cancelling):
     """Nothing special."""
 
@@ -314,9 +326,13 @@ class Squared(Cancelling):
         return Found((x @ self.weight).square().sum(), [])
 
 
-def test_what_pytorch_blows_up_too_is_told_apart() -> None:
-    found = Judge(Made(Cancelling)).record("fsdp")
+@pytest.mark.parametrize("kind", [Cancelling, Exploding])
+def test_what_pytorch_blows_up_too_is_told_apart(kind: type[torch.nn.Module]) -> None:
+    found = Judge(Made(kind)).record("fsdp")
     assert found["outcome"] == "unsteady", found
+
+
+def test_what_is_steady_is_right() -> None:
     assert Judge(Made(Squared)).record("fsdp")["outcome"] in ("right", "undivided")
 
 
@@ -328,6 +344,7 @@ def test_errors_of_steady_models_are_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("tests.sweep.judge.train_on_mesh", off)
     assert Judge(Made(Squared)).record("fsdp")["outcome"] == "wrong"
     assert Judge(Made(Cancelling)).record("fsdp")["outcome"] == "wrong"
+    assert Judge(Made(Exploding)).record("fsdp")["outcome"] == "wrong"
 
 
 def test_what_ends_late_is_tried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,10 @@ class Subject:
         """What PyTorch makes of the model."""
         return train(self.model, self.batches, self.optimize)
 
+    def perturbed(self) -> Trained:
+        """Returns what PyTorch makes of the model if its weights are off by rounding."""
+        return train(_perturbed(self.model), self.batches, self.optimize)
+
     @cached_property
     def alone(self) -> Trained:
         """What one process makes of the model, which draws as many do."""
@@ -142,7 +146,7 @@ def _train_build(build: Path, batches: Sequence[dict[str, Tensor]]) -> Trained:
         return Trained(losses, dict(trainer.state_dict()))
 
 
-def moved(model: nn.Module) -> nn.Module:
+def _perturbed(model: nn.Module) -> nn.Module:
     """Returns a copy of a model whose weights are off by rounding, some up and some down."""
     found = copy.deepcopy(model)
     draw = torch.Generator().manual_seed(0)
