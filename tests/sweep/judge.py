@@ -112,9 +112,9 @@ class Judge:
             self._train(subject, check, record)
             drawn, model, batch = subject.draws, subject.model.model, subject.batches[0]
         else:
-            model, drawn = self._case.model(check.dropout).eval(), False
+            model = self._case.model(check.dropout).eval()
             batch = self._case.batch(model, 0)
-            self._infer(self._case.inference(model), batch, check, record)
+            drawn = self._infer(self._case.inference(model), batch, check, record)
         suspect = record["outcome"] == "wrong" and not drawn
         if suspect and exports_otherwise(self._case.inference(model), batch):
             record |= {"outcome": "inconsistent", "reason": EXPORTED}
@@ -164,9 +164,10 @@ class Judge:
 
     def _infer(
         self, model: nn.Module, batch: dict[str, Tensor], check: Check, record: dict[str, Any]
-    ) -> None:
-        with torch.no_grad():
-            expected = [each.clone() for each in model(**batch)]
+    ) -> bool:
+        """Runs inference, and returns whether it draws random numbers."""
+        first, again = (_outputs(model, batch, seed) for seed in (0, 1))
+        drawn = any(not torch.equal(*pair) for pair in zip(first, again, strict=True))
         self._stage = "compile"
         mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
         compiled = autopar.compile(
@@ -174,10 +175,25 @@ class Judge:
         )
         record |= _measured(compiled)
         self._stage = "run"
-        with TemporaryDirectory() as folder:
-            compiled.save(folder)
-            found = list(run_virtual(Path(folder), list(batch.values())).values())
-        record |= _verdict(_errors_of_outputs(found, expected))
+        expected = first
+        if drawn:  # as many ranks do, one does, and PyTorch draws other numbers
+            one = autopar.compile(model, batch, mesh=ProcessMesh.of_shape((1,), ("a",)))
+            expected = _run(one, batch)
+        record |= _verdict(_errors_of_outputs(_run(compiled, batch), expected))
+        return drawn
+
+
+def _outputs(model: nn.Module, batch: dict[str, Tensor], seed: int) -> list[Tensor]:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return [each.clone() for each in model(**batch)]
+
+
+def _run(compiled: CompiledModule, batch: dict[str, Tensor]) -> list[Tensor]:
+    with TemporaryDirectory() as folder:
+        compiled.save(folder)
+        found = run_virtual(Path(folder), list(batch.values()))
+    return [torch.as_tensor(each) for each in found.values()]
 
 
 EXPORTED = "the library itself computes something else where torch.export traces it"
@@ -217,12 +233,12 @@ def _measured(compiled: CompiledModule) -> dict[str, Any]:
     }
 
 
-def _errors_of_outputs(found: list[Any], expected: list[Tensor]) -> Iterator[tuple[str, float]]:
+def _errors_of_outputs(found: list[Tensor], expected: list[Tensor]) -> Iterator[tuple[str, float]]:
     if len(found) != len(expected):
         yield f"{len(found)} outputs, not {len(expected)}", float("inf")
         return
     for at, (one, other) in enumerate(zip(found, expected, strict=True)):
-        yield f"output {at}", error_of(torch.as_tensor(one), other)
+        yield f"output {at}", error_of(one, other)
 
 
 def _verdict(errors: Iterator[tuple[str, float]]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ computed in float64 too.
   PyTorch, with all probabilities of dropping or masking something set to zero. `3x2`: the same on
   3x2. `auto`: on 2x2, searched for. `pin`: the same with one random pin.
 * `drawn`: as `fsdp`, with the library's probabilities, against autopar on one rank: PyTorch draws
-  other numbers. So are models compared that draw something whatever the probabilities are.
+  other numbers. So is what draws something whatever the probabilities are, in inference too.
 * `inference`: on 2x2, searched for, in evaluation mode, against eager PyTorch.
 
 Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivided*: right, but

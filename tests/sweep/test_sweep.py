@@ -336,6 +336,20 @@ def test_what_is_steady_is_right() -> None:
     assert Judge(Made(Squared)).record("fsdp")["outcome"] in ("right", "undivided")
 
 
+class Drawing(torch.nn.Linear):
+    """Draws random numbers, in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__(31, 8, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * torch.rand(8, dtype=torch.float64)
+
+
+def test_what_draws_in_inference_is_compared_with_one_process() -> None:
+    assert Judge(Made(Drawing)).record("inference")["outcome"] == "right"
+
+
 def test_errors_of_steady_models_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def off(compiled: CompiledModule, batches: Sequence[dict[str, torch.Tensor]]) -> Trained:
         found = train_on_mesh(compiled, batches)
