@@ -6,19 +6,9 @@ Dimensions are told apart by where they go. Microbatches are known by the cuts b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from autopar.completion.graph import Graph, Node
-from autopar.ir.rule import Dims, Rule
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a dimension: `size` indexes with `inner` elements minor to each."""
-
-    dim: int
-    inner: int
-    size: int
+from autopar.completion.presets.marks import Stretch, factor_of, follow, is_unknown
 
 
 def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
@@ -60,20 +50,16 @@ def passed_on(graph: Graph) -> Mapping[int, int]:
 
 
 def _passed_on(graph: Graph) -> dict[int, int]:
-    unknown = [node for node in graph.nodes if _is_unknown(node)]
+    unknown = [node for node in graph.nodes if is_unknown(node)]
     found: dict[int, int] = {}
     for at, stretch in batch_inputs(graph).items() if unknown else ():
         marks = {at: stretch}
         for node in graph.nodes:
             if not marks.keys().isdisjoint(node.operands):
-                _follow(graph, node, marks)
+                follow(graph, node, marks)
         results = (value for node in unknown for value in node.results)
         found |= {value: at for value in results if marks.get(value) == stretch}
     return found
-
-
-def _is_unknown(node: Node) -> bool:
-    return not node.call.has_rule and node.op.phase == "forward"
 
 
 def single_inputs(graph: Graph) -> list[str]:
@@ -102,7 +88,7 @@ def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
     marks, end = {start: stretch} if stretch.size > 1 else {}, None
     for node in graph.nodes:
         if node.op.phase == "forward" and not marks.keys().isdisjoint(node.operands):
-            _follow(graph, node, marks)
+            follow(graph, node, marks)
             end = node if marks.keys().isdisjoint(node.results) else end
     return end
 
@@ -143,7 +129,7 @@ def _is_kept_apart(graph: Graph, start: int, stretch: Stretch, losses: frozenset
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
-            _follow(graph, node, marks)
+            follow(graph, node, marks)
             if node.weights and not marks.keys().isdisjoint(node.results):
                 return True
             if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses, True):
@@ -192,7 +178,7 @@ def _reaches_end(
     marks = {start: stretch}
     for node in graph.nodes:
         if not marks.keys().isdisjoint(node.operands):
-            _follow(graph, node, marks)
+            follow(graph, node, marks)
             at_loss = not losses.isdisjoint(node.results)
             if at_loss and _is_summed(graph, node, marks, losses, anywhere):
                 return True
@@ -215,7 +201,7 @@ def _is_summed(
         mark = marks.get(value)
         if mark is None or not (anywhere or _is_major(graph, value, mark)):
             continue
-        hit = _factor_of(rule, rule.operands[at], mark)
+        hit = factor_of(rule, rule.operands[at], mark)
         for variant in (rule, *(body.rule for body in rule.bodies)):
             if hit is not None and hit[0] in variant.splittable:
                 reduced = (variant.reduce.get((hit[0], n)) for n in range(len(node.results)))
@@ -227,64 +213,3 @@ def _is_summed(
 
 def _is_major(graph: Graph, value: int, mark: Stretch) -> bool:
     return not mark.dim and mark.inner * mark.size == graph.values[value].shape[0]
-
-
-def _follow(graph: Graph, node: Node, marks: dict[int, Stretch]) -> None:
-    """Marks the results to which an op hands a mark of its operands on, or what it looks up."""
-    if not node.call.has_rule:
-        _follow_unknown(graph, node, marks)
-        return
-    rule = node.call.rule
-    splittable = frozenset(rule.splittable).union(*(body.rule.splittable for body in rule.bodies))
-    for at, value in enumerate(node.operands):
-        mark = marks.get(value)
-        if mark is None:
-            continue
-        hit = _factor_of(rule, rule.operands[at], mark)
-        if hit is None or hit[0] not in splittable:
-            continue
-        rows = node.call.rows_of(hit[0])
-        if rows is not None:
-            hit = rows, 1, rule.sizes[rows]
-        for dims, result in zip(rule.results, node.results, strict=True):
-            made = _stretch_of(rule, dims, *hit)
-            if made is not None:
-                marks.setdefault(result, made)
-
-
-def _follow_unknown(graph: Graph, node: Node, marks: dict[int, Stretch]) -> None:
-    """Marks what an op without a rule makes of a marked first dimension: one that is as long."""
-    for value in node.operands if _is_unknown(node) else ():
-        mark = marks.get(value)
-        if mark is not None and mark.dim == 0:
-            size = graph.values[value].global_shape[:1]
-            for result in node.results:
-                if graph.values[result].global_shape[:1] == size:
-                    marks.setdefault(result, mark)
-
-
-def _factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | None:
-    """Returns the major factor in a mark, and the mark's inner stride and size within it.
-
-    The dimension of a mark may be of size 1 in the rule, where it is broadcast.
-    """
-    inner = 1
-    found: tuple[str, int, int] | None = None
-    for factor in reversed(dims[mark.dim]):
-        outer = inner * rule.sizes[factor]
-        if inner <= mark.inner and mark.inner * mark.size <= outer:
-            return factor, mark.inner // inner, mark.size
-        if mark.inner <= inner and outer <= mark.inner * mark.size:
-            found = (factor, 1, rule.sizes[factor])
-        inner = outer
-    return found
-
-
-def _stretch_of(rule: Rule, dims: Dims, factor: str, within: int, size: int) -> Stretch | None:
-    for at, factors in enumerate(dims):
-        inner = 1
-        for name in reversed(factors):
-            if name == factor:
-                return Stretch(at, inner * within, size)
-            inner *= rule.sizes[name]
-    return None
