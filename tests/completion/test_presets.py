@@ -123,7 +123,8 @@ def test_fsdp_splits_parameters_and_the_batch() -> None:
 
 def test_a_batch_that_no_input_has_is_reported() -> None:
     net = Network()
-    program = net.program(net.mm(net.permute(net.input("x", 64, 32), 1, 0), net.weight("w", 64, 8)))
+    x = net.input("x", 64, 32)
+    program = net.program(net.mm(net.permute(x, 1, 0), x))
     strategy = "fsdp:dp,tensor:tp"
     (remark,) = Complete(CPU, strategy).decide(apply_mesh(program, parse_mesh("dp=2,tp=2"))).remarks
     assert (remark.category, remark.subject) == ("ignored", "batch of fsdp:dp")
@@ -137,8 +138,8 @@ def test_a_batch_of_one_is_reported_as_such() -> None:
     (remark,) = Complete(CPU, "data:dp").decide(apply_mesh(program, parse_mesh("dp=2"))).remarks
     assert remark.detail.startswith("x: a first dimension of 1 isn't split; if it is a batch, give")
     net = Network()
-    y = net.mm(net.permute(net.input("z", 64, 32), 1, 0), net.weight("w", 64, 8))
-    program = net.program(net.mm(net.input("x", 1, 32), y))
+    z = net.input("z", 64, 32)
+    program = net.program(net.mm(net.input("x", 1, 32), net.mm(net.permute(z, 1, 0), z)))
     (remark,) = Complete(CPU, "data:dp").decide(apply_mesh(program, parse_mesh("dp=2"))).remarks
     assert "is where the last one ends); x: a first dimension of 1 isn't split" in remark.detail
 
@@ -294,6 +295,54 @@ def test_a_batch_may_be_stacked() -> None:
 
     program = capture(Stacked(), {"x": torch.randn(8, 6), "bias": torch.randn(1, 6)}).program
     assert preset(program, "dp=2", "data:0") == {"x": "[8@dp, 6]"}
+
+
+class Packed(nn.Module):
+    """Layers for samples of several lengths behind one another, which only know their own."""
+
+    lengths = (5, 3, 8)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6, bias=False)
+        self.second = nn.Linear(6, 6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.first(x).split(self.lengths)
+        return self.second(torch.cat([part.softmax(0) for part in parts])).square().mean()
+
+
+class Spectra(Packed):
+    """The same, of inputs whose first dimension is that of the features."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.t())
+
+
+@pytest.mark.parametrize(("model", "shape"), [(Packed(), (16, 6)), (Spectra(), (6, 16))])
+def test_packed_samples_are_split_though_each_is_whole_once(
+    model: nn.Module, shape: tuple[int, int]
+) -> None:
+    program = capture(model, (torch.randn(shape),)).program
+    batch = ["dp" if size == 16 else None for size in shape]
+    options = CompileOptions.of(mesh="dp=2", strategy="data")
+    done = compile_program(program, options).serial.main
+    inputs = {name: value for name, value in done.values.items() if value.role == "input"}
+    (x,) = inputs.values()
+    assert x.dist is not None
+    assert x.dist.dims_mapping == tuple(0 if axis else -1 for axis in batch)
+    products = [op for op in done.ops if op.kind == "aten.mm.default"]
+    assert len(products) == 2
+    assert all(op.dist is not None and op.dist.factors for op in products)
+
+
+def test_what_is_assumed_ends_no_batch() -> None:
+    class Assuming(nn.Module):
+        def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
+            return x * sizes.sum().item()
+
+    program = capture(Assuming(), (torch.randn(8, 6), torch.tensor([4, 4]))).program
+    assert list(preset(program, "dp=2", "data:0").values()) == ["[8@dp, 6]"]
 
 
 def test_what_is_normalized_by_a_statistic_is_no_batch() -> None:

@@ -5,10 +5,13 @@ Dimensions are told apart by where they go. Microbatches are known by the cuts b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from autopar.completion.graph import Graph, Node
-from autopar.completion.presets.marks import Stretch, factor_of, follow, is_unknown
+from autopar.completion.presets.marks import Marks, Stretch, factor_of, is_unknown
+
+FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
@@ -23,10 +26,17 @@ def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
 
     Where no input has one, a dimension may also have come behind others when it is added up, as
     behind that of layers whose results are stacked.
+
+    Of other inputs, it is a first dimension that a product with a weight keeps apart: packed
+    samples, say, which are taken apart for each to be attended to by itself. Where none has a
+    batch, it may be another dimension of theirs, as the frames of packed spectra.
     """
-    return graph.once(
-        batch_inputs, lambda: _batch_inputs(graph) or _batch_inputs(graph, anywhere=True)
-    )
+
+    def found() -> dict[int, Stretch]:
+        batch = _batch_inputs(graph) or _batch_inputs(graph, anywhere=True)
+        return batch | _packed_inputs(graph, batch)
+
+    return graph.once(batch_inputs, found)
 
 
 def _batch_inputs(graph: Graph, *, anywhere: bool = False) -> dict[int, Stretch]:
@@ -41,24 +51,51 @@ def _batch_inputs(graph: Graph, *, anywhere: bool = False) -> dict[int, Stretch]
     return found
 
 
-def passed_on(graph: Graph) -> Mapping[int, int]:
-    """Returns what ops without a rule make of a batch, and the input that it is the batch of.
+def _packed_inputs(graph: Graph, others: Collection[int]) -> dict[int, Stretch]:
+    found: dict[int, Stretch] = {}
+    for at, value in enumerate(graph.values):
+        given = value.role == "input" and graph.producer[at] is None and at not in others
+        if given and value.global_shape[:1] > (1,):
+            dims = enumerate(value.global_shape[:1] if others else value.global_shape)
+            stretches = (Stretch(dim, 1, size) for dim, size in dims if size > 1)
+            kept = next((each for each in stretches if _meets_weight(graph, at, each)), None)
+            if kept is not None:
+                found[at] = kept
+    return found
 
-    They compute all of it; what they make goes on as the batch.
+
+def _meets_weight(graph: Graph, start: int, stretch: Stretch) -> bool:
+    """Whether a product with a weight keeps apart a part of a dimension, or its joined pieces."""
+    marks = Marks(graph, start, stretch, again=True)
+    return any(node.weights and not marks.keys().isdisjoint(node.results) for node in marks.walk())
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """What goes on as a batch behind ops that compute all of it.
+
+    Attributes:
+        source: The input that it is the batch of.
+        stretch: Where it is.
     """
+
+    source: int
+    stretch: Stretch
+
+
+def passed_on(graph: Graph) -> Mapping[int, PassedOn]:
+    """Returns what is made of a batch by ops without a rule, or put together of its pieces."""
     return graph.once(passed_on, lambda: _passed_on(graph))
 
 
-def _passed_on(graph: Graph) -> dict[int, int]:
-    unknown = [node for node in graph.nodes if is_unknown(node)]
-    found: dict[int, int] = {}
-    for at, stretch in batch_inputs(graph).items() if unknown else ():
-        marks = {at: stretch}
-        for node in graph.nodes:
-            if not marks.keys().isdisjoint(node.operands):
-                follow(graph, node, marks)
-        results = (value for node in unknown for value in node.results)
-        found |= {value: at for value in results if marks.get(value) == stretch}
+def _passed_on(graph: Graph) -> dict[int, PassedOn]:
+    found: dict[int, PassedOn] = {}
+    for at, stretch in batch_inputs(graph).items():
+        marks = Marks(graph, at, stretch, again=True)
+        unknown = (node for node in marks.walk() if is_unknown(node))
+        kept = [value for node in unknown for value in node.results if marks.get(value) == stretch]
+        for value in (*kept, *marks.joined):
+            found.setdefault(value, PassedOn(at, marks[value]))
     return found
 
 
@@ -85,11 +122,12 @@ def batch_end(graph: Graph) -> Node | None:
 
 
 def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
-    marks, end = {start: stretch} if stretch.size > 1 else {}, None
-    for node in graph.nodes:
-        if node.op.phase == "forward" and not marks.keys().isdisjoint(node.operands):
-            follow(graph, node, marks)
-            end = node if marks.keys().isdisjoint(node.results) else end
+    if stretch.size == 1:
+        return None
+    marks, end = Marks(graph, start, stretch), None
+    for node in marks.walk():
+        if node.op.phase == "forward" and marks.keys().isdisjoint(node.results):
+            end = node
     return end
 
 
@@ -126,14 +164,12 @@ def _first_inside(graph: Graph) -> dict[int, Stretch]:
 
 
 def _is_kept_apart(graph: Graph, start: int, stretch: Stretch, losses: frozenset[int]) -> bool:
-    marks = {start: stretch}
-    for node in graph.nodes:
-        if not marks.keys().isdisjoint(node.operands):
-            follow(graph, node, marks)
-            if node.weights and not marks.keys().isdisjoint(node.results):
-                return True
-            if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses, True):
-                return True
+    marks = Marks(graph, start, stretch)
+    for node in marks.walk():
+        if node.weights and not marks.keys().isdisjoint(node.results):
+            return True
+        if not losses.isdisjoint(node.results) and _is_summed(graph, node, marks, losses, True):
+            return True
     return False
 
 
@@ -146,13 +182,15 @@ def _stretches(graph: Graph, value: int) -> list[Stretch]:
 
 
 def _losses(graph: Graph) -> frozenset[int]:
-    """Returns the scalar outputs, and the scalars of which alone they are computed.
+    """Returns the scalar outputs that are floats, and the scalars of which alone they are computed.
 
-    Scalars may be stacked on the way, or spread over the elements of a mask.
+    Others are what is assumed. Scalars may be stacked on the way, or spread over the elements of a
+    mask.
     """
     spread = _of_scalars(graph)
     found: set[int] = set()
-    queue = [v for v in graph.outputs if not graph.values[v].shape]
+    ends = (v for v in graph.outputs if not graph.values[v].shape)
+    queue = [v for v in ends if graph.values[v].dtype in FLOATS]
     while queue:
         value = queue.pop()
         if value not in found:
@@ -175,20 +213,18 @@ def _of_scalars(graph: Graph) -> frozenset[int]:
 def _reaches_end(
     graph: Graph, start: int, stretch: Stretch, losses: frozenset[int], anywhere: bool
 ) -> bool:
-    marks = {start: stretch}
-    for node in graph.nodes:
-        if not marks.keys().isdisjoint(node.operands):
-            follow(graph, node, marks)
-            at_loss = not losses.isdisjoint(node.results)
-            if at_loss and _is_summed(graph, node, marks, losses, anywhere):
-                return True
+    marks = Marks(graph, start, stretch)
+    for node in marks.walk():
+        at_loss = not losses.isdisjoint(node.results)
+        if at_loss and _is_summed(graph, node, marks, losses, anywhere):
+            return True
     return any(value in marks and marks[value].dim == 0 for value in graph.outputs)
 
 
 def _is_summed(
     graph: Graph,
     node: Node,
-    marks: dict[int, Stretch],
+    marks: Mapping[int, Stretch],
     losses: frozenset[int],
     anywhere: bool,
 ) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.completion.graph import Graph, Node
@@ -17,38 +18,88 @@ class Stretch:
     size: int
 
 
-def follow(graph: Graph, node: Node, marks: dict[int, Stretch]) -> None:
-    """Marks the results to which an op hands a mark of its operands on, or what it looks up."""
-    if not node.call.has_rule:
-        _follow_unknown(graph, node, marks)
-        return
-    rule = node.call.rule
-    splittable = frozenset(rule.splittable).union(*(body.rule.splittable for body in rule.bodies))
-    for at, value in enumerate(node.operands):
-        mark = marks.get(value)
-        if mark is None:
-            continue
-        hit = factor_of(rule, rule.operands[at], mark)
-        if hit is None or hit[0] not in splittable:
-            continue
-        rows = node.call.rows_of(hit[0])
-        if rows is not None:
-            hit = rows, 1, rule.sizes[rows]
-        for dims, result in zip(rule.results, node.results, strict=True):
-            made = _stretch_of(rule, dims, *hit)
-            if made is not None:
-                marks.setdefault(result, made)
+class Marks(dict[int, Stretch]):
+    """Where a part of a dimension is in each value that it goes to.
+
+    What ops make of it that can't be split there, as slices along it, are its pieces, and so is
+    what becomes of those. Where they are put together again, it goes on: another one, maybe, but
+    as good for being split.
+
+    Args:
+        graph: The graph.
+        start: The value where it begins.
+        stretch: The part.
+        again: Whether it goes on where its pieces are put together.
+
+    Attributes:
+        joined: The values in which pieces were put together.
+    """
+
+    def __init__(self, graph: Graph, start: int, stretch: Stretch, *, again: bool = False) -> None:
+        super().__init__({start: stretch})
+        self.joined: set[int] = set()
+        self._graph = graph
+        self._again = again
+        self._pieces: set[int] = set()
+
+    def walk(self) -> Iterator[Node]:
+        """Yields the ops that it reaches, in order, once their results are marked."""
+        for node in self._graph.nodes:
+            if not self.keys().isdisjoint(node.operands):
+                self._hand_on(node)
+                yield node
+            elif self._again and not self._pieces.isdisjoint(node.operands):
+                self._pieces.update(node.results)
+                if node.op.phase != "update" and self._pieces.issuperset(node.operands):
+                    self._join(node)
+                    yield node
+
+    def _hand_on(self, node: Node) -> None:
+        """Marks the results to which an op hands a mark of its operands on, or what it looks up."""
+        if not node.call.has_rule:
+            self._hand_on_unknown(node)
+            return
+        rule = node.call.rule
+        bodies = (body.rule.splittable for body in rule.bodies)
+        splittable = frozenset(rule.splittable).union(*bodies)
+        for at, value in enumerate(node.operands):
+            mark = self.get(value)
+            if mark is None:
+                continue
+            hit = factor_of(rule, rule.operands[at], mark)
+            if hit is None or hit[0] not in splittable:
+                self._pieces.update(result for result in node.results if result not in self)
+                continue
+            rows = node.call.rows_of(hit[0])
+            if rows is not None:
+                hit = rows, 1, rule.sizes[rows]
+            for dims, result in zip(rule.results, node.results, strict=True):
+                made = _stretch_of(rule, dims, *hit)
+                if made is not None:
+                    self.setdefault(result, made)
+
+    def _hand_on_unknown(self, node: Node) -> None:
+        """Marks what an op without a rule makes of a first dimension: one that is as long."""
+        for value in node.operands if is_unknown(node) else ():
+            mark = self.get(value)
+            if mark is not None and mark.dim == 0:
+                size = self._graph.values[value].global_shape[:1]
+                for result in node.results:
+                    if self._graph.values[result].global_shape[:1] == size:
+                        self.setdefault(result, mark)
+
+    def _join(self, node: Node) -> None:
+        """Marks the dimension along which an op puts pieces together."""
+        dim = node.op.arg("dim", 0)
+        if node.op.kind in _JOINING and isinstance(dim, int) and len(node.operands) > 1:
+            (result,) = node.results
+            shape = self._graph.values[result].global_shape
+            at = dim % len(shape)
+            self[result] = Stretch(at, 1, shape[at])
+            self.joined.add(result)
 
 
-def _follow_unknown(graph: Graph, node: Node, marks: dict[int, Stretch]) -> None:
-    """Marks what an op without a rule makes of a marked first dimension: one that is as long."""
-    for value in node.operands if is_unknown(node) else ():
-        mark = marks.get(value)
-        if mark is not None and mark.dim == 0:
-            size = graph.values[value].global_shape[:1]
-            for result in node.results:
-                if graph.values[result].global_shape[:1] == size:
-                    marks.setdefault(result, mark)
+_JOINING = frozenset(("aten.cat.default", "aten.stack.default"))
 
 
 def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | None:

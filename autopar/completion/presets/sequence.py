@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.completion.graph import Graph
-from autopar.completion.presets.batch import sequences
+from autopar.completion.presets.batch import FLOATS, sequences
 from autopar.completion.presets.pinning import pin, split_further, split_stretch
 from autopar.completion.presets.strategy import AxisPreset
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
 from autopar.ir.errors import AnnotationError
-
-FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 def context(graph: Graph, axis: str) -> None:

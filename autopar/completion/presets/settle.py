@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from autopar.completion.graph import Graph
 from autopar.completion.presets.batch import batch_inputs, passed_on
+from autopar.completion.presets.marks import Stretch
+from autopar.completion.presets.pinning import split_further, split_stretch
 from autopar.completion.space import Form
 from autopar.completion.spread import Spread
 
@@ -32,10 +34,24 @@ def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
 
 
 def _batch_pins(graph: Graph, axes: Sequence[str]) -> dict[int, Form]:
-    """Returns how the batch is split along axes, by input, and by what ops without a rule make."""
-    inputs = {value: value for value in batch_inputs(graph)} | dict(passed_on(graph))
-    pins = ((value, graph.pins[at]) for value, at in inputs.items())
-    return {value: _along(graph, value, form, axes) for value, form in pins if form is not None}
+    """Returns how the batch is split along axes, by input and where it is passed on."""
+    inputs = ((value, graph.pins[value]) for value in batch_inputs(graph))
+    found = {value: _along(graph, value, pin, axes) for value, pin in inputs if pin is not None}
+    for value, passed in passed_on(graph).items():
+        form = found.get(passed.source)
+        if form is not None:
+            found[value] = _passed(graph, value, passed.stretch, form)
+    return found
+
+
+def _passed(graph: Graph, value: int, stretch: Stretch, source: Form) -> Form:
+    """Returns the form in which a batch goes on, by that of the input that it is the batch of."""
+    form = graph.replicated(value)
+    for sub in (sub for dim in source.splits.items.values() for sub in dim):
+        for axis in sub.axes:
+            further = split_stretch(graph, value, stretch, axis)
+            form = split_further(graph, value, form, further, axis) or form
+    return form
 
 
 def _batch_alone(graph: Graph, pins: Mapping[int, Form]) -> Spread:
