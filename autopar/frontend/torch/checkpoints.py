@@ -47,6 +47,7 @@ def noted_checkpoints() -> Iterator[None]:
     ours = {
         "CheckpointFunction": Reentrant,
         "_checkpoint_without_reentrant_generator": region,
+        "_checkpoint_without_reentrant_generator_impl": region,  # since torch 2.15
     }
     with ExitStack() as stack:
         for name, replacement in ours.items():

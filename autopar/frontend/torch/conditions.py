@@ -103,6 +103,7 @@ class Answering:
             yield
         finally:
             self._answers = False
+            self._cones.forget()
 
     def begin(self) -> None:
         """Says that the code runs once more."""

@@ -76,6 +76,9 @@ class Cones:
 
     def __init__(self) -> None:
         self._made = WeakIdKeyDictionary()
+        # Each that ends would take the one along that it was made of, and so all of them, in more
+        # calls within one another than Python's stack has.
+        self._alive: list[FakeTensor] = []
         self._known = WeakIdKeyDictionary()
         self._written: dict[int, torch.UntypedStorage] = {}
         self._room = ROOM
@@ -100,6 +103,12 @@ class Cones:
             old = tensor in self._made or tensor in self._known
             if isinstance(tensor, FakeTensor) and not old:
                 self._made[tensor] = Made(func, args, kwargs, at if several else None)
+                self._alive.append(tensor)
+
+    def forget(self) -> None:
+        """Forgets how tensors were made."""
+        self._made.clear()
+        self._alive.clear()
 
     def made(self, fake: Tensor) -> Made | None:
         """Returns how a fake tensor was made, if that was noted."""
