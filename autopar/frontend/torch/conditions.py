@@ -95,6 +95,10 @@ class Answering:
         """Says what stands behind a fake tensor of the batch or the model."""
         self._cones.know(fake, tensor)
 
+    def fixed(self, tensor: Tensor) -> Tensor | None:
+        """Returns the value of a tensor that no batch, weight or draw changes; None of others."""
+        return self._cones.fixed(tensor)
+
     @contextmanager
     def on(self) -> Iterator[None]:
         """Answers questions within; elsewhere they are refused, as torch does."""

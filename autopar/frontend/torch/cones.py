@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -140,6 +141,30 @@ class Cones:
         found = self._known[tensor]
         return Known(_like(tensor, found.tensor), found.varies)
 
+    def fixed(self, tensor: Tensor) -> Tensor | None:
+        """Returns the value of a tensor that no batch, weight or draw changes; None of others.
+
+        Nothing is computed for the others.
+        """
+        seen: set[int] = set()
+        waiting = [behind(tensor)]
+        while waiting:
+            each = waiting.pop()
+            if id(each) in seen or not isinstance(each, FakeTensor):
+                continue
+            seen.add(id(each))
+            known: Known | None = self._known.get(each, None)  # type: ignore[no-untyped-call]
+            made = self.made(each)
+            if known is not None and known.varies:
+                return None
+            if known is None and (made is None or made.draws):
+                return None
+            waiting.extend(made.operands if known is None and made is not None else [])
+        try:
+            return self.value(behind(tensor)).tensor
+        except Unknown:
+            return None
+
     def constant(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Returns what an op makes of values that never change; None if they may."""
         try:
@@ -194,6 +219,15 @@ class Cones:
 
     def _real(self, fake: FakeTensor) -> Tensor:
         return _like(fake, self._known[fake].tensor)
+
+
+def behind(tensor: Tensor) -> Tensor:
+    """Returns the fake tensor that one stands for while writes are taken out of what is traced."""
+    if isinstance(tensor, FunctionalTensor):
+        torch._sync(tensor)  # type: ignore[attr-defined, no-untyped-call]
+        found: Tensor = torch._from_functional_tensor(tensor.elem)
+        return found
+    return tensor
 
 
 @contextmanager

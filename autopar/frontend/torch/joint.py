@@ -44,6 +44,7 @@ from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
 from autopar.frontend.torch.simplify import simplify
 from autopar.frontend.torch.strided import name_strided_views
+from autopar.frontend.torch.tables import Tables
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
 Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
@@ -92,14 +93,17 @@ class _Step(nn.Module):
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
-        self.leftovers = Leftovers(model)
+        self.leftovers = Leftovers(model, answering.fixed)
+        self.tables = Tables(model, answering.fixed)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         self.answering.begin()
         buffers = registered_buffers(self.model)
+        self.tables.lay_out()
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
-        self.leftovers.forbid()
+        self.leftovers.settle()
+        self.tables.put_back(buffers)
         write_assigned(self.model, buffers)
         paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]

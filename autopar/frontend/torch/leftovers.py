@@ -3,16 +3,26 @@
 A program keeps buffers from call to call and nothing else. Tracing runs `forward` several times, so
 what one run leaves is replaced for the next one by what can't be read. What is only noted, as the
 last attention weights, is overwritten unread.
+
+What is computed from nothing that changes, as a table that the first call makes, is kept instead,
+with its values: the next run reads a constant, as later calls do. It must leave the same again, or
+the model follows something, as a counter does, and is refused. A tensor that was there before must
+be the same after the first run too, but for its dtype: code that moves a constant to the dtype of
+the batch reads it in that. One that wasn't there is as later calls find it, as numbers in
+attributes are: what only a first call does for the lack of it, besides making it, isn't in the
+program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
+from autopar.frontend.torch.cones import plain
+from autopar.frontend.torch.tables import Fixed, is_same
 from autopar.frontend.torch.unreadable import Unreadable
 from autopar.ir.errors import InvalidInputError
 
@@ -25,35 +35,92 @@ class Leftovers:
 
     Args:
         model: The module, before `forward` ran.
+        fixed: Tells values.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, fixed: Fixed) -> None:
         self.model = model
-        self.known = {id(slot.value): slot.value for slot in _slots(model)}
+        self.fixed = fixed
+        self.runs = 0
+        self.held = {slot.path: slot.value for slot in _slots(model)}
+        self.refused: set[_Path] = set()
 
-    def forbid(self) -> None:
-        """Replaces the tensors that a run of `forward` left by ones that can't be read."""
+    def settle(self) -> None:
+        """Replaces what a run of `forward` left: by its values, or by what can't be read.
+
+        Raises:
+            InvalidInputError: If constants aren't those that the run before left.
+        """
+        self.runs += 1
+        held: dict[_Path, Tensor] = {}
         for slot in list(_slots(self.model)):
-            if id(slot.value) not in self.known:
-                slot.container[slot.key] = _Leftover(slot.place)
+            value = None if slot.path in self.refused else self._constant(slot)
+            if value is None:
+                slot.put(_Leftover(slot.place))
+                self.refused.add(slot.path)
+            else:
+                slot.put(value)
+                held[slot.path] = value
+        for path in (*held, *self.held) if self.runs > 1 else ():
+            if path not in self.held or path not in held:
+                _Leftover(path[0]).refuse()
+        self.held = held
+
+    def _constant(self, slot: _Slot) -> Tensor | None:
+        """Returns the values of a tensor if they are, and were, always the same."""
+        before = self.held.get(slot.path)
+        unchanged: bool = slot.value is before
+        if unchanged:
+            return before
+        value = self.fixed(slot.value)
+        if value is None or before is None:
+            return value
+        if self.runs == 1:
+            with plain():
+                before = before.to(value.dtype)
+        return value if is_same(before, value) else None
+
+
+_Path = tuple[Any, ...]
+"""Of a tensor: the attribute, and the keys and positions within."""
 
 
 class _Slot(NamedTuple):
     """Where a tensor is held: under a key of a container, or in a tuple that is there."""
 
-    value: Tensor
-    place: str
+    value: Any
+    path: _Path
     container: Any
     key: Any
+    within: tuple[int, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The attribute that holds it."""
+        return str(self.path[0])
+
+    def put(self, value: object) -> None:
+        """Replaces the tensor."""
+        if value is not self.value:
+            self.container[self.key] = _with(self.container[self.key], self.within, value)
+
+
+def _with(whole: Any, at: tuple[int, ...], value: object) -> Any:
+    """Returns a tuple, or one within it, with another item."""
+    if not at:
+        return value
+    items = list(whole)
+    items[at[0]] = _with(items[at[0]], at[1:], value)
+    return getattr(type(whole), "_make", type(whole))(items)
 
 
 def _slots(model: nn.Module) -> Iterator[_Slot]:
     seen: set[int] = set()
     for name, module in model.named_modules():
         held = vars(module)
-        for attribute in held.keys() - _OWN:
+        for attribute in [each for each in held if each not in _OWN]:
             place = f"{name}.{attribute}" if name else attribute
-            yield from _found(_Slot(held[attribute], place, held, attribute), seen, DEPTH)
+            yield from _found(_Slot(held[attribute], (place,), held, attribute), seen, DEPTH)
 
 
 _OWN = frozenset(vars(nn.Module()))
@@ -69,15 +136,16 @@ def _found(slot: _Slot, seen: set[int], depth: int) -> Iterator[_Slot]:
     elif depth and id(value) not in seen and not isinstance(value, _OTHER) and not callable(value):
         seen.add(id(value))
         if isinstance(value, tuple):
-            for item in value:
-                yield from _found(slot._replace(value=item), seen, depth - 1)
+            for at, item in enumerate(value):
+                path, within = (*slot.path, at), (*slot.within, at)
+                inner = slot._replace(value=item, path=path, within=within)
+                yield from _found(inner, seen, depth - 1)
             return
         container = value if isinstance(value, (list, dict)) else getattr(value, "__dict__", {})
-        keys: Sequence[Any] = (
-            range(len(container)) if isinstance(container, list) else list(container)
-        )
+        keys: list[Any] = list(range(len(container)) if isinstance(container, list) else container)
         for key in keys:
-            yield from _found(_Slot(container[key], slot.place, container, key), seen, depth - 1)
+            inner = _Slot(container[key], (*slot.path, key), container, key)
+            yield from _found(inner, seen, depth - 1)
 
 
 class _Leftover(Unreadable):
