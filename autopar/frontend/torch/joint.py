@@ -28,6 +28,7 @@ from autopar.frontend.torch.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.checkpoints import noted_checkpoints
 from autopar.frontend.torch.conditions import Answering, questions_kept
 from autopar.frontend.torch.fake import FakeModel
+from autopar.frontend.torch.formatted import FormattedNumbers
 from autopar.frontend.torch.joined import JoinedLists
 from autopar.frontend.torch.leftovers import Leftovers
 from autopar.frontend.torch.lots import no_lots
@@ -139,6 +140,7 @@ def capture_joint(
         stack.enter_context(WholeRecurrences())
         stack.enter_context(WholeAlignments())
         stack.enter_context(JoinedLists())
+        stack.enter_context(FormattedNumbers())
         stack.enter_context(StaticMasks())
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())

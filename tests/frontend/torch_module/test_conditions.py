@@ -79,6 +79,11 @@ def rotated(model: nn.Module, h: Tensor) -> Tensor:
     return h + torch.complex(large * 0 + 2, large).item().real
 
 
+def formatted(model: nn.Module, h: Tensor) -> Tensor:
+    """Takes what is called as a number of the batch says."""
+    return {"part_0": h, "part_6": h * 2}[f"part_{(h > 100).any(1).sum()}"]
+
+
 def inverse(model: nn.Module, h: Tensor) -> Tensor:
     # What is too large leaves no inverse.
     return torch.linalg.inv(torch.where(h.abs().max() > 100, 0.0, 1.0) * torch.eye(4) * 2) @ h.T
@@ -93,6 +98,7 @@ QUESTIONS = {
     asserted: True,
     picked: 0,
     rotated: 0.0,
+    formatted: 0,
     inverse: True,
 }
 
