@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError
-from autopar.runtime.digest import digest_bytes, digest_tensors
+from autopar.runtime.digest import digest_bytes, digest_tensors, flat_bytes
 from autopar.runtime.disagreement import Report, Ruling, rule_on_reports, rule_on_sketches
 from autopar.runtime.sampling import PERIOD, sampled_batch
 from autopar.runtime.sketch import Sketch, sketched
@@ -279,7 +279,7 @@ def _digest(parts: Parts) -> int | Tensor:
 
 def device_digest(tensor: Tensor) -> Tensor:
     """Returns a digest of a tensor as a number on its device, for which nobody waits."""
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    flat = flat_bytes(tensor)
     words = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)).view(torch.int64)
     mixed = words ^ (torch.arange(1, words.numel() + 1, device=flat.device) * _signed(_GOLDEN))
     for shift, multiplier in ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB)):

@@ -48,8 +48,14 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     It is the tensor's own memory where that is contiguous and in main memory, else a copy. A
     reader that is given it drops the interpreter's lock while it reads.
     """
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
-    return dense.view(-1).view(torch.uint8).numpy().data
+    return flat_bytes(tensor.detach().resolve_conj().resolve_neg().cpu()).numpy().data
+
+
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """Returns what a dense tensor holds, row by row, as `uint8[bytes]` where it is."""
+    flat = tensor.detach().contiguous().view(-1)
+    # One element is contiguous in any stride, as one of an expanded tensor in 0; bytes are in 1.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
 
 
 def growing_digest() -> xxhash.xxh3_128:

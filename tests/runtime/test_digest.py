@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autopar.runtime.agreement import device_digest
 from autopar.runtime.digest import digest_bytes, digest_tensors, tensor_bytes
 
 
@@ -30,3 +31,12 @@ def test_strides_do_not_count() -> None:
     assert digest_tensors([tensor.T]) != digest_tensors([tensor])
     assert bytes(tensor_bytes(torch.tensor(1, dtype=torch.int16))) == b"\1\0"
     assert len(tensor_bytes(torch.empty(0, 4))) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_one_element_may_have_any_stride(size: int) -> None:
+    """As one of an index that was expanded from nothing has 0."""
+    spread = torch.tensor(7).expand(size)
+    same = torch.full((size,), 7)
+    assert bytes(tensor_bytes(spread)) == bytes(tensor_bytes(same))
+    assert device_digest(spread) == device_digest(same)
