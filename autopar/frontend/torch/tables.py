@@ -73,8 +73,12 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     with plain():
-        parts = [each.detach().cpu().flatten().view(torch.uint8) for each in (one, other)]
-        return torch.equal(*parts)
+        return torch.equal(*map(_bits, (one, other)))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def _is_another(old: Tensor | None, new: Tensor) -> bool:
