@@ -31,7 +31,7 @@ class StaticMasks(TorchFunctionMode):
     ) -> Any:
         if func is Tensor.__setitem__ and _is_choice(*args):
             return _choose(*args)
-        if func is Tensor.__setitem__ and isinstance(args[2], Tensor) and args[2].ndim:
+        if func is Tensor.__setitem__ and _counts(*args):
             return func(args[0], _static(args[1]), args[2])
         if func is Tensor.__getitem__:
             return func(args[0], _static(args[1]))
@@ -93,6 +93,13 @@ def _is_choice(target: Any, mask: Any, value: Any) -> bool:
     return mask.shape == target.shape[: mask.ndim] and (
         value.ndim <= inner or (value.ndim == inner + 1 and value.shape[0] == 1)
     )
+
+
+def _counts(_: Tensor, index: Any, value: Any) -> bool:
+    """Whether what is written needs as many places as a mask selects: several, or one of each."""
+    if isinstance(value, Tensor) and value.ndim:
+        return True
+    return isinstance(index, tuple) and sum(isinstance(each, Tensor) for each in index) > 1
 
 
 def _choose(target: Tensor, mask: Tensor, value: Tensor) -> None:

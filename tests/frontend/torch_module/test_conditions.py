@@ -537,9 +537,17 @@ def added(model: nn.Module, h: Tensor) -> Tensor:
     return torch.zeros_like(h).index_add(0, rows, h[rows] * columns[:, None])
 
 
-def test_a_mask_that_selects_less_is_told_of_as_such(tmp_path: Path) -> None:
+def paired(model: nn.Module, h: Tensor) -> Tensor:
+    flat = h.flatten()
+    mask, chosen = flat > 0, flat.new_zeros(flat.numel(), 4)
+    chosen[mask, (torch.arange(flat.numel()) % 4)[mask]] = 2.0
+    return h * chosen.sum(1).reshape(h.shape)
+
+
+@pytest.mark.parametrize("ask", [added, paired])
+def test_a_mask_that_selects_less_is_told_of_as_such(tmp_path: Path, ask: Forward) -> None:
     """And not the indices that are missing."""
-    model = Asking(added)
+    model = Asking(ask)
     autopar.compile(model, (usual(),), mesh=ProcessMesh([0, 1], ["a"])).save(tmp_path / "build")
     found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
     torch.testing.assert_close(found, model(usual()))
@@ -556,7 +564,7 @@ def fewer_than(model: nn.Module, x: Tensor) -> bool:
 
 
 READING = [written, written_rows, written_one, written_wide, read_pair, read_places]
-READING += [repeated, scattered, joined]
+READING += [repeated, scattered, joined, paired]
 
 
 @pytest.mark.parametrize("ask", READING)
