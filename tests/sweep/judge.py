@@ -99,6 +99,8 @@ class Judge:
             self._check(name, CHECKS[name], record)
         except AutoparError as error:
             record |= {"outcome": "refused", "reason": _first_line(error), "stage": self._stage}
+        except MemoryError:  # of the process, which is told as its end
+            raise
         except Exception as error:  # whatever else comes out of autopar is a crash
             told = f"{type(error).__name__}: {_first_line(error)}"
             outcome = "unbuilt" if self._stage == "eager" else "crash"
