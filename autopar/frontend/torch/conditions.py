@@ -102,11 +102,11 @@ class Answering:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Answers questions within; elsewhere they are refused, as torch does."""
-        self._answers = True
+        self._answers = self._cones.holds = True
         try:
             yield
         finally:
-            self._answers = False
+            self._answers = self._cones.holds = False
             self._cones.forget()
 
     def begin(self) -> None:

@@ -80,6 +80,7 @@ class Cones:
         # Each that ends would take the one along that it was made of, and so all of them, in more
         # calls within one another than Python's stack has.
         self._alive: list[FakeTensor] = []
+        self.holds = False
         self._known = WeakIdKeyDictionary()
         self._written: dict[int, torch.UntypedStorage] = {}
         self._room = ROOM
@@ -104,7 +105,8 @@ class Cones:
             old = tensor in self._made or tensor in self._known
             if isinstance(tensor, FakeTensor) and not old:
                 self._made[tensor] = Made(func, args, kwargs, at if several else None)
-                self._alive.append(tensor)
+                if self.holds:
+                    self._alive.append(tensor)
 
     def forget(self) -> None:
         """Forgets how tensors were made."""
