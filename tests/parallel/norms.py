@@ -57,7 +57,8 @@ class Sorted(nn.Module):
         self.up = nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.sort(self.up(x), dim=0).values
+        found: Tensor = self.up(torch.sort(x, dim=0).values)
+        return found
 
 
 MODELS: Mapping[str, Callable[[], nn.Module]] = {
