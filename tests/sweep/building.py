@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -63,7 +65,7 @@ class TypeCase:
 
     def model(self, dropout: bool) -> nn.Module:
         """Returns a new model, always with the same weights."""
-        return new_model(self.kind, self.config(dropout))
+        return new_model(self.kind, self.config(dropout), self.known.drawn)
 
     def config_of(self, model: nn.Module) -> PretrainedConfig:
         """Returns a model's configuration."""
@@ -99,14 +101,26 @@ class TypeCase:
 
 def small_config(model_type: str, rung: Rung) -> PretrainedConfig:
     """Returns a model type's default configuration, with smaller sizes."""
-    return shrink(default_config(model_type), rung, known_of(model_type).sizes)
+    known = known_of(model_type)
+    found = shrink(default_config(model_type), rung, known.sizes)
+    return getattr(found, known.part) if known.part else found
 
 
-def new_model(kind: type[nn.Module], config: PretrainedConfig) -> nn.Module:
-    """Returns a model in float64."""
+def new_model(
+    kind: type[nn.Module], config: PretrainedConfig, drawn: Sequence[str] = ()
+) -> nn.Module:
+    """Returns a model in float64.
+
+    Args:
+        kind: The model's class.
+        config: Its configuration.
+        drawn: Patterns of parameters' names that are drawn here.
+    """
     torch.manual_seed(0)
     made = kind(config).double()
     for name, each in made.named_parameters():
+        if any(fnmatch.fnmatch(name, pattern) for pattern in drawn):
+            nn.init.normal_(each, std=0.02)
         if not each.isfinite().all():
             raise Unbuilt(f"{name} is not initialized")
     return made
@@ -179,7 +193,7 @@ def _tried(model_type: str, kind: type[nn.Module], rung: Rung) -> TypeCase:
         count = sum(each.numel() for each in kind(config).parameters())
     if count > PARAMETERS:
         raise Unbuilt(f"{count:,} parameters at the smallest sizes that fit")
-    model = new_model(kind, small_config(model_type, rung))
+    model = new_model(kind, small_config(model_type, rung), known_of(model_type).drawn)
     first: Exception | None = None
     case = TypeCase(model_type, kind, rung, Form(), parameters=count)
     for form in forms(model, case.config_of(model)):

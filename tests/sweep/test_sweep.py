@@ -205,8 +205,21 @@ def test_classes_and_wholes_that_are_known_come_before_others() -> None:
 
 
 def test_what_the_library_cannot_run_is_said() -> None:
-    with pytest.raises(Unbuilt, match="generate runs its parts"):
-        build("bark")
+    with pytest.raises(Unbuilt, match="refuses what it demands"):
+        build("gemma4_assistant")
+
+
+def test_a_part_that_has_a_forward_may_be_built_alone() -> None:
+    case = build("bark")
+    assert case.config(dropout=True).model_type == "semantic"
+
+
+def test_what_the_library_leaves_uninitialized_is_drawn() -> None:
+    case = build("qwen3_omni_moe_talker_text")
+    first, second = (case.model(dropout=True).state_dict() for _ in range(2))
+    weights = [each for name, each in first.items() if ".experts." in name]
+    assert all(0.01 < each.std() < 0.03 for each in weights)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_models_without_attention_are_built_without_a_cache() -> None:

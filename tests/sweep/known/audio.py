@@ -32,7 +32,12 @@ _CODEC = Known(
 )
 
 KNOWN: Mapping[str, Known] = {
-    "bark": Known(unable="it has no forward: generate runs its parts one after another"),
+    # It has no forward: generate runs three models one after another, two of them like this one.
+    "bark": Known(
+        kind="BarkSemanticModel",
+        part="semantic_config",
+        inputs={"input_ids": integers(0, 100, 4, 12), "labels": absent},
+    ),
     "clap": Known(
         {"audio_config.hidden_size": 128},
         {"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)},
@@ -40,10 +45,23 @@ KNOWN: Mapping[str, Known] = {
     "clap_audio_model": Known(
         inputs={"input_features": floats(4, 1, 256, 64), "is_longer": zeros(4, 1, dtype=torch.bool)}
     ),
+    "csm": Known(
+        inputs={
+            "input_ids": integers(0, 100, 4, 12, 32),
+            "labels": integers(0, 100, 4, 12, 32),
+            "input_values": absent,
+        }
+    ),
     "dia_decoder": Known(
         inputs={"input_ids": integers(0, 100, 4, 12, 9), "encoder_hidden_states": floats(4, 12, 64)}
     ),
-    "dots3_note_audio_encoder": Known({"adapter_input_size": 64}),
+    "dots3_note_audio_encoder": Known(
+        {"adapter_input_size": 64},
+        {
+            "input_features": floats(4, 64, 64),
+            "chunk_sample_lengths": always([64 * 160] * 4),
+        },
+    ),
     "fastspeech2_conformer": Known(
         {"num_mel_bins": 80},
         {
@@ -52,6 +70,9 @@ KNOWN: Mapping[str, Known] = {
             "pitch_labels": floats(4, 12, 1),
             "energy_labels": floats(4, 12, 1),
         },
+    ),
+    "fastspeech2_conformer_hifigan": Known(
+        {"model_in_dim": 80, "upsample_initial_channel": 64}, {"spectrogram": floats(4, 4, 80)}
     ),
     "fastspeech2_conformer_with_hifigan": Known(
         {"model_config.num_mel_bins": 80, "vocoder_config.model_in_dim": 80},
@@ -83,10 +104,30 @@ KNOWN: Mapping[str, Known] = {
         {"context_size": 32}, {"input_features": floats(4, 64, 320), "attention_mask": ones(4, 64)}
     ),
     "inkling_audio": Known(inputs={"audio_input_ids": integers(0, 128, 4, 12, 80)}),
+    "higgs_audio_v2_tokenizer": Known(
+        {
+            # By default it makes 75 frames a second of what it hears, and 50 of what that means.
+            "acoustic_model_config.downsampling_ratios": [8, 5, 4, 2, 3],
+            "acoustic_model_config.upsampling_ratios": [8, 5, 4, 2, 3],
+            "acoustic_model_config.decoder_hidden_size": 64,
+            "acoustic_model_config.encoder_hidden_size": 4,
+        },
+        {"input_values": floats(4, 1, 7680)},
+    ),
     "kyutai_speech_to_text": Known(inputs={"input_ids": integers(0, 100, 4, 12, 33)}),
     "lasr_ctc": Known(inputs={"attention_mask": ones(4, 64), "labels": integers(1, 100, 4, 4)}),
     "mimi_decoder": Known(inputs={"latents": floats(4, 64, 12)}),
     "moonshine_streaming": Known({"num_key_value_heads": 4}),
+    "moshi": Known(
+        inputs={
+            "input_ids": integers(0, 100, 4, 12),
+            "user_audio_codes": integers(0, 100, 4, 8, 12),
+            "moshi_audio_codes": integers(0, 100, 4, 8, 12),
+            "text_labels": integers(0, 100, 4, 12),
+            "audio_labels": integers(0, 100, 4, 8, 12),
+        },
+        alone=True,
+    ),
     "moshi_depth": Known(
         inputs={
             "input_ids": integers(0, 100, 4, 8),
@@ -142,7 +183,7 @@ KNOWN: Mapping[str, Known] = {
             "attention_mask": ones(4, 12),
         }
     ),
-    "qwen2_5_omni": Known(unable="it has no forward: generate runs its parts one after another"),
+    "qwen2_5_omni": Known(whole="qwen2_5_omni_thinker"),
     "qwen2_5_omni_audio_encoder": Known(
         inputs={
             "input_features": floats(128, 400),
@@ -150,7 +191,14 @@ KNOWN: Mapping[str, Known] = {
             "aftercnn_lens": always([50] * 4),
         }
     ),
-    "qwen2_5_omni_bigvgan": Known({"upsample_initial_channel": 128}),
+    "qwen2_5_omni_bigvgan": Known(
+        {
+            "upsample_initial_channel": 64,
+            "upsample_rates": [5, 3],
+            "upsample_kernel_sizes": [11, 7],
+        },
+        {"mel_spectrogram": floats(4, 64, 4)},
+    ),
     "qwen2_5_omni_dit": Known(
         {"mel_dim": 80, "enc_dim": 128, "enc_emb_dim": 192},
         {
@@ -161,7 +209,22 @@ KNOWN: Mapping[str, Known] = {
             "time_step": uniform(4),
         },
     ),
-    "qwen2_5_omni_token2wav": Known(unable="it samples without gradients, and has no loss"),
+    "qwen2_5_omni_token2wav": Known(
+        {
+            "dit_config.enc_dim": 128,
+            "dit_config.enc_emb_dim": 192,
+            "dit_config.mel_dim": 64,
+            "bigvgan_config.upsample_initial_channel": 64,
+            "bigvgan_config.upsample_rates": [5, 3],
+            "bigvgan_config.upsample_kernel_sizes": [11, 7],
+        },
+        {
+            "code": integers(0, 100, 4, 6),
+            "conditioning": floats(4, 192),
+            "reference_mel": floats(4, 12, 64),
+        },
+        options={"num_steps": 2},
+    ),
     "qwen3_asr_encoder": Known(
         inputs={"input_features": floats(4, 128, 200), "input_features_mask": ones(4, 200)}
     ),
@@ -191,7 +254,12 @@ KNOWN: Mapping[str, Known] = {
         {
             "acoustic_tokenizer_encoder_config.num_filters": 2,
             "semantic_tokenizer_encoder_config.num_filters": 2,
-        }
+        },
+        {
+            "input_ids": text(2, ("audio_token_id", 2), 8),
+            "input_values": floats(4, 1, 6400),
+            "padding_mask": ones(4, 6400, dtype=torch.bool),
+        },
     ),
     "voxtral_realtime": Known(
         inputs={"input_features": floats(4, 128, 96)}, options={"num_delay_tokens": 2}

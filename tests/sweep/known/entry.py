@@ -25,7 +25,10 @@ class Known:
         alone: Whether nothing is given but these inputs.
         options: Arguments of its forward that aren't tensors.
         kind: The name of the class to take, if not the usual one.
-        whole: The model type to take instead: what this one is a part of.
+        part: The configuration inside its own that the class is made of.
+        whole: The model type to take instead: what this one is a part of, or, where it has no
+            forward that takes tensors, the largest part that has.
+        drawn: Parameters, by patterns of their names, that the library leaves as memory was.
         unable: Why it can't be run, by the library's own word.
     """
 
@@ -34,8 +37,14 @@ class Known:
     alone: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     kind: str = ""
+    part: str = ""
     whole: str = ""
+    drawn: Sequence[str] = ()
     unable: str = ""
+
+
+PERCEIVING = {"img_size": 56, "embed_dim": 64, "depth": 2, "num_heads": 4, "attn_pool_num_heads": 4}
+"""Sizes of a perception encoder, which timm makes."""
 
 
 def floats(*shape: int) -> Make:

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 
 import torch
 
-from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, text, uniform
+from tests.sweep.known.entry import (
+    PERCEIVING,
+    Known,
+    absent,
+    always,
+    floats,
+    integers,
+    ones,
+    text,
+    uniform,
+)
 
 _IMAGE_CODES = {"<image>": 5} | {
     f"IMGIMG{''.join(chr(ord('A') + int(digit)) for digit in str(code))}Z": 64 + code
@@ -83,7 +93,43 @@ KNOWN: Mapping[str, Known] = {
             "image_sizes": always([[64, 64]] * 4),
         },
     ),
+    "fast_vlm": Known(
+        {
+            "vision_config.hidden_size": 256,
+            "vision_config.model_args": {
+                "inference_mode": True,
+                "layers": [1, 1, 1, 1, 1],
+                "embed_dims": [8, 16, 32, 64, 128],
+            },
+        }
+    ),
     "gemma3": Known({"mm_tokens_per_image": 4}),
+    "gemma3n": Known(
+        {
+            "text_config.num_hidden_layers": 4,
+            "text_config.num_kv_shared_layers": 2,
+            "text_config.layer_types": ["sliding_attention", "full_attention"] * 2,
+            "text_config.intermediate_size": [128] * 4,
+            "text_config.activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+            "text_config.vocab_size": 128,
+            "text_config.vocab_size_per_layer_input": 112,
+            "vision_config.vocab_offset": 112,
+            "vision_config.vocab_size": 8,
+            "vision_config.hidden_size": 2048,
+            "vision_config.model_args": {"channel_multiplier": 0.0625},
+            "audio_config.vocab_offset": 120,
+            "audio_config.vocab_size": 8,
+        },
+        {
+            "input_ids": text(2, ("image_token_id", 256), 6),
+            "attention_mask": ones(4, 264),
+            "token_type_ids": absent,
+            "labels": integers(0, 100, 4, 264),
+            "pixel_values": floats(4, 3, 256, 256),
+            "input_features": absent,
+            "input_features_mask": absent,
+        },
+    ),
     "gemma4_unified": Known(
         {
             "vision_config": {
@@ -164,6 +210,38 @@ KNOWN: Mapping[str, Known] = {
         },
     ),
     "paddleocr_vl": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
+    "pe_audio_video": Known(
+        {"audio_video_config.video_config.vision_config.model_args": PERCEIVING},
+        {
+            "pixel_values_videos": floats(4, 2, 3, 56, 56),
+            "input_values": floats(4, 1, 7680),
+        },
+    ),
+    "pe_audio_video_encoder": Known(
+        {"video_config.vision_config.model_args": PERCEIVING},
+        {
+            "pixel_values_videos": floats(4, 2, 3, 56, 56),
+            "input_values": floats(4, 1, 7680),
+        },
+    ),
+    "pe_video": Known(
+        {"video_config.vision_config.model_args": PERCEIVING},
+        {"pixel_values_videos": floats(4, 2, 3, 56, 56)},
+        options={"return_loss": True},
+    ),
+    "perception_lm": Known(
+        {
+            # Its own default, a ResNet, has no width that the projection can be made for.
+            "vision_config.architecture": "vit_pe_core_large_patch14_336",
+            "vision_config.model_args": PERCEIVING | {"global_pool": ""},
+        },
+        {
+            "input_ids": text(2, ("image_token_id", 16), 6),
+            "attention_mask": ones(4, 24),
+            "labels": integers(0, 100, 4, 24),
+            "pixel_values": floats(4, 1, 3, 56, 56),
+        },
+    ),
     "pi0": Known(
         {"chunk_size": 4, "vlm_config.text_config.hidden_size": 64, "dit_config.hidden_size": 64},
         {
@@ -189,23 +267,25 @@ KNOWN: Mapping[str, Known] = {
         {
             "input_ids": text(1, ("image_token_id", 4), ("audio_token_id", 16), 3),
             "attention_mask": ones(4, 24),
+            "position_ids": always([[list(range(24))] * 4] * 3),
             "labels": integers(0, 100, 4, 24),
             "input_features": floats(4, 128, 64),
             "feature_attention_mask": ones(4, 64),
         },
     ),
-    "qwen3_omni_moe": Known(unable="it has no forward: generate runs its parts one after another"),
+    "qwen3_omni_moe": Known(whole="qwen3_omni_moe_thinker"),
     "qwen3_omni_moe_thinker": Known(
         {"vision_start_token_id": 100},
         {
             "input_ids": text(1, ("image_token_id", 4), ("audio_token_id", 8), 3),
             "attention_mask": ones(4, 16),
+            "position_ids": always([[list(range(16))] * 4] * 3),
             "labels": integers(0, 100, 4, 16),
             "input_features": floats(4, 128, 64),
             "feature_attention_mask": ones(4, 64),
         },
     ),
-    "sam3_video": Known(unable="its forward takes a session of a video, an object that it changes"),
+    "sam3_video": Known(whole="sam3_tracker"),
     "step3p7": Known({"text_config.sliding_window": 8}),
     "t5gemma2": Known({"encoder.mm_tokens_per_image": 4}),
     "video_llama_3": Known(inputs={"image_merge_sizes": always([2, 2, 2, 2])}),

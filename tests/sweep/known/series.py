@@ -22,4 +22,8 @@ KNOWN: Mapping[str, Known] = {
     ),
     "informer": Known({"prediction_length": 4}),
     "time_series_transformer": Known({"prediction_length": 4}),
+    "timesfm2_5": Known(
+        {"context_length": 128, "output_quantile_len": 128},
+        {"past_values": floats(4, 128), "future_values": floats(4, 16)},
+    ),
 }

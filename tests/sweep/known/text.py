@@ -98,7 +98,11 @@ KNOWN: Mapping[str, Known] = {
         {"d_latents": 64, "d_model": 64, "num_self_attends_per_block": 2, "num_latents": 16}
     ),
     "pix2struct_text_model": Known(whole="pix2struct"),
-    "qwen3_omni_moe_talker_text": Known({"shared_expert_intermediate_size": 32}),
+    "qwen3_omni_moe_talker_text": Known(
+        {"shared_expert_intermediate_size": 32},
+        {"input_ids": absent, "inputs_embeds": floats(4, 12, 64), "attention_mask": ones(4, 12)},
+        drawn=["*.experts.*", "*.gate.weight"],
+    ),
     "rag": Known(
         kind="RagTokenForGeneration",
         inputs={

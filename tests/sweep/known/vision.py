@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, uniform
+from tests.sweep.known.entry import (
+    PERCEIVING,
+    Known,
+    absent,
+    always,
+    floats,
+    integers,
+    ones,
+    uniform,
+)
 
 _HIERARCHY = {
     "prompt_encoder_config.image_size": 64,
@@ -15,6 +24,21 @@ _HIERARCHY = {
     "vision_config.backbone_config.image_size": [64, 64],
 }
 """Four stages of small widths, of images of 64."""
+
+_REPVIT = {
+    # The default names it as `archirecture`, which nothing reads.
+    "backbone_config.architecture": "repvit_m1",
+    "backbone_config.model_args": {
+        "in_chans": 3,
+        "features_only": True,
+        "out_indices": [0, 1, 2, 3],
+        "embed_dim": [8, 16, 32, 64],
+        "depth": [1, 1, 1, 1],
+    },
+    "backbone_channel_list": [64, 32, 16, 8],
+    "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+}
+"""Four stages of a small backbone, of images of 64."""
 
 _ENCODED = {
     "vision_features.0": floats(4, 64, 4, 4),
@@ -46,6 +70,12 @@ _PATCHES = {
     "spatial_shapes": always([[4, 4]] * 4),
 }
 """Images as patches."""
+
+_ROWS_OF_PATCHES = {
+    "pixel_values": floats(4, 3, 16, 16 * 16),
+    "target_sizes": always([[4, 4]]),
+}
+"""Images of one size, each a row of patches; those of several sizes would be one row together."""
 
 _SMALL_BLOCKS = {
     "backbone_config.stem_channels": (3, 8, 16),
@@ -105,7 +135,12 @@ KNOWN: Mapping[str, Known] = {
             "per_layer_config": {1: {"num_local_experts": 4, "num_experts_per_tok": 2}},
         }
     ),
+    "edgetam": Known(
+        {f"vision_config.{name}": each for name, each in _REPVIT.items()}
+        | {"prompt_encoder_config.image_size": 64}
+    ),
     "edgetam_video": Known(_HIERARCHY),
+    "edgetam_vision_model": Known(_REPVIT),
     "efficientloftr": Known(
         {"out_features": [16, 16, 32, 64], "hidden_size": 64, "stage_num_blocks": [1, 1, 1, 1]}
     ),
@@ -132,6 +167,9 @@ KNOWN: Mapping[str, Known] = {
         {"hidden_states": floats(4, 3, 64, 64)},
         alone=True,
     ),
+    "gemma3n_vision": Known(
+        {"model_args": {"channel_multiplier": 0.0625}}, {"pixel_values": floats(4, 3, 256, 256)}
+    ),
     "gemma4_unified_audio": Known(whole="gemma4_unified"),
     "gemma4_unified_vision": Known(whole="gemma4_unified"),
     "gemma4_vision": Known(
@@ -146,6 +184,9 @@ KNOWN: Mapping[str, Known] = {
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
     "idefics2_perceiver": Known(inputs={"attention_mask": ones(4, 12)}),
+    "inkling_vision": Known(
+        {"patch_size": 10, "num_hidden_layers": 4}, {"pixel_values": floats(64, 2, 10, 10, 3)}
+    ),
     "inkling2_vision": Known(inputs={"pixel_values": floats(64, 40, 40, 3)}),
     "janus_vqgan": Known({"num_patches": 4}),
     "kimi_k25_vision": Known(inputs={"pixel_values": floats(64, 3, 14, 14)}),
@@ -155,14 +196,9 @@ KNOWN: Mapping[str, Known] = {
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128},
         {"pixel_values": floats(4, 3, 128, 128)},
     ),
-    "minicpmv4_6_vision": Known(
-        {"hidden_size": 64, "insert_layer_id": 0},
-        {"pixel_values": floats(1, 3, 16, 64 * 16), "target_sizes": always([[4, 4]] * 4)},
-    ),
-    "minicpmv4_7_vision": Known(
-        {"hidden_size": 64, "insert_layer_id": 0},
-        {"pixel_values": floats(1, 3, 16, 64 * 16), "target_sizes": always([[4, 4]] * 4)},
-    ),
+    "minicpm_ocr_vision": Known({"hidden_size": 64, "insert_layer_id": 1}, _ROWS_OF_PATCHES),
+    "minicpmv4_6_vision": Known({"hidden_size": 64, "insert_layer_id": 1}, _ROWS_OF_PATCHES),
+    "minicpmv4_7_vision": Known({"hidden_size": 64, "insert_layer_id": 1}, _ROWS_OF_PATCHES),
     "mllama_vision_model": Known(
         {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
         {
@@ -177,25 +213,49 @@ KNOWN: Mapping[str, Known] = {
     ),
     "mobilevit": Known({"hidden_sizes": [32, 48, 64]}),
     "molmo2_adapter": Known(inputs={"pooled_patches_idx": integers(0, 48, 16, 4)}),
-    "nougat": Known(unable="its own default, donut_swin, isn't a model type of the library"),
+    # No class takes its configuration: its models are of this type, with an encoder of donut-swin.
+    "nougat": Known(whole="vision-encoder-decoder"),
+    "omdet-turbo": Known(
+        {"class_embed_dim": 128, "text_projection_in_dim": 128, "text_projection_out_dim": 128},
+        {
+            "vision_features.0": floats(4, 32, 8, 8),
+            "vision_features.1": floats(4, 32, 4, 4),
+            "vision_features.2": floats(4, 32, 2, 2),
+            "class_features": floats(5, 4, 128),
+            "task_features": floats(6, 4, 128),
+            "task_mask": ones(4, 6),
+        },
+        alone=True,
+    ),
     "oneformer": Known(
         {"backbone_config.embed_dim": 24, "backbone_config.image_size": 128, "task_seq_len": 8},
         {"pixel_values": floats(4, 3, 128, 128), "task_inputs": integers(0, 100, 4, 8)},
     ),
     "paddleocr_vl_vision": Known(inputs={"pixel_values": floats(1, 64, 3, 14, 14)}),
+    "pe_video_encoder": Known(
+        {"vision_config.model_args": PERCEIVING}, {"pixel_values_videos": floats(4, 2, 3, 56, 56)}
+    ),
     "pix2struct": Known(
         {"vision_config.patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
     "pix2struct_vision_model": Known(
         {"patch_embed_hidden_size": 768}, {"flattened_patches": uniform(4, 16, 770)}
     ),
-    "pp_doclayout_v4": Known(unable="the library does not support its training"),
+    "pp_doclayout_v4": Known({"decoder_in_channels": [64, 64, 64]}, {"labels": absent}),
     "pp_ocrv5_mobile_det": Known(inputs={"hidden_states": floats(4, 3, 64, 64)}),
     "pp_ocrv5_mobile_rec": Known(inputs={"pixel_values": floats(4, 3, 96, 320)}),
-    "pp_ocrv5_server_det": Known({"intraclass_block_config": _KERNELS}),
+    "pp_ocrv5_server_det": Known(
+        {
+            "intraclass_block_config": _KERNELS,
+            "scale_factor_list": [1, 2, 4, 8],
+            "kernel_list": [3, 2, 2],
+        }
+    ),
     "pp_ocrv6_medium_det": Known(
         {
             "intraclass_block_config": _KERNELS,
+            "scale_factor_list": [1, 2, 4, 8],
+            "kernel_list": [3, 2, 2],
             **_SMALL_BLOCKS,
         }
     ),
@@ -241,9 +301,7 @@ KNOWN: Mapping[str, Known] = {
         },
         {"pixel_values": floats(4, 3, 56, 56)},
     ),
-    "sam3_tracker_video": Known(
-        unable="its forward takes a session of a video, an object that it changes"
-    ),
+    "sam3_tracker_video": Known(whole="sam3_tracker"),
     "sam3_tracker_video_mask_decoder": Known(
         kind="Sam3TrackerVideoMaskDecoder",
         inputs={
@@ -257,10 +315,39 @@ KNOWN: Mapping[str, Known] = {
         options={"multimask_output": True},
         alone=True,
     ),
+    "sam3_tracker_video_prompt_encoder": Known(
+        {"image_size": 56},
+        kind="Sam3TrackerVideoPromptEncoder",
+        inputs={
+            "input_points": uniform(4, 1, 2, 2),
+            "input_labels": integers(0, 2, 4, 1, 2),
+            "input_masks": floats(4, 1, 16, 16),
+        },
+        options={"input_boxes": None},
+        alone=True,
+    ),
+    "seggpt": Known(
+        {
+            "image_size": [64, 32],
+            "pretrain_image_size": 32,
+            "num_hidden_layers": 5,
+            "merge_index": 0,
+            "intermediate_hidden_state_indices": [1, 2, 3, 4],
+        },
+        {
+            "pixel_values": floats(4, 3, 32, 32),
+            "prompt_pixel_values": floats(4, 3, 32, 32),
+            "prompt_masks": floats(4, 3, 32, 32),
+            "labels": floats(4, 3, 32, 32),
+        },
+        kind="SegGptForImageSegmentation",
+    ),
     "siglip2": Known(inputs=_PATCHES),
     "siglip2_vision_model": Known(inputs=_PATCHES),
-    "slanet": Known(kind="SLANetForTableRecognition"),
+    "slanet": Known({"max_text_length": 8}, kind="SLANetForTableRecognition"),
+    "slanext": Known({"max_text_length": 8}, kind="SLANeXtForTableRecognition"),
     "swin2sr": Known({"embed_dim": 24}),
+    "timm_backbone": Known({"backbone": "resnet10t"}),
     "tvp": Known(
         {
             "max_img_size": 64,
