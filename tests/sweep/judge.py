@@ -29,6 +29,7 @@ from tests.sweep.training import (
     error_of,
     errors,
     gradients,
+    steady,
     train_on_mesh,
 )
 
@@ -37,6 +38,9 @@ TOLERANCE = 1e-9
 
 DIVIDED = 0.5
 """The part of the flops that `fsdp` may leave whole along an axis."""
+
+RIGHT = ("right", "steadied")
+"""Outcomes of what is right."""
 
 _PART = re.compile(r"compute (\d+)% of the flops")
 
@@ -120,7 +124,7 @@ class Judge:
         suspect = record["outcome"] == "wrong" and not drawn
         if suspect and exports_otherwise(self._case.inference(model), batch):
             record |= {"outcome": "inconsistent", "reason": EXPORTED}
-        if name == "fsdp" and record["outcome"] == "right" and record["undivided"] >= DIVIDED:
+        if name == "fsdp" and record["outcome"] in RIGHT and record["undivided"] >= DIVIDED:
             record |= {"outcome": "undivided", "reason": "; ".join(record["left"])}
 
     def _train(self, subject: Subject, check: Check, record: dict[str, Any]) -> None:
@@ -132,9 +136,9 @@ class Judge:
             record |= self._unsteady(subject, check, record["error"])
 
     def _trained(
-        self, subject: Subject, check: Check, record: dict[str, Any]
+        self, subject: Subject, check: Check, record: dict[str, Any] | None = None
     ) -> tuple[Trained, Trained]:
-        """Trains on a mesh, and as it should be."""
+        """Trains on a mesh, and as it should be; notes what was compiled in a record."""
         self._stage = "compile"
         mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
         pins = (
@@ -142,7 +146,8 @@ class Judge:
         )
         limits = {"seconds_limit": SEARCH_SECONDS} if check.strategy == "auto" else {}
         compiled = subject.compiled(mesh, check.strategy, pins[:1], **limits)
-        record |= _measured(compiled)
+        if record is not None:
+            record |= _measured(compiled)
         self._stage = "run"
         found = train_on_mesh(compiled, subject.batches)
         return found, subject.alone if subject.draws else subject.trained
@@ -150,19 +155,25 @@ class Judge:
     def _unsteady(self, subject: Subject, check: Check, error: float) -> dict[str, Any]:
         """Returns another verdict if PyTorch blows rounding up as much, and gradients are right.
 
-        Where a gradient is of the size of its rounding, AdamW makes full steps of that.
+        Where a gradient is of the size of its rounding, AdamW makes full steps of that, unless its
+        `eps` is larger: where as many such steps are right, so is the model.
         """
         alone = max(each for _, each in errors(subject.perturbed(), subject.trained))
         if alone < SHARE * error:
             return {}
         first = Subject(self._case, subject.dropout, gradients, steps=1)
-        found, expected = self._trained(first, check, {})
+        found, expected = self._trained(first, check)
         rounded = dict(errors(first.perturbed(), first.trained))
         allowed = {at: TOLERANCE + each / SHARE for at, each in rounded.items()}
         if any(each > allowed.get(at, 0.0) for at, each in errors(found, expected)):
             return {}
         told = f"so is PyTorch by {alone:.0e} if weights are by {ROUNDING:.0e}; gradients are right"
-        return {"outcome": "unsteady", "reason": f"off by {error:.0e}, and {told}"}
+        reason = f"off by {error:.0e}, and {told}"
+        others = Subject(self._case, subject.dropout, steady)
+        verdict = _verdict(errors(*self._trained(others, check)))
+        if verdict["outcome"] == "right":
+            return verdict | {"outcome": "steadied", "reason": reason}
+        return {"outcome": "unsteady", "reason": reason}
 
     def _infer(
         self, model: nn.Module, batch: dict[str, Tensor], check: Check, record: dict[str, Any]

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from tests.sweep.child import Record
 from tests.sweep.families import left_out
-from tests.sweep.judge import CHECKS
+from tests.sweep.judge import CHECKS, RIGHT
 from tests.sweep.state import FAMILIES, TYPES, State
 
 OUTCOMES = (
-    *("right", "undivided", "unsteady", "refused", "inconsistent"),
+    *(*RIGHT, "undivided", "unsteady", "refused", "inconsistent"),
     *("wrong", "crash", "ended", "unbuilt"),
 )
 """From what is best to what is worst known."""
@@ -40,12 +40,13 @@ Right is within 1e-9 of the largest element, or of 1 where that is less. *Undivi
 `fsdp:a,tensor:b` leaves half of the flops or more whole along one of the axes; the part is in the
 table, if it is over 10%. *Unsteady*: off by more, but so is PyTorch where weights are off by
 rounding, since AdamW makes full steps of gradients that are as small as rounding; each gradient of
-a step is right, or off by no more than 10 times what it is off by in PyTorch then. *Refused*: by an
-error that says why. *Inconsistent*: other than eager PyTorch, and so is what torch.export makes of
-the model: its code goes another way where it is traced. *Unbuilt*: sizes or inputs that fit weren't
-found here, which says nothing about the model. *Ended*: by the limits of memory and time of its
-process. The loss is the model's own, or the mean of its outputs' squares (marked \\*). Searches end
-after 15 seconds.
+a step is right, or off by no more than 10 times what it is off by in PyTorch then. *Steadied*: it
+would be unsteady, but 3 steps of an AdamW that doesn't do that, with an `eps` of 1e-3, are right.
+*Refused*: by an error that says why. *Inconsistent*: other than eager PyTorch, and so is what
+torch.export makes of the model: its code goes another way where it is traced. *Unbuilt*: sizes or
+inputs that fit weren't found here, which says nothing about the model. *Ended*: by the limits of
+memory and time of its process. The loss is the model's own, or the mean of its outputs' squares
+(marked \\*). Searches end after 15 seconds.
 """
 
 
@@ -117,7 +118,7 @@ def _reasons(tried: Mapping[str, Mapping[str, Record]], nouns: str) -> str:
     models: dict[tuple[str, str], dict[str, str]] = {}
     for name, found in tried.items():
         for record in found.values():
-            if record.get("outcome") not in (None, "right"):
+            if record.get("outcome") not in (None, *RIGHT):
                 key = (record["outcome"], general(record.get("reason", "")))
                 models.setdefault(key, {})[name] = record.get("reason", "")
     lines = [f"| outcome | {nouns} | reason, of one of them |", "|---|---|---|"]

@@ -41,6 +41,11 @@ def adamw(parameters: Iterable[nn.Parameter], /) -> Optimizer:
     return AdamW(parameters, LEARNING_RATE)
 
 
+def steady(parameters: Iterable[nn.Parameter], /) -> Optimizer:
+    """AdamW that makes no full steps of gradients which are as small as rounding."""
+    return AdamW(parameters, LEARNING_RATE, eps=1e-3)
+
+
 def gradients(parameters: Iterable[nn.Parameter], /) -> Optimizer:
     """Subtracts gradients as they are, so that parameters tell them."""
     return SGD(parameters, 1.0)
