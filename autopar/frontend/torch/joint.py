@@ -30,6 +30,7 @@ from autopar.frontend.torch.conditions import Answering, questions_kept
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.formatted import FormattedNumbers
 from autopar.frontend.torch.joined import JoinedLists
+from autopar.frontend.torch.kept_results import computed_anew
 from autopar.frontend.torch.leftovers import Leftovers
 from autopar.frontend.torch.lots import no_lots
 from autopar.frontend.torch.masked import StaticMasks
@@ -136,6 +137,7 @@ def capture_joint(
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
         if compiling:
             stack.enter_context(_compiling_state_context())
+        stack.enter_context(computed_anew(step.model))
         stack.enter_context(named_modules(step, skip="model"))
         stack.enter_context(WholeRecurrences())
         stack.enter_context(WholeAlignments())

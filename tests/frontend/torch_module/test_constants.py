@@ -302,3 +302,25 @@ def test_what_is_only_noted_does_no_harm() -> None:
     assert len(capture(Model(noted), X).program.main.ops) == len(
         capture(Model(lambda _, x: x), X).program.main.ops
     )
+
+
+class Keeping(nn.Module):
+    """Keeps what it made for a width."""
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - as models have it
+    def places(self, width: int) -> Tensor:
+        return torch.arange(width) / width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.places(x.shape[1])
+
+
+def test_what_python_keeps_of_calls_is_computed_anew(tmp_path: Path) -> None:
+    """A trace runs code more than once, and what is kept of the user's own calls stays usable."""
+    model = Keeping()
+    expected = model(X)
+    autopar.compile(model, (X,), mesh="2", strategy="none").save(tmp_path / "build")
+    (found,) = run_virtual(tmp_path / "build", [X]).values()
+    assert torch.equal(torch.as_tensor(found), expected)
+    assert torch.equal(model(X), expected)
+    assert Keeping.places.cache_info().hits == 1

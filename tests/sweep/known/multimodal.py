@@ -277,10 +277,10 @@ KNOWN: Mapping[str, Known] = {
     "qwen3_omni_moe_thinker": Known(
         {"vision_start_token_id": 100},
         {
-            "input_ids": text(1, ("image_token_id", 4), ("audio_token_id", 8), 3),
-            "attention_mask": ones(4, 16),
-            "position_ids": always([[list(range(16))] * 4] * 3),
-            "labels": integers(0, 100, 4, 16),
+            "input_ids": text(1, ("image_token_id", 4), ("audio_token_id", 8), 51),
+            "attention_mask": ones(4, 64),
+            "position_ids": always([[list(range(64))] * 4] * 3),
+            "labels": integers(0, 100, 4, 64),
             "input_features": floats(4, 128, 64),
             "feature_attention_mask": ones(4, 64),
         },
