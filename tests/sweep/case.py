@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -91,7 +93,7 @@ class Training(nn.Module):
 
     def forward(self, **batch: Tensor) -> Tensor:
         with Doubled():
-            found = self.model(**arguments(batch), **self.options)
+            found = call(self.model, batch, self.options)
         loss = own_loss(found)
         if loss is not None:
             return loss.mean()
@@ -112,7 +114,16 @@ class Inference(nn.Module):
 
     def forward(self, **batch: Tensor) -> tuple[Tensor, ...]:
         with Doubled():
-            return tuple(floats(self.model(**arguments(batch), **self.options)))
+            return tuple(floats(call(self.model, batch, self.options)))
+
+
+def call(model: nn.Module, batch: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
+    """Calls a model; a mapping becomes a dataclass, where its forward is annotated so."""
+    given = arguments(batch)
+    for name, hint in inspect.signature(model.forward).parameters.items():
+        if dataclasses.is_dataclass(hint.annotation) and isinstance(given.get(name), dict):
+            given[name] = hint.annotation(**given[name])
+    return model(**given, **options)
 
 
 def arguments(batch: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -173,7 +184,7 @@ def take_step(case: Case, model: nn.Module) -> tuple[str, bool]:
     batch = case.batch(model, 0)
     torch.manual_seed(1)
     with Doubled():
-        own = own_loss(model(**arguments(batch), **training.options)) is not None
+        own = own_loss(call(model, batch, training.options)) is not None
     loss = _loss(training, batch, 1)
     if not loss.isfinite():
         raise Infinite(f"the loss is {loss.item()}")

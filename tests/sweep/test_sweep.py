@@ -24,7 +24,7 @@ from transformers import (
 from autopar.modules import CompiledModule
 from tests.sweep.__main__ import _sweep
 from tests.sweep.building import build
-from tests.sweep.case import Inference, Training, Unbuilt, arguments
+from tests.sweep.case import Inference, Training, Unbuilt, arguments, call
 from tests.sweep.child import Record, run_limited
 from tests.sweep.inputs import Form, make_batch
 from tests.sweep.judge import Judge, _verdict, exports_otherwise
@@ -258,6 +258,26 @@ def test_inputs_may_be_lists() -> None:
     assert arguments({"states.a.0": one, "states.b.0": other}) == {
         "states": {"a": [one], "b": [other]}
     }
+
+
+@dataclass
+class Atoms:
+    """What a forward takes as one argument."""
+
+    places: torch.Tensor
+
+
+class Folding(torch.nn.Module):
+    """Takes a dataclass."""
+
+    def forward(self, atoms: Atoms) -> torch.Tensor:
+        return atoms.places + 1
+
+    forward.__annotations__["atoms"] = Atoms
+
+
+def test_inputs_may_be_dataclasses() -> None:
+    assert call(Folding(), {"atoms.places": torch.ones(1)}, {}) == 2
 
 
 class Infinite(torch.nn.Module):

@@ -21,7 +21,8 @@ class Known:
         sizes: Arguments of its configuration, those of configurations inside it by dotted path.
             They are sizes that fit together, and what the defaults lack for the model to run.
         inputs: What is made of arguments of its forward, by name; `absent` leaves one out. Names
-            like `levels.0`, `levels.1` make one argument, a list; `states.first`, a mapping.
+            like `levels.0`, `levels.1` make one argument, a list; `states.first`, a mapping,
+            or the dataclass that forward is annotated with.
         alone: Whether nothing is given but these inputs.
         options: Arguments of its forward that aren't tensors.
         kind: The name of the class to take, if not the usual one.

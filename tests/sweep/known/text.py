@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from tests.sweep.known.entry import Known, absent, always, floats, integers, ones, zeros
 
 KNOWN: Mapping[str, Known] = {
@@ -56,6 +58,39 @@ KNOWN: Mapping[str, Known] = {
     "dots1": Known({"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}),
     "encoder-decoder": Known({"decoder_start_token_id": 2, "pad_token_id": 1}),
     "esm": Known({"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
+    "esmfold2": Known(
+        {
+            "single_inputs_size": 131,
+            "num_loops": 1,
+            "atom_encoder.hidden_size": 64,
+            "atom_encoder.num_attention_heads": 2,
+            "atom_encoder.head_dim": 32,
+            "atom_encoder.output_dim": 64,
+            "structure_head.diffusion_module.hidden_size": 64,
+            "structure_head.diffusion_module.atom_encoder.hidden_size": 64,
+            "structure_head.diffusion_module.atom_encoder.num_attention_heads": 2,
+            "structure_head.diffusion_module.atom_encoder.head_dim": 32,
+            "structure_head.diffusion_module.atom_encoder.output_dim": 64,
+        },
+        {
+            "token_index": always([list(range(8))] * 4),
+            "residue_index": always([list(range(8))] * 4),
+            **dict.fromkeys(("asym_id", "sym_id", "entity_id", "mol_type"), zeros(4, 8)),
+            "res_type": integers(0, 33, 4, 8),
+            "token_bonds": floats(4, 8, 8, 1),
+            "attention_mask": ones(4, 8, dtype=torch.bool),
+            "atom_inputs.ref_pos": floats(4, 16, 3),
+            "atom_inputs.ref_charge": floats(4, 16),
+            "atom_inputs.atom_attention_mask": ones(4, 16, dtype=torch.bool),
+            "atom_inputs.ref_element": integers(0, 100, 4, 16),
+            "atom_inputs.ref_atom_name_chars": integers(0, 64, 4, 16, 4),
+            "atom_inputs.ref_space_uid": always([[at // 2 for at in range(16)]] * 4),
+            "atom_inputs.atom_to_token": always([[at // 2 for at in range(16)]] * 4),
+            "msa": integers(0, 33, 4, 3, 8),
+            "lm_hidden_states": floats(4, 8, 3, 64),
+        },
+        alone=True,
+    ),
     "gemma4_assistant": Known(
         unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
