@@ -136,7 +136,7 @@ def compile(
     )
     options = CompileOptions.of(**arguments)
     captured = capture(model, example_inputs, recipe, None if options.any_shape else options.mesh)
-    compiled = compile_program(captured.program, options)
+    compiled = compile_program(captured.program, options, report=captured.report)
     options = compiled.options
     variants = []
     for batch in more_batches:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 LAYOUTS = "origins"
 """The category of the entry that counts where layouts come from."""
 
+ROWS = "all rows"
+"""The category of entries about lines whose rows are selected by data."""
+
 PLAN = "search"
 """The category of entries about the plan that search found."""
 
@@ -250,6 +253,11 @@ def _render_totals(summary: Summary) -> Iterator[str]:
         yield f"assumes  {assumed}"
     if len(summary.assumes) > SHOWN:
         yield f"assumes  {counted(len(summary.assumes) - SHOWN, 'value')} more"
+    rows = [entry for entry in summary.report if entry.category == ROWS]
+    for entry in rows[:SHOWN]:
+        yield f"computes all rows that data may select: {entry.subject}, {entry.detail}"
+    if len(rows) > SHOWN:
+        yield f"computes all rows that data may select: {counted(len(rows) - SHOWN, 'line')} more"
     for entry in summary.report:
         if entry.category == UNDIVIDED:
             yield f"{entry.subject}: {entry.detail} [{entry.loc}]"
@@ -282,7 +290,7 @@ def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
 def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
     by_category: dict[str, list[ReportEntry]] = {"replicated": []}
     for entry in entries:
-        if entry.category not in (LAYOUTS, PLAN, UNDIVIDED):
+        if entry.category not in (LAYOUTS, PLAN, ROWS, UNDIVIDED):
             by_category.setdefault(entry.category, []).append(entry)
     lines: list[str] = []
     for category, group in by_category.items():

@@ -17,9 +17,18 @@ from autopar.frontend.torch.example import example_of, without
 from autopar.frontend.torch.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.joint import Joint
 from autopar.frontend.torch.recipe import LOSS, Recipe
+from autopar.frontend.torch.row_report import computed_rows
 from autopar.frontend.torch.scaling import Scaling
 from autopar.frontend.torch.state import StateTensor, initial_state
-from autopar.frontend.torch.stitch import START, Computed, Inputs, Step, compute, update
+from autopar.frontend.torch.stitch import (
+    START,
+    Computed,
+    Inputs,
+    Step,
+    compute,
+    kept_without,
+    update,
+)
 from autopar.frontend.torch.unread import unread
 from autopar.frontend.torch.update import (
     RATE_DTYPE,
@@ -30,6 +39,7 @@ from autopar.frontend.torch.update import (
 from autopar.frontend.torch.ways import Start, trace
 from autopar.ir.collector import paused_collector
 from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 
@@ -51,11 +61,13 @@ class Captured:
         program: The serial program.
         weights: The values of its stored inputs by name, of those that have any.
         structure: The structure of a batch.
+        report: What the user should know.
     """
 
     program: Program
     weights: Mapping[str, Tensor]
     structure: Structure
+    report: tuple[ReportEntry, ...] = ()
 
 
 @paused_collector()
@@ -114,7 +126,9 @@ class _Capture:
         self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
 
     def run(self) -> Captured:
-        self.fake, joint = trace(self._start, self._compute)
+        self.fake, joint = trace(
+            self._start, self._compute, absent="any" if self.recipe.optimizer is None else "kept"
+        )
         self.mode = self.fake.mode
         whole = self._batch(self.fake)
         step = Step(self.mode)
@@ -130,7 +144,8 @@ class _Capture:
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
         weights = self._weights(joint, inputs, states, program)
-        return Captured(program, weights, self.structure)
+        report = tuple(computed_rows(joint.selected))
+        return Captured(program, weights, self.structure, report)
 
     def _batch(self, fake: FakeModel) -> list[Tensor]:
         return [fake_batch(tensor, fake.answering) for tensor in self.tensors]
@@ -242,8 +257,9 @@ class _Capture:
         )
         step.outputs.extend(self._fetched(done, norm))
         labels = (*trained, *(each.label for each in states))
-        for label, (new, old) in zip(labels, updates, strict=True):
-            step.update(new, old, label)
+        owners = (*trained, *(each.parameter for each in states))
+        for label, owner, (new, old) in zip(labels, owners, updates, strict=True):
+            step.update(kept_without(step, done.present.get(owner), new, old), old, label)
         return done, states
 
     def _rates(self, step: Step, optimizer: Optimizer) -> list[fx.Node]:

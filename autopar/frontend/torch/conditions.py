@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from autopar.frontend.torch.cones import Cones, Drawn, Unknown, plain
 from autopar.frontend.torch.origin import user_frame
+from autopar.frontend.torch.selections import Selected
 from autopar.ir.assumptions import Scalar
 from autopar.ir.errors import InvalidInputError
 
@@ -78,6 +79,7 @@ class Answering:
     Attributes:
         mode: The mode.
         asked: What the latest run asked so far, in order.
+        selected: Which tensors have rows that data select.
     """
 
     def __init__(self, known: Sequence[Asked] = ()) -> None:
@@ -88,6 +90,7 @@ class Answering:
         self.mode.dispatch = self._noted  # type: ignore[method-assign]
         self.asked: list[Asked] = []
         self._cones = Cones()
+        self.selected = Selected()
         self._answers = False
         self._within = False
 
@@ -112,6 +115,7 @@ class Answering:
     def begin(self) -> None:
         """Says that the code runs once more."""
         self.asked = []
+        self.selected.begin()
 
     def _noted(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> object:
         """Runs an op on fake tensors and notes what it made."""
@@ -122,11 +126,14 @@ class Answering:
         try:
             if func in QUESTIONS and self._answers:
                 self.asked.append(self._answered(func, types, args, kwargs))
+                self.selected.asked(args, varies=self.asked[-1].varies)
                 return self.asked[-1].answer
             result = self._result(func, types, args, kwargs)
         finally:
             self._within = False
         self._cones.note(result, func, args, kwargs)
+        if self._answers:
+            self.selected.note(func, args, kwargs, result)
         return result
 
     def _result(

@@ -108,7 +108,7 @@ def capture_differentiable(
             # Of an output that shares memory with an input, torch drops the gradient.
             return pytree.tree_map_only(Tensor, torch.clone, found)
 
-    fake, joint = trace(start, compute)
+    fake, joint = trace(start, compute, absent="told" if differentiate else "any")
     _check_outputs(joint.structure)
     step = Step(fake.mode)
     plain = [fake_batch(tensor, fake.answering) for tensor in tensors]

@@ -26,7 +26,7 @@ from autopar.frontend.torch.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.checkpoints import noted_checkpoints
-from autopar.frontend.torch.conditions import Answering, questions_kept
+from autopar.frontend.torch.conditions import questions_kept
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.formatted import FormattedNumbers
 from autopar.frontend.torch.joined import JoinedLists
@@ -41,6 +41,8 @@ from autopar.frontend.torch.origin import (
 )
 from autopar.frontend.torch.overlaps import refuse_overlaps
 from autopar.frontend.torch.own_generators import undrawn
+from autopar.frontend.torch.picked import PickedRows
+from autopar.frontend.torch.presence import Absent, Presence
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
@@ -70,6 +72,8 @@ class Joint:
         batch_gradients: The gradients of the batch, by position.
         updates: New contents of buffers, by name.
         assumed: What must be as in the example.
+        present: Whether parameters have a gradient, by name, of those where data decides.
+        selected: Lines that compute all rows that data may select, each with how often.
     """
 
     graph: fx.Graph
@@ -83,15 +87,18 @@ class Joint:
     batch_gradients: Mapping[int, fx.Node]
     updates: Mapping[str, fx.Node]
     assumed: tuple[Assumed, ...]
+    present: Mapping[str, fx.Node]
+    selected: Mapping[str, int]
 
 
 class _Step(nn.Module):
     """A module whose `forward` is a function of a model and the tensors of a batch."""
 
-    def __init__(self, model: nn.Module, compute: Compute, answering: Answering) -> None:
+    def __init__(self, fake: FakeModel, compute: Compute, *, absent: Absent) -> None:
         super().__init__()
-        self.model = model
-        self.answering = answering
+        self.model = model = fake.module
+        self.answering = answering = fake.answering
+        self.presence = Presence(fake, absent=absent)
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
@@ -110,11 +117,18 @@ class _Step(nn.Module):
         paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
         self.structure = structure_of(paths, spec, output_labels([path for path, _ in found]))
-        return tuple(leaf for _, leaf in found)
+        leaves = [leaf for _, leaf in found]
+        self.answering.selected.check([*leaves, *buffers.values()])
+        return (*leaves, *self.presence.tell())
 
 
 def capture_joint(
-    fake: FakeModel, compute: Compute, batch: Sequence[Tensor], *, compiling: bool = True
+    fake: FakeModel,
+    compute: Compute,
+    batch: Sequence[Tensor],
+    *,
+    compiling: bool = True,
+    absent: Absent,
 ) -> Joint:
     """Captures what a function computes, and the gradients of its results that have some.
 
@@ -126,6 +140,7 @@ def capture_joint(
         batch: Fake tensors of the batch.
         compiling: Whether code that asks is told that it is compiled, and goes the way that it has
             for compilers.
+        absent: What becomes of parameters that data leave without a gradient.
 
     Raises:
         Untraceable: If the code depends on values of tensors, or can't be traced. Names the user's
@@ -133,7 +148,7 @@ def capture_joint(
         InvalidInputError: If a program can't do what it does.
     """
     make_batch_norms_static(fake.module)
-    step = _Step(fake.module, compute, fake.answering)
+    step = _Step(fake, compute, absent=absent)
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
         if compiling:
             stack.enter_context(_compiling_state_context())
@@ -144,6 +159,7 @@ def capture_joint(
         stack.enter_context(JoinedLists())
         stack.enter_context(FormattedNumbers())
         stack.enter_context(StaticMasks())
+        stack.enter_context(PickedRows(fake.answering.selected, fake.answering.fixed))
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
         stack.enter_context(questions_kept())
@@ -163,7 +179,7 @@ def capture_joint(
     refuse_changes(step.model, step.seen)
     spread_origins(module.graph)
     assert step.structure is not None
-    joint = _described(module, fake, step.structure, assumed)
+    joint = _described(module, fake, step, assumed)
     refuse_overlaps(fake.stored, joint.updates)
     return joint
 
@@ -221,8 +237,9 @@ def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:
 
 
 def _described(
-    module: fx.GraphModule, fake: FakeModel, structure: Structure, assumed: tuple[Assumed, ...]
+    module: fx.GraphModule, fake: FakeModel, step: _Step, assumed: tuple[Assumed, ...]
 ) -> Joint:
+    assert step.structure is not None
     owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
     stored: dict[fx.Node, str] = {}
     batch: dict[fx.Node, int] = {}
@@ -263,18 +280,21 @@ def _described(
         elif _is(described, "InputMutationAOTOutput"):
             _check_written(described.mutated_input)
             updates[owner[described.mutated_input.target.removeprefix("model.")]] = node
+    count = len(step.structure.labels)
     return Joint(
         module.graph,
         stored,
         batch,
         constants,
         tangents,
-        tuple(outputs),
-        structure,
+        tuple(outputs[:count]),
+        step.structure,
         gradients,
         batch_gradients,
         updates,
         assumed,
+        {name: outputs[count + at] for name, at in step.presence.told.items()},
+        dict(fake.answering.selected.found),
     )
 
 

@@ -57,6 +57,19 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
+def calling(frame: FrameType | None) -> FrameType | None:
+    """Returns the innermost frame, from one on, that isn't of what handles calls of others."""
+    while frame is not None:
+        if frame.f_code.co_name not in HANDLERS and not _is_own(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_own(path: str) -> bool:
+    return path.startswith(_OWN)
+
+
 HANDLERS = ("__torch_function__", "__torch_dispatch__")
 """Functions by which modes and kinds of tensors handle calls of others."""
 

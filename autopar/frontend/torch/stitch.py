@@ -141,6 +141,7 @@ class Computed:
         gradients: By name of the parameter.
         buffers: New contents of buffers, by name.
         assumed: What must be as in the example.
+        present: Whether parameters have a gradient, by name, of those where data decides.
     """
 
     outputs: Mapping[str, fx.Node]
@@ -148,6 +149,7 @@ class Computed:
     gradients: Mapping[str, fx.Node]
     buffers: Mapping[str, fx.Node]
     assumed: Sequence[Assumed]
+    present: Mapping[str, fx.Node]
 
 
 class Inputs:
@@ -254,7 +256,25 @@ def compute(
         losses = [part[joint.outputs[0]] for part in parts]
         loss = _averaged(step, losses)
     assumed = [each for part in parts for each in assumed_of(joint, part)]
-    return Computed(outputs, loss, gradients, buffers, assumed)
+    present = {
+        name: _any(step, [part[node] for part in parts]) for name, node in joint.present.items()
+    }
+    return Computed(outputs, loss, gradients, buffers, assumed, present)
+
+
+def _any(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
+    """Adds whether one of some booleans is true."""
+    found = nodes[0]
+    for node in nodes[1:]:
+        found = step.call(_END, aten.logical_or.default, found, node)
+    return found
+
+
+def kept_without(step: Step, present: fx.Node | None, new: fx.Node, old: fx.Node) -> fx.Node:
+    """Adds the choice of an old value where its parameter has no gradient, as optimizers do."""
+    if present is None:
+        return new
+    return step.call(("update", 0), aten.where.self, present, new, old)
 
 
 def assumed_of(joint: Joint, part: Mapping[fx.Node, fx.Node]) -> list[Assumed]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.joint import Compute, Joint, capture_joint
+from autopar.frontend.torch.presence import Absent
 from autopar.frontend.torch.refusals import Untraceable
+from autopar.frontend.torch.selections import NotApart
 from autopar.ir.errors import InvalidInputError
 
 
@@ -32,24 +34,49 @@ class Traced(NamedTuple):
     joint: Joint
 
 
-def trace(start: Callable[[], Start], compute: Compute) -> Traced:
+TRIES = 4
+"""How often code is traced at most, each time with one more line as it is for the example."""
+
+
+def trace(start: Callable[[], Start], compute: Compute, *, absent: Absent) -> Traced:
     """Captures what a function computes, and the gradients of its results that have some.
 
     Args:
         start: Makes what a trace begins with, anew for each.
         compute: What is to be computed.
+        absent: What becomes of parameters that data leave without a gradient.
 
     Raises:
         InvalidInputError: If it has no static program. Names the user's line.
     """
-    fake, batch = start()
     try:
-        return Traced(fake, capture_joint(fake, compute, batch))
+        return _traced(start, compute, compiling=True, absent=absent)
     except Untraceable as error:
         refused = error
-    fake, batch = start()
     try:
-        return Traced(fake, capture_joint(fake, compute, batch, compiling=False))
+        return _traced(start, compute, compiling=False, absent=absent)
     except InvalidInputError:
         pass
     raise refused
+
+
+def _traced(
+    start: Callable[[], Start], compute: Compute, *, compiling: bool, absent: Absent
+) -> Traced:
+    """Captures one way, with all rows that data may select where code computes them apart."""
+    denied: frozenset[str] | None = frozenset()
+    for left in reversed(range(TRIES)):
+        fake, batch = start()
+        selected = fake.answering.selected
+        selected.denied = denied if left else None
+        try:
+            joint = capture_joint(fake, compute, batch, compiling=compiling, absent=absent)
+        except NotApart as error:
+            denied = None if denied is None else denied | {error.place}
+        except InvalidInputError:
+            if selected.denied is None or not selected.found:
+                raise
+            denied = None
+        else:
+            return Traced(fake, joint)
+    raise AssertionError("the last try computes no rows that aren't there")

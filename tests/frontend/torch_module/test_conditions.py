@@ -71,7 +71,7 @@ def asserted(model: nn.Module, h: Tensor) -> Tensor:
 
 
 def picked(model: nn.Module, h: Tensor) -> Tensor:
-    return h[h[:, 0] > 100].sum(0) + h.sum()
+    return h[h[:, 0] > 100].flip(0).sum(0) + h.sum()
 
 
 def rotated(model: nn.Module, h: Tensor) -> Tensor:
@@ -533,7 +533,7 @@ def joined(model: nn.Module, h: Tensor) -> Tensor:
 
 
 def added(model: nn.Module, h: Tensor) -> Tensor:
-    rows, columns = torch.where(h > 0)
+    rows, columns = (each.flip(0) for each in torch.where(h > 0))
     return torch.zeros_like(h).index_add(0, rows, h[rows] * columns[:, None])
 
 
