@@ -123,6 +123,7 @@ KNOWN: Mapping[str, Known] = {
         {"coordinate_size": 12, "shape_size": 8, "input_size": 64},
         {"pixel_values": floats(4, 3, 64, 64)},
     ),
+    "layoutxlm": Known(whole="layoutlmv2"),
     "lfm2_moe": Known({"layer_types": ["conv", "full_attention"]}),
     "longt5": Known({"decoder_start_token_id": 0}),
     "mamba2": Known({"num_heads": 8, "head_dim": 16}),
