@@ -26,9 +26,9 @@ what isn't known yet.
 Every model type of transformers {version} is listed, in an order that is drawn once. Each is built
 from its library's default configuration, made small in sizes only, and judged in float64; of a type
 that is always a part of another one, that; of one without a forward that takes tensors, as where
-`generate` runs its parts, the largest part that has one. Where a default lacks what the model needs to run,
-`tests/sweep/known` says what it is given. What a model computes in float32 by itself, as norms, is
-computed in float64 too.
+`generate` runs its parts, the largest part that has one. Where a default lacks what the model needs
+to run, `tests/sweep/known` says what it is given. What a model computes in float32 by itself, as
+norms, is computed in float64 too.
 
 * `fsdp`: 3 steps of AdamW on 2x2 with `fsdp:a,tensor:b`, losses and parameters against eager
   PyTorch, with all probabilities of dropping or masking something set to zero. `3x2`: the same on
