@@ -98,11 +98,13 @@ class Selected:
     Attributes:
         denied: Lines whose rows, or parts to skip, are captured as they are for the example; None
             for all lines.
+        left_out: Positions that loops don't go to, as their bodies fail there: by line.
         found: Lines that made rows, each with how often.
         open: The parts of code, which data may skip, that are run.
     """
 
     denied: frozenset[str] | None = frozenset()
+    left_out: frozenset[tuple[str, int]] = frozenset()
     found: dict[str, int] = field(default_factory=dict)
     open: list[Skippable] = field(default_factory=list)
 
@@ -116,6 +118,7 @@ class Selected:
         self.active = False
         self.run = object()
         self.failed: str | None = None
+        self.visited: tuple[str, int] | None = None
 
     def denies(self, place: str) -> bool:
         """Whether a line is captured as it is for the example."""
@@ -125,6 +128,7 @@ class Selected:
         """Says that the code runs once more."""
         self.run = object()
         self.failed = None
+        self.visited = None
         self.found.clear()
         self.open.clear()
         self._free = self._returns = self._safe = 0

@@ -111,12 +111,19 @@ class Visits:
         for at in range(selection.rows):
             with self.selected.free():
                 entered = selection.valid.select(0, at)
+            if (selection.place, at) in self.selected.left_out:
+                # Assumed, as it is asked: the code fails for this position.
+                if bool(entered):
+                    raise NotApart(selection.place)
+                continue
             position = torch.tensor(at).reshape(shape)
             visit = self._enter(entered, frame, part, selection.place)
+            self.selected.visited = selection.place, at
             try:
                 yield position
             finally:
                 self._leave(visit)
+            self.selected.visited = None
 
     def _enter(self, entered: Tensor, frame: FrameType, part: Part, place: str) -> _Visit:
         for visit in list(self.open):  # The same line again is another time.

@@ -34,7 +34,7 @@ class Traced(NamedTuple):
     joint: Joint
 
 
-TRIES = 4
+TRIES = 6
 """How often code is traced at most, each time with one more line as it is for the example."""
 
 
@@ -65,10 +65,12 @@ def _traced(
 ) -> Traced:
     """Captures one way, with all rows that data may select where code computes them apart."""
     denied: frozenset[str] | None = frozenset()
+    left_out: frozenset[tuple[str, int]] = frozenset()
     for left in reversed(range(TRIES)):
         fake, batch = start()
         selected = fake.answering.selected
         selected.denied = denied if left else None
+        selected.left_out = left_out
         try:
             joint = capture_joint(fake, compute, batch, compiling=compiling, absent=absent)
         except NotApart as error:
@@ -76,7 +78,10 @@ def _traced(
         except InvalidInputError:
             if selected.denied is None or not selected.found:
                 raise
-            denied = None
+            if selected.visited is None:
+                denied = None
+            else:  # Nothing may ever be selected there, as at the place of what is masked.
+                left_out |= {selected.visited}
         else:
             return Traced(fake, joint)
     raise AssertionError("the last try computes no rows that aren't there")

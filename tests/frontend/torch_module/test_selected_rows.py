@@ -195,6 +195,24 @@ def test_training_on_meshes_that_divide_nothing(tmp_path: Path, form: Mix) -> No
     check_training(Mixture(form), tmp_path / "search", "3x2", "auto", 4)
 
 
+def padded(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Has a class that no token is of, for which there is no expert."""
+    final = torch.zeros_like(h)
+    mask = functional.one_hot(chosen, self.number + 1).permute(2, 1, 0)
+    for expert in mask.sum(dim=(-1, -2)).gt(0).nonzero():
+        at, tokens = torch.where(mask[expert[0]])
+        found = self.experts[int(expert[0])](h[tokens]) * weights[tokens, at, None]
+        final.index_add_(0, tokens, found)
+    return final
+
+
+def test_positions_where_code_fails_are_assumed_not_to_be_selected(tmp_path: Path) -> None:
+    model = Mixture(padded)
+    [assumption] = assumes(model, routed(0))
+    assert assumption.endswith("(for expert in mask.sum(dim=(-1, -2)).gt(0).nonzero():) is False")
+    check_training(model, tmp_path / "build", "2", "data", 3)
+
+
 def test_the_summary_says_what_is_computed() -> None:
     """All rows cost more than those that are there."""
     compiled = autopar.compile(Mixture(added), (routed(0),), mesh="2", strategy="data")
