@@ -43,7 +43,7 @@ def _count(picks: Picks, rows: Rows, number: int) -> Count:
         picks.selected.refuse(rows.selection.place)
 
     def asks(answer: bool) -> bool:
-        with picks.selected.free():
+        with picks.selected.returning():
             entered = picks.valid(rows.selection).any()
         return picks.visits.skips(entered, answer, rows.selection.place)
 

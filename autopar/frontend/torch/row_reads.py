@@ -26,7 +26,7 @@ def places(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     with picks.selected.free():
         joined = torch.stack(positions, dim=1)
     axis = 0 if len(positions) == 1 else None
-    return True, picks.selected.mark(joined, Rows(selection, 0, axis))
+    return True, picks.selected.mark(joined, Rows(selection, 0, axis, places=True))
 
 
 def _positions(picks: Picks, selection: Selection, axis: int) -> Tensor:
@@ -42,6 +42,10 @@ def _positions(picks: Picks, selection: Selection, axis: int) -> Tensor:
 def read(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     """Handles `h[mask]`, `h[places]` and the like."""
     source, index = args
+    if (rows := picks.selected.rows(source)) is not None and rows.places:
+        axis = _column(index)
+        if axis is not None and -source.shape[1] <= axis < source.shape[1]:
+            return True, _positions(picks, rows.selection, axis % source.shape[1])
     if picks.selected.rows(source) is not None:
         return False, None
     found = row_index(picks, source, index)
@@ -89,3 +93,10 @@ def _looked_up(picks: Picks, source: Tensor, index: Any) -> Done:
         found = source[torch.where(valid, parts[0], 0)]
         made = torch.where(along(valid, found.ndim), found, torch.zeros((), dtype=found.dtype))
     return True, picks.selected.mark(made, Rows(rows.selection, 0))
+
+
+def _column(index: Any) -> int | None:
+    """Returns which column an index reads, if that is all."""
+    if not isinstance(index, tuple) or len(index) != 2 or index[0] != slice(None):
+        return None
+    return index[1] if isinstance(index[1], int) and not isinstance(index[1], bool) else None

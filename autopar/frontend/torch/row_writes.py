@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NoReturn
 
 import torch
@@ -78,15 +80,29 @@ def _put(picks: Picks, target: Tensor, index: RowIndex, value: Any, rows: Rows |
     if math.prod(shape[axis] for axis in missing) > MOST:
         raise NotApart(selection.place)
     place = ordered(view, index)
-    made = place
-    for at in itertools.product(*(range(shape[axis]) for axis in missing)):
-        chosen = dict(zip(missing, at, strict=True))
-        made = torch.where(
-            picked(valid, chosen, len(shape) + behind - 1),
-            picked(each, chosen, len(shape) + behind - 1),
-            made,
-        )
-    place.copy_(made)
+    chosen = [
+        dict(zip(missing, at, strict=True))
+        for at in itertools.product(*(range(shape[axis]) for axis in missing))
+    ]
+    ndim = len(shape) + behind - 1
+    parts = [(picked(valid, at, ndim), picked(each, at, ndim)) for at in chosen]
+    place.copy_(_last(parts, place))
+
+
+def _last(parts: Sequence[tuple[Tensor, Tensor]], old: Tensor) -> Tensor:
+    """Returns the last of several rows that is there, or else what was before.
+
+    As torch has it, the gradient flows to all that are there.
+    """
+    made, total = old, torch.zeros((), dtype=old.dtype)
+    for valid, row in parts:
+        made = torch.where(valid, row, made)
+    if len(parts) == 1 or not any(row.requires_grad for _, row in parts):
+        return made
+    for valid, row in parts:
+        total = total + torch.where(valid, row, torch.zeros((), dtype=old.dtype))
+    there = reduce(torch.logical_or, [valid for valid, _ in parts])
+    return torch.where(there, total + (made - total).detach(), old)
 
 
 def add(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
@@ -137,7 +153,7 @@ def total(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     source = args[0]
     rows = picks.selected.rows(source)
     dims = args[1] if len(args) > 1 else kwargs.get("dim")
-    if rows is None or len(args) > 2 or not set(kwargs) <= {"dim"}:
+    if rows is None or len(args) > 2 or not set(kwargs) <= {"dim", "keepdim"}:
         return False, None
     given = list(range(source.ndim)) if dims is None else dims
     summed = [
@@ -146,7 +162,7 @@ def total(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     if rows.dim not in summed:
         return False, None
     with picks.selected.free():
-        made = picks.zeroed(source, rows).sum(summed)
+        made = picks.zeroed(source, rows).sum(summed, keepdim=bool(kwargs.get("keepdim")))
         if func in MEANS:
             others = math.prod(source.shape[each] for each in summed if each != rows.dim)
             made = made / (picks.valid(rows.selection).sum() * others).to(made.dtype)

@@ -84,11 +84,13 @@ class Rows:
         selection: The places that the rows are of.
         dim: Along which dimension there is a row for each.
         axis: Of indices: the mask's dimension whose positions they are; None of other values.
+        places: Whether they are the positions of all dimensions, beside each other.
     """
 
     selection: Selection
     dim: int
     axis: int | None = None
+    places: bool = False
 
 
 @dataclass

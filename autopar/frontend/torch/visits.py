@@ -69,7 +69,8 @@ class Visits:
         part = None if frame is None or self.selected.denies(place) else skipped_at(frame)
         if part is None or frame is None or not part.writes:
             return None
-        entered = asked.logical_not() if part.inverted else asked.clone()
+        with self.selected.returning():
+            entered = asked.logical_not() if part.inverted else asked.clone()
         self._enter(entered, frame, part, place)
         return not part.inverted
 
@@ -109,7 +110,7 @@ class Visits:
         self, selection: Selection, shape: tuple[int, ...], frame: FrameType, part: Part
     ) -> Iterator[Tensor]:
         for at in range(selection.rows):
-            with self.selected.free():
+            with self.selected.returning():
                 entered = selection.valid.select(0, at)
             if (selection.place, at) in self.selected.left_out:
                 # Assumed, as it is asked: the code fails for this position.

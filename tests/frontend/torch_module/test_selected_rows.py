@@ -139,7 +139,37 @@ def emptied(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor
     return kept.any(-1, keepdim=True) * tall * weights.sum(-1, keepdim=True)
 
 
+def repeated(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Writes several rows to one place, of which the last one stays and all get a gradient."""
+    tokens, at = torch.where(torch.cat([chosen, chosen], 1) == 1)
+    final = torch.zeros_like(h)
+    final[tokens] = h[tokens] * (at[:, None] + 1)
+    return final
+
+
+def nested(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    final = torch.zeros_like(h)
+    for number, expert in enumerate(self.experts):
+        mask = (chosen == number).any(-1)
+        if mask.any():
+            large = mask & (h[:, 0] > 0)
+            if large.any():
+                final[large] += expert(h[large])
+            places = torch.nonzero(chosen == number)
+            shares = weights[places[:, 0], places[:, 1]][:, None]
+            final.index_add_(0, places[:, 0], shares * h[places[:, 0]])
+    return final
+
+
+def columns(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    mask = h.mean(0) > 0
+    final = torch.zeros_like(h)
+    final[:, mask] = h[:, mask] * 2
+    return final + h[:, mask].sum(1, keepdim=True)
+
+
 FORMS = [added, written, masked, skipped, hit, looked_up, normalized, counted, emptied]
+FORMS += [repeated, nested, columns]
 
 
 def routed(seed: int, tokens: int = 7) -> Tensor:
@@ -186,7 +216,7 @@ def test_training(tmp_path: Path, form: Mix) -> None:
     """Experts without tokens have no gradient, and AdamW leaves those as they are."""
     model = Mixture(form)
     assert not assumes(model, routed(0))
-    check_training(model, tmp_path / "build", "2x2", "fsdp:0,tensor:1", 6)
+    check_training(model, tmp_path / "build", "2x2", "fsdp:0,tensor:1", 4)
 
 
 @pytest.mark.parametrize("form", [added, hit])
@@ -333,7 +363,42 @@ def caught(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         return h
 
 
-FALLBACKS = [returned, sorted_rows, normed, divided, ranged, length, batch_normed, dropped]
+def carried(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Reads what an earlier expert that is hit left."""
+    final, before = torch.zeros_like(h), torch.zeros_like(h[:1])
+    for number, expert in enumerate(self.experts):
+        mask = (chosen == number).any(-1)
+        if mask.any():
+            rows = expert(h[mask])
+            final[mask] += rows + before
+            before = rows.sum(0, keepdim=True)
+    return final
+
+
+def scaled(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Writes to all tokens for each expert that is hit."""
+    final = torch.zeros_like(h)
+    for number, expert in enumerate(self.experts):
+        mask = (chosen == number).any(-1)
+        if not mask.any():
+            continue
+        final[mask] += expert(h[mask])
+        final *= 2
+    return final
+
+
+FALLBACKS = [
+    carried,
+    scaled,
+    returned,
+    sorted_rows,
+    normed,
+    divided,
+    ranged,
+    length,
+    batch_normed,
+    dropped,
+]
 FALLBACKS += [other_rows, counting, collecting, numbered, broken_off, caught]
 
 
@@ -343,11 +408,11 @@ def test_other_code_assumes_what_the_example_selects(tmp_path: Path, form: Mix) 
     model = Mixture(form)
     example = routed(2, 8)
     assert assumes(model, example)
-    autopar.compile(model, (example,), mesh="2", strategy="data").save(tmp_path / "build")
+    autopar.compile(model, (example,), mesh="1").save(tmp_path / "build")
     found = runtime.run_virtual(tmp_path / "build", {"x": example})["output"]
     torch.testing.assert_close(found, model(example).detach(), rtol=1e-9, atol=1e-9)
     told = 0
-    for seed in range(8):
+    for seed in range(5):
         batch = routed(seed, 8)
         try:
             found = runtime.run_virtual(tmp_path / "build", {"x": batch})["output"]
@@ -409,7 +474,7 @@ STEPS: list[Callable[[Tensor, Tensor], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_programs(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
     steps = [drawn.choice(STEPS) for _ in range(4)]
