@@ -48,12 +48,14 @@ class GraphOutput:
         label: The user's name for it.
         updates: The placeholder whose new content it is, if it is one's. It is stored as that is.
         assumed: Of a scalar: what it must be in each run.
+        written: Whether it is what forward writes to the input of this label.
     """
 
     node: fx.Node
     label: str
     updates: fx.Node | None = None
     assumed: Assumption | None = None
+    written: bool = False
 
 
 @dataclass(frozen=True)

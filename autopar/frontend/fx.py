@@ -36,6 +36,7 @@ from autopar.frontend.writes import lost_writes
 from autopar.ir.errors import UNKNOWN, InvalidInputError, Loc
 from autopar.ir.program import (
     ASSUMPTION,
+    WRITTEN,
     Arg,
     DType,
     Function,
@@ -351,6 +352,8 @@ class _Lowerer:
 
 def _output(value: Value, output: GraphOutput) -> Port:
     port = _port(value, output.label)
+    if output.written:
+        return replace(port, role=WRITTEN)
     if output.assumed is None:
         return port
     return replace(port, role=ASSUMPTION, options=output.assumed.to_options())

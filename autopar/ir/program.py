@@ -24,6 +24,8 @@ SEED = "seed"
 ASSUMPTION = "assumption"
 """The role of an output that is a scalar, for one value of which the program was made (see
 `autopar.ir.assumptions`)."""
+WRITTEN = "written"
+"""The role of an output that is what forward writes to an input of the same label."""
 ROLES = (
     "input",
     "parameter",
@@ -35,6 +37,7 @@ ROLES = (
     "gradient",
     SEED,
     ASSUMPTION,
+    WRITTEN,
 )
 STORED_ROLES = ("parameter", "buffer", "state", "optimizer_state", "constant")
 """Roles of inputs that the program owns: read from its weights, and the same in every call unless

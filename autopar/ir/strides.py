@@ -163,3 +163,19 @@ class Result(NamedTuple):
     strides: Strides
     operand: int | None = None
     nbytes: int = 0
+
+
+def extent(
+    address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int]:
+    """Returns the addresses of a tensor's first byte and behind its last one.
+
+    Args:
+        address: Where its first element is.
+        shape, strides: How its elements lie, in elements.
+        itemsize: Bytes of an element.
+    """
+    if 0 in shape:
+        return 0, 0
+    reach = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return address, address + (reach + 1) * itemsize

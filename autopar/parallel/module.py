@@ -60,6 +60,7 @@ class ParallelModule(nn.Module):
         input of the example, the rank's block of it, as `torch.chunk` cuts them. Outputs and
         gradients are those of the global batch. A model whose `forward` itself has a parameter
         `local` gets that as it is; there, a rank that has only its part gives a DTensor.
+        Arguments that the original module writes to are written to.
 
         Raises:
             InvalidInputError: If the arguments don't fit the module, here or on another rank, or
@@ -221,6 +222,8 @@ class State:
         drawn = {"seed": str(self.seed), "random_calls": str(self.calls)}
         variant, tensors = self.runner.variant(self._modes(), args, rest, drawn=drawn, local=parts)
         wiring = variant.wiring
+        if parts:
+            variant.check_parts()
         parameters = [self.stored(name) for name in wiring.parameters]
         buffers = {name: self.stored(name) for name in wiring.buffers}
         draws, number = wiring.seed is not None, self.calls
@@ -235,7 +238,9 @@ class State:
                 outputs, _ = variant.forward({**buffers, **stored}, tensors, seed, parts=parts)
         # A call that was refused has drawn nothing.
         self.calls = number + draws
-        return variant.captured.structure.rebuild(outputs)
+        returned = len(variant.captured.returned)
+        variant.write_back(tensors, outputs[returned:], parts=parts)
+        return variant.captured.structure.rebuild(outputs[:returned])
 
     def _forget(self, number: int, drew: bool) -> None:
         """Takes back that the call of this number drew, if none has since."""

@@ -445,7 +445,7 @@ class Runner:
         if self.whole:
             self.gathered = tuple(
                 label
-                for label, name in zip(captured.structure.labels, captured.outputs, strict=True)
+                for label, name in zip(captured.structure.labels, captured.returned, strict=True)
                 if (dist := values[name].dist) is not None and is_split(dist)
             )
 
@@ -455,13 +455,13 @@ class Runner:
         changed: dict[str, Layout] = {}
         if self.first is None:
             self._note_layouts(completed, captured)
-        for at, name in enumerate(captured.outputs):
+        for at, name in enumerate(captured.returned):
             found = values[name].dist
             if not self.whole and found is not None:
                 changed[name] = placeable(found)
                 if at in captured.tangents:
                     changed[captured.tangents[at]] = changed[name]
-        kept = () if self.whole else captured.outputs
+        kept = () if self.whole else captured.returned
         buffers = (*wire(captured).buffers, *captured.updates, *captured.updates.values())
         for name in (*captured.outputs, *captured.batch_gradients.values(), *buffers):
             if name not in kept:

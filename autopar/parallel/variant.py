@@ -31,6 +31,7 @@ from autopar.runtime.specialize import specialize_functions
 from autopar.runtime.staging import moved
 from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import abandoned_raised
+from autopar.runtime.writing_back import check_writable
 from autopar.runtime.wholes import whole_of
 
 Code = Callable[..., tuple[Tensor, ...]]
@@ -102,6 +103,7 @@ class Variant:
         wiring: What the program reads and gives back.
         boxes: The rank's piece of each input.
         layouts: How the ranks hold the tensors of a call, in order.
+        written: The inputs that the module writes to.
         split: How the rank holds the outputs that are split, by position.
         refuses_late: Whether only the backward program finds that some calls are refused.
     """
@@ -130,10 +132,11 @@ class Variant:
         self.placements = {name: placements_of(layouts[name]) for name in wiring.batch}
         self.split = {
             at: shard_of(layouts[name], coords, mesh)
-            for at, name in enumerate(captured.outputs)
+            for at, name in enumerate(captured.returned)
             if mesh is not None and is_split(layouts[name])
         }
         self.mesh = mesh
+        self.written = tuple(wiring.batch[at] for at in captured.written)
         self.constants = {
             name: take(captured.constants[name], self.boxes[name]).to(device)
             for name in wiring.constants
@@ -165,13 +168,53 @@ class Variant:
     def check(self, batch: Sequence[Tensor]) -> None:
         """Refuses global tensors of a call with an index that is out of range.
 
-        Without any, or with DTensors among them, none are looked at.
+        Without any, or with DTensors among them, none are looked at. Nor are those taken that the
+        module writes to and that can't be written to.
 
         Raises:
             InvalidInputError: If there is one.
         """
         if batch and not any(isinstance(each, DTensor) for each in batch):
             self._bounds.check(dict(zip(self.wiring.batch, batch, strict=False)))
+        if batch:
+            self._check_written(dict(zip(self.wiring.batch, batch, strict=False)))
+
+    def _check_written(self, batch: Mapping[str, Tensor]) -> None:
+        for name in self.written:
+            if isinstance(batch[name], DTensor):
+                raise InvalidInputError(
+                    f"forward writes to {name!r}, which is a DTensor; hand over a plain tensor"
+                )
+        check_writable(self.written, batch)
+
+    def check_parts(self) -> None:
+        """Refuses parts of tensors to which the module writes what has a gradient.
+
+        Raises:
+            InvalidInputError: If it does: a rank's part would give one of its own.
+        """
+        for name, content in zip(
+            self.written, range(len(self.captured.returned), self.wiring.outputs), strict=True
+        ):
+            if content in self.wiring.tangents:
+                raise InvalidInputError(
+                    f"forward writes what has a gradient to {name!r}; hand over global tensors"
+                    " (without local=), or call the module in torch.no_grad()"
+                )
+
+    def write_back(
+        self, batch: Sequence[Tensor], contents: Sequence[Tensor], *, parts: bool
+    ) -> None:
+        """Writes to the tensors of a call what the module writes there, and as autograd sees it.
+
+        Args:
+            batch: The tensors of the call.
+            contents: What is written, global.
+            parts: Whether the tensors are the rank's pieces.
+        """
+        for at, content in zip(self.captured.written, contents, strict=True):
+            box = self.boxes[self.wiring.batch[at]]
+            batch[at].copy_(take(content, box) if parts else content)
 
     def forward(
         self,
@@ -197,6 +240,8 @@ class Variant:
         for name, tensor in zip(wiring.batch, batch, strict=True):
             piece = tensor.detach() if parts else self._piece(name, tensor.detach())
             given[name] = moved(piece.contiguous(), self.device)
+            if name in self.written:  # Backward may read what was there before.
+                given[name] = given[name].clone()
         if wiring.seed is not None:
             given[wiring.seed] = moved(torch.tensor(seed), self.device)
         with abandoned_raised(), self.job.reported():

@@ -163,7 +163,8 @@ def run_virtual(
 
     Args:
         build: The build folder.
-        inputs: Global inputs by label, or a list of them in the order of the program.
+        inputs: Global inputs by label, or a list of them in the order of the program. Those that
+            the model writes to are written to.
         updates: Whether new content of parameters and other state is returned too.
 
     Raises:
@@ -175,7 +176,7 @@ def run_virtual(
     tensors = labelled_inputs(found.serial, inputs)
     with WeightFile(build=found) as weights:
         mesh = VirtualMesh(found.deployment, weights)
-    return mesh.run(tensors, updates=updates)
+    return mesh.run(tensors, updates=updates, write=True)
 
 
 def run_one_device(

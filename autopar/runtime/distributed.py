@@ -68,6 +68,7 @@ from autopar.runtime.updates import InPlace, abandoned_raised
 from autopar.runtime.weight_identity import identity_of
 from autopar.runtime.weights import WeightFile, weight_paths
 from autopar.runtime.world import World, interface_of
+from autopar.runtime.writing_back import WritingBack
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds that each collective waits for the other ranks."""
@@ -196,17 +197,21 @@ class Session(Closing):
             ports = self.program.signature.outputs
             wanted = all_outputs(self.program) if updates else plain_outputs(self.program)
             if gather:
-                return self._gathering.outputs({at: results[at] for at in wanted})
-            return {
-                ports[at].name if ports[at].part else label_of(ports[at]): results[at].clone()
-                for at in wanted
-            }
+                found = self._gathering.outputs({at: results[at] for at in wanted})
+            else:
+                found = {
+                    ports[at].name if ports[at].part else label_of(ports[at]): results[at].clone()
+                    for at in wanted
+                }
+            self._write_back(results, tensors)
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
         """Runs the program like the model that it was compiled from.
 
         Args:
-            args: Global inputs by position, the same on all ranks.
+            args: Global inputs by position, the same on all ranks. Those that the model writes to
+                are written to.
             kwargs: Global inputs by name.
 
         Returns:
@@ -226,6 +231,7 @@ class Session(Closing):
                 at: self._gathering.to_all("outputs", at, results[at])
                 for at in plain_outputs(self.program)
             }
+            self._write_back(results, tensors)
         whole = labelled(self.program.signature.outputs, gathered)
         return whole if len(whole) > 1 else next(iter(whole.values()), None)
 
@@ -270,7 +276,20 @@ class Session(Closing):
                 raise
             raise InvalidInputError(f"{error}\nevery rank needs the global batch") from None
         self._bounds.check(tensors)
+        self._writing_back.check(tensors)
         return tensors
+
+    def _write_back(self, results: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> None:
+        """Writes to global inputs what `forward` writes there."""
+        wholes = {
+            at: self._gathering.to_all("outputs", at, results[at])
+            for at in self._writing_back.sources
+        }
+        self._writing_back.write(wholes.__getitem__, tensors)
+
+    @cached_property
+    def _writing_back(self) -> WritingBack:
+        return WritingBack(self.program)
 
     @cached_property
     def _bounds(self) -> IndexBounds:

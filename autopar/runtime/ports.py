@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import InvalidInputError, near_misses
-from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, Port, Program
+from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, WRITTEN, Port, Program
 from autopar.ir.units import counted
 from autopar.runtime.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.dense import odd_kind
@@ -64,7 +64,7 @@ def plain_outputs(program: Program) -> list[int]:
 def all_outputs(program: Program) -> list[int]:
     """Returns the outputs that a user may want to see, by position."""
     ports = program.signature.outputs
-    return [at for at, port in enumerate(ports) if port.role != ASSUMPTION]
+    return [at for at, port in enumerate(ports) if port.role not in (ASSUMPTION, WRITTEN)]
 
 
 def seed_input(program: Program) -> Port | None:

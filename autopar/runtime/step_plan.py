@@ -7,7 +7,7 @@ same state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ from autopar.runtime.ports import (
 )
 from autopar.runtime.ranks import Ranks, Results
 from autopar.runtime.rates import is_rate
+from autopar.runtime.writing_back import WritingBack
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the tensors of a batch."""
@@ -46,11 +47,15 @@ class Given:
     Attributes:
         arguments: Each rank's arguments.
         brought: The tensors of the batch by label, as they came.
+        handed: The tensors by value name, as they came: of each rank, if they are its parts.
+        local: Whether they are.
         peers: The ranks that must bring the same ones; with none, all.
     """
 
     arguments: Arguments
-    brought: Mapping[str, Tensor]
+    brought: Mapping[str, Tensor] = field(default_factory=dict)
+    handed: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    local: bool = False
     peers: tuple[int, ...] = ()
 
 
@@ -74,6 +79,7 @@ class StepPlan:
         self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
         self.shapes: Shapes = tuple(port.shape for port in self._ports)
         self._keeping = keeping_by_rank(ranks.programs)
+        self._writing_back = {rank: WritingBack(each) for rank, each in ranks.programs.items()}
         self._pieces: dict[int, dict[str, Tensor]] = {}
         self._local = {rank: _local_program(each) for rank, each in ranks.programs.items()}
 
@@ -119,7 +125,9 @@ class StepPlan:
             rank: self._arguments(rank, program, inputs)
             for rank, program in self.ranks.programs.items()
         }
-        return Given(arguments, self._brought(inputs))
+        batch = self._batch(inputs)
+        self._written.check(batch)
+        return Given(arguments, self._brought(inputs), {self._first: batch})
 
     def _checked(self, given: Arrays) -> dict[str, Tensor]:
         try:
@@ -151,7 +159,11 @@ class StepPlan:
             rank: self._arguments(rank, program, inputs[rank])
             for rank, program in self._local.items()
         }
-        return Given(arguments, self._brought(inputs[self._first]), self._peers)
+        handed = {rank: self._batch(parts) for rank, parts in inputs.items()}
+        for rank, batch in handed.items():
+            self._writing_back[rank].check(batch)
+        brought = self._brought(inputs[self._first])
+        return Given(arguments, brought, handed, local=True, peers=self._peers)
 
     @property
     def ran(self) -> bool:
@@ -181,6 +193,13 @@ class StepPlan:
             )
             for rank, pieces in self._pieces.items()
         }
+
+    @property
+    def _written(self) -> WritingBack:
+        return self._writing_back[self._first]
+
+    def _batch(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {port.name: inputs[port.name] for port in self._ports}
 
     def _brought(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {port.label: inputs[port.name] for port in self._ports}
@@ -222,20 +241,34 @@ class StepPlan:
         for rank, outputs in results.items():
             self._keeping[rank].keep(self.ranks.stored[rank], outputs)
 
+    def write_back(self, results: Results, given: Given) -> None:
+        """Writes to the tensors of a batch what `forward` writes there; all ranks call alike."""
+        wholes = {at: self._whole(at, results) for at in self._written.sources}
+        for rank, batch in given.handed.items():
+            self._writing_back[rank].write(wholes.__getitem__, batch, local=given.local)
+
     def fetched(self, results: Results) -> dict[str, Tensor]:
         """Returns the global value of each output besides the loss, by label."""
-        found: dict[int, Tensor] = {}
-        for at in plain_outputs(self.program)[1:]:
-            pieces = {rank: outputs[at] for rank, outputs in results.items()}
-            whole = self.ranks.whole("outputs", at, pieces, everywhere=True)
-            assert whole is not None
-            found[at] = whole
+        found = {at: self._whole(at, results) for at in plain_outputs(self.program)[1:]}
         return labelled(self.program.signature.outputs, found)
+
+    def _whole(self, at: int, results: Results) -> Tensor:
+        """Returns the global value of an output."""
+        pieces = {rank: outputs[at] for rank, outputs in results.items()}
+        whole = self.ranks.whole("outputs", at, pieces, everywhere=True)
+        assert whole is not None
+        return whole
 
     def _arguments(
         self, rank: int, program: Program, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, ...]:
-        return rank_arguments(program, inputs, self.ranks.stored[rank], str(self.ranks.device))
+        given = rank_arguments(program, inputs, self.ranks.stored[rank], str(self.ranks.device))
+        written = set(self._written.sources.values())
+        # What is fetched later may be a view of what was written to.
+        return tuple(
+            each.clone() if name in written else each
+            for name, each in zip(program.main.inputs, given, strict=True)
+        )
 
 
 def plan_for(plans: Sequence[StepPlan], batch: Any) -> StepPlan:

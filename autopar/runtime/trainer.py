@@ -36,7 +36,7 @@ from autopar.runtime.ranks import Ranks, Results, jointly, path_text, understood
 from autopar.runtime.rates import LearningRates, trains
 from autopar.runtime.saving import FAILED, RUNNING, Saving
 from autopar.runtime.state import Piece
-from autopar.runtime.step_plan import Arguments, StepPlan, local_plan_for, plan_for
+from autopar.runtime.step_plan import Arguments, Given, StepPlan, local_plan_for, plan_for
 from autopar.runtime.training_state import EXTRA, TrainingState
 from autopar.runtime.updates import Abandoned
 from autopar.runtime.virtual import VirtualMesh
@@ -183,7 +183,8 @@ class Trainer(Closing):
 
         Args:
             batch: The global batch, in the structure of the example that was compiled, and of its
-                shapes or those of another batch that was compiled with it.
+                shapes or those of another batch that was compiled with it. Tensors that the model
+                writes to are written to.
             lr: The learning rate of this step, or one per parameter group; by default those of
                 `optimizer`.
             local: Whether `batch` is only what this rank reads of the global one. On the virtual
@@ -201,7 +202,7 @@ class Trainer(Closing):
         self._settle(wait=False)
         with self.ranks.reported():
             wrong = _wrong_call(batch, surplus, unknown)
-            plan, offer, arguments = self._prepared(batch, lr, local, wrong)
+            plan, offer, given = self._prepared(batch, lr, local, wrong)
             pending = self.ranks.agreement.start(offer)
             # Ranks with batches for different programs would wait for one another; and in the
             # first step, one whose batch is refused has nothing to run with meanwhile.
@@ -210,10 +211,11 @@ class Trainer(Closing):
         if refusal is not None:
             raise refusal
         if not self.ranks.agreement.alone:
-            plan.remember(arguments)
+            plan.remember(given.arguments)
         self._results = {}
-        results = self._executed(plan, arguments, None if now else pending)
+        results = self._executed(plan, given.arguments, None if now else pending)
         plan.keep(results)
+        plan.write_back(results, given)
         self._plan, self._results = plan, results
         self.steps += 1
         self.optimizer.step()
@@ -602,10 +604,10 @@ class Trainer(Closing):
 
     def _prepared(
         self, batch: Any, lr: float | Sequence[float] | None, local: bool, wrong: str
-    ) -> tuple[StepPlan, Offer, Arguments]:
-        """Returns what is to run, what all ranks must have alike, and the ranks' arguments.
+    ) -> tuple[StepPlan, Offer, Given]:
+        """Returns what is to run, what all ranks must have alike, and what the ranks are given.
 
-        With a batch that doesn't fit, they are those of the step before, if there was one: others
+        With a batch that doesn't fit, these are the arguments of the step before, if there was one: others
         wait until all ranks know of it.
         """
         plan = self._plans[0]
@@ -624,9 +626,9 @@ class Trainer(Closing):
                 plan = plan_for(self._plans, batch)
                 given = plan.given(batch, plain)
         except InvalidInputError as error:
-            return plan, Offer(error), plan.again()
+            return plan, Offer(error), Given(plan.again())
         values = {METHOD: "step", LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
-        return plan, Offer(None, values, given.brought, given.peers), given.arguments
+        return plan, Offer(None, values, given.brought, given.peers), given
 
     def _values(self, rates: Mapping[str, float]) -> dict[str, str]:
         """Returns what must be the same on all ranks, besides the batch."""

@@ -51,6 +51,7 @@ from autopar.runtime.standing import Standing
 from autopar.runtime.stepper import Request, Scope, Steps, step
 from autopar.runtime.updates import InPlace, abandoned_raised
 from autopar.runtime.weights import WeightFile
+from autopar.runtime.writing_back import WritingBack
 
 RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
 """Is shown each value that a rank computes and returns the one to go on with."""
@@ -139,7 +140,11 @@ class VirtualMesh:
         return Messages(HashStore())
 
     def run(
-        self, inputs: Arrays, trace: RankTrace | None = None, updates: bool = True
+        self,
+        inputs: Arrays,
+        trace: RankTrace | None = None,
+        updates: bool = True,
+        write: bool = False,
     ) -> dict[str, Tensor]:
         """Returns the global outputs by label, given global inputs by label.
 
@@ -149,6 +154,7 @@ class VirtualMesh:
             inputs: The user's inputs.
             trace: Shown every value of every rank.
             updates: Whether new content of weights is returned too.
+            write: Whether the inputs that `forward` writes to are written to.
 
         Raises:
             InvalidInputError: If the inputs don't fit the program.
@@ -156,6 +162,9 @@ class VirtualMesh:
         """
         check_present(self.absent)
         tensors = check_inputs(self.deployment.programs[0], inputs)
+        writing_back = WritingBack(self.ranks[0].program)
+        if write:
+            writing_back.check(tensors)
         arguments = {
             at: rank_arguments(rank.program, tensors, rank.weights, "cpu")
             for at, rank in enumerate(self.ranks)
@@ -169,8 +178,10 @@ class VirtualMesh:
         wanted = all_outputs(program) if updates else plain_outputs(program)
         wholes = {
             at: self.whole("outputs", at, {rank: result[at] for rank, result in results.items()})
-            for at in wanted
+            for at in (*wanted, *(writing_back.sources if write else ()))
         }
+        if write:
+            writing_back.write(wholes.pop, tensors)
         return labelled(ports, wholes)
 
     def execute(

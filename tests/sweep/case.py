@@ -126,6 +126,11 @@ def call(model: nn.Module, batch: Mapping[str, Tensor], options: Mapping[str, An
     return model(**given, **options)
 
 
+def cloned(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a copy of a batch, for models that write to it."""
+    return {name: each.clone() for name, each in batch.items()}
+
+
 def arguments(batch: Mapping[str, Tensor]) -> dict[str, Any]:
     """Returns a batch in which inputs like `levels.0` and `levels.1` are a list.
 
@@ -184,7 +189,7 @@ def take_step(case: Case, model: nn.Module) -> tuple[str, bool]:
     batch = case.batch(model, 0)
     torch.manual_seed(1)
     with Doubled():
-        own = own_loss(call(model, batch, training.options)) is not None
+        own = own_loss(call(model, cloned(batch), training.options)) is not None
     loss = _loss(training, batch, 1)
     if not loss.isfinite():
         raise Infinite(f"the loss is {loss.item()}")
@@ -199,5 +204,5 @@ def is_drawn(training: Training, batch: dict[str, Tensor]) -> bool:
 
 def _loss(training: Training, batch: dict[str, Tensor], seed: int) -> Tensor:
     torch.manual_seed(seed)
-    found: Tensor = training(**batch)
+    found: Tensor = training(**cloned(batch))
     return found

@@ -21,7 +21,7 @@ from autopar.modules import CompiledModule
 from autopar.reports.summary import summarize_programs
 from autopar.runtime import run_virtual
 from tests.random_pins import random_pins
-from tests.sweep.case import Case
+from tests.sweep.case import Case, cloned
 from tests.sweep.training import (
     ROUNDING,
     Subject,
@@ -199,13 +199,13 @@ class Judge:
 def _outputs(model: nn.Module, batch: dict[str, Tensor], seed: int) -> list[Tensor]:
     torch.manual_seed(seed)
     with torch.no_grad():
-        return [each.clone() for each in model(**batch)]
+        return [each.clone() for each in model(**cloned(batch))]
 
 
 def _run(compiled: CompiledModule, batch: dict[str, Tensor]) -> list[Tensor]:
     with TemporaryDirectory() as folder:
         compiled.save(folder)
-        found = run_virtual(Path(folder), list(batch.values()))
+        found = run_virtual(Path(folder), list(cloned(batch).values()))
     return [torch.as_tensor(each) for each in found.values()]
 
 
@@ -215,9 +215,9 @@ EXPORTED = "the library itself computes something else where torch.export traces
 def exports_otherwise(model: nn.Module, batch: dict[str, Tensor]) -> bool:
     """Whether PyTorch's own export of a model that returns tensors computes something else."""
     try:
-        exported = torch.export.export(model, (), batch).module()
+        exported = torch.export.export(model, (), cloned(batch)).module()
         with torch.no_grad():
-            pairs = zip(exported(**batch), model(**batch), strict=True)
+            pairs = zip(exported(**cloned(batch)), model(**cloned(batch)), strict=True)
             return any(error_of(one, other) > TOLERANCE for one, other in pairs)
     except Exception:  # what can't be exported tells nothing
         return False

@@ -20,7 +20,7 @@ from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.mesh import ProcessMesh
 from autopar.modules import CompiledModule
 from autopar.pipeline import CompileOptions, compile_program
-from tests.sweep.case import Case, is_drawn
+from tests.sweep.case import Case, cloned, is_drawn
 
 STEPS = 3
 
@@ -128,7 +128,7 @@ def train(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], optimize: O
     model = copy.deepcopy(model)
     optimizer = optimize(model.parameters())
     losses = []
-    for batch in batches:
+    for batch in map(cloned, batches):
         optimizer.zero_grad()
         torch.manual_seed(0)
         loss = model(**batch)
@@ -147,7 +147,7 @@ def train_on_mesh(compiled: CompiledModule, batches: Sequence[dict[str, Tensor]]
 
 def _train_build(build: Path, batches: Sequence[dict[str, Tensor]]) -> Trained:
     with autopar.load(build, virtual=True) as trainer:
-        losses = [trainer.step(batch).item() for batch in batches]
+        losses = [trainer.step(cloned(batch)).item() for batch in batches]
         return Trained(losses, dict(trainer.state_dict()))
 
 

@@ -140,6 +140,8 @@ class _Capture:
         done, states = self._computed(step, inputs, joint, trained)
         for name, node in done.buffers.items():
             step.update(node, inputs.stored[name], name)
+        for position, node in done.written.items():
+            step.write(node, self.structure.labels[position])
         step.assume(done.assumed)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))

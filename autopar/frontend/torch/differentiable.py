@@ -43,7 +43,9 @@ class Differentiable:
         program: The serial program. Its gradients share the storage of their parameters, as if
             they were new contents, so that they are laid out alike.
         structure: The structure of the outputs.
-        outputs: Names of their values, in order.
+        outputs: Names of their values, in order; after them, what the module writes to tensors of
+            the call.
+        written: The positions of those tensors.
         tangents: Names of the inputs that are the outputs' gradients, by position of the output.
         gradients: Names of the gradients, by name of the parameter.
         batch_gradients: Names of the gradients of the call's tensors, by position.
@@ -55,12 +57,18 @@ class Differentiable:
     program: Program
     structure: Structure
     outputs: tuple[str, ...]
+    written: tuple[int, ...]
     tangents: Mapping[int, str]
     gradients: Mapping[str, str]
     batch_gradients: Mapping[int, str]
     updates: Mapping[str, str]
     constants: Mapping[str, Tensor]
     asked: tuple[Asked, ...] = ()
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """Names of the values that the module returns."""
+        return self.outputs[: len(self.outputs) - len(self.written)]
 
 
 def capture_differentiable(
@@ -152,18 +160,28 @@ def _given(step: Step, joint: Joint, inputs: Inputs) -> dict[fx.Node, fx.Node]:
     given: dict[fx.Node, fx.Node] = dict(inputs.constants)
     given.update((node, inputs.read[name]) for node, name in joint.stored.items())
     given.update((node, inputs.batch[position]) for node, position in joint.batch.items())
-    for position, node in joint.tangents.items():
+    for position, node in _tangents(joint).items():
         name = f"tangent.{position}"
         given[node] = step.input(GraphInput(name, "gradient", name), node.meta["val"])
     return given
 
 
+def _tangents(joint: Joint) -> dict[int, fx.Node]:
+    """Returns the placeholders of gradients by position, with what is written behind the outputs."""
+    places = {at: len(joint.outputs) + place for place, at in enumerate(joint.written)}
+    behind = {places[at]: node for at, node in joint.written_tangents.items()}
+    return {**joint.tangents, **behind}
+
+
 def _add_outputs(step: Step, joint: Joint, inputs: Inputs, done: Mapping[fx.Node, fx.Node]) -> None:
-    """Adds, in this order: outputs, gradients of inputs, gradients of parameters, buffers."""
+    """Adds, in this order: outputs, what is written to inputs, gradients of inputs, gradients of parameters, buffers."""
     own = set(inputs.stored.values())
     for label, node in zip(joint.structure.labels, joint.outputs, strict=True):
         result = done[node]
         step.outputs.append(GraphOutput(_apart(step, result, own, "forward"), label))
+    for position, node in joint.written.items():
+        taken = {out.node for out in step.outputs} | own | set(inputs.batch)
+        step.write(_apart(step, done[node], taken, "forward"), inputs.labels[position])
     taken = {out.node for out in step.outputs} | own | set(inputs.batch)
     taken |= {node for node in step.inputs if step.inputs[node].role == "gradient"}
     for position, node in joint.batch_gradients.items():
@@ -196,7 +214,7 @@ def _named(
     program: Program, joint: Joint, constants: Mapping[str, Tensor], asked: Sequence[Asked]
 ) -> Differentiable:
     names = iter(program.main.outputs)
-    outputs = tuple(islice(names, len(joint.outputs)))
+    outputs = tuple(islice(names, len(joint.outputs) + len(joint.written)))
     batch_gradients = dict(zip(joint.batch_gradients, names))  # noqa: B905
     gradients = dict(zip(joint.gradients, names))  # noqa: B905
     updates = dict(zip(joint.updates, names))  # noqa: B905
@@ -204,7 +222,8 @@ def _named(
         program,
         joint.structure,
         outputs,
-        {position: f"tangent.{position}" for position in joint.tangents},
+        tuple(joint.written),
+        {position: f"tangent.{position}" for position in _tangents(joint)},
         gradients,
         batch_gradients,
         updates,

@@ -70,6 +70,8 @@ class Joint:
         structure: How the outputs are put together, and their names.
         gradients: The gradients by name of the parameter, several for a tied one.
         batch_gradients: The gradients of the batch, by position.
+        written: New contents of tensors of the batch, by position.
+        written_tangents: The placeholders of the gradients of those that have some.
         updates: New contents of buffers, by name.
         assumed: What must be as in the example.
         present: Whether parameters have a gradient, by name, of those where data decides.
@@ -85,6 +87,8 @@ class Joint:
     structure: Structure
     gradients: Mapping[str, tuple[fx.Node, ...]]
     batch_gradients: Mapping[int, fx.Node]
+    written: Mapping[int, fx.Node]
+    written_tangents: Mapping[int, fx.Node]
     updates: Mapping[str, fx.Node]
     assumed: tuple[Assumed, ...]
     present: Mapping[str, fx.Node]
@@ -245,6 +249,7 @@ def _described(
     batch: dict[fx.Node, int] = {}
     constants: dict[fx.Node, Tensor] = {}
     tangents: dict[int, fx.Node] = {}
+    written_tangents: dict[int, fx.Node] = {}
     for node in module.graph.nodes:
         described = node.meta.get("desc")
         if node.op == "get_attr":
@@ -252,10 +257,12 @@ def _described(
         elif node.op != "placeholder":
             continue
         elif _is(described, "TangentAOTInput"):
-            if _is(described.output, "InputMutationAOTOutput"):
-                _check_written(described.output.mutated_input)
+            if not _is(described.output, "InputMutationAOTOutput"):
+                tangents[described.output.idx] = node
+            elif _is(described.output.mutated_input, "PlainAOTInput"):
+                written_tangents[described.output.mutated_input.idx] = node
+            else:
                 raise InvalidInputError(_written(described.output.mutated_input.target))
-            tangents[described.output.idx] = node
         elif _is(described, "PlainAOTInput"):
             batch[node] = described.idx
         elif _is(described, "ParamAOTInput", "BufferAOTInput"):
@@ -263,6 +270,7 @@ def _described(
     outputs: list[fx.Node] = []
     gradients: dict[str, tuple[fx.Node, ...]] = {}
     batch_gradients: dict[int, fx.Node] = {}
+    written: dict[int, fx.Node] = {}
     updates: dict[str, fx.Node] = {}
     for node, described in _outputs(module.graph):
         if _is(described, "PlainAOTOutput"):
@@ -277,8 +285,11 @@ def _described(
             gradients[name] = (*gradients.get(name, ()), node)
         elif _is(described, "GradAOTOutput") and _is(described.grad_of, "PlainAOTInput"):
             batch_gradients[described.grad_of.idx] = node
-        elif _is(described, "InputMutationAOTOutput"):
-            _check_written(described.mutated_input)
+        elif not _is(described, "InputMutationAOTOutput"):
+            continue
+        elif _is(described.mutated_input, "PlainAOTInput"):
+            written[described.mutated_input.idx] = node
+        else:
             updates[owner[described.mutated_input.target.removeprefix("model.")]] = node
     count = len(step.structure.labels)
     return Joint(
@@ -291,19 +302,13 @@ def _described(
         step.structure,
         gradients,
         batch_gradients,
+        written,
+        written_tangents,
         updates,
         assumed,
         {name: outputs[count + at] for name, at in step.presence.told.items()},
         dict(fake.answering.selected.found),
     )
-
-
-def _check_written(described: Any) -> None:
-    if _is(described, "PlainAOTInput"):
-        raise InvalidInputError(
-            f"forward writes to tensor {described.idx} of the batch; what callers hand over stays"
-            " as it is: let forward write to a clone of it, or compute a new tensor"
-        )
 
 
 def _written(target: str) -> str:

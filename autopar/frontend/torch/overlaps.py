@@ -8,6 +8,7 @@ from torch import Tensor
 
 from autopar.frontend.torch.fake import Stored, is_absent
 from autopar.ir.errors import InvalidInputError
+from autopar.ir.strides import extent
 
 
 def refuse_overlaps(stored: Mapping[str, Stored], written: Iterable[str]) -> None:
@@ -38,11 +39,4 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Returns the addresses of a tensor's first byte and behind its last one."""
-    if tensor.numel() == 0:
-        return 0, 0
-    reach = sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    start = tensor.data_ptr()
-    return start, start + (reach + 1) * tensor.itemsize
+    return extent(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.itemsize)

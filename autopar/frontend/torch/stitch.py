@@ -105,6 +105,10 @@ class Step:
         taken = any(output.label == label for output in self.outputs)
         self.outputs.append(GraphOutput(new, f"{label}.new" if taken else label, old))
 
+    def write(self, new: fx.Node, label: str) -> None:
+        """Makes a value what forward writes to the input of a label."""
+        self.outputs.append(GraphOutput(new, label, written=True))
+
     def assume(self, assumed: Sequence[Assumed]) -> None:
         """Makes scalars outputs that every run compares with what they must be."""
         for at, each in enumerate(assumed):
@@ -140,6 +144,7 @@ class Computed:
         loss: The loss; None for a forward pass.
         gradients: By name of the parameter.
         buffers: New contents of buffers, by name.
+        written: New contents of tensors of the batch, by position.
         assumed: What must be as in the example.
         present: Whether parameters have a gradient, by name, of those where data decides.
     """
@@ -148,6 +153,7 @@ class Computed:
     loss: fx.Node | None
     gradients: Mapping[str, fx.Node]
     buffers: Mapping[str, fx.Node]
+    written: Mapping[int, fx.Node]
     assumed: Sequence[Assumed]
     present: Mapping[str, fx.Node]
 
@@ -234,6 +240,9 @@ def compute(
             given[node] = batch[position]
         for tangent in joint.tangents.values():
             given[tangent] = _tangent(step, tangent, ("forward", number), scale, microbatches)
+        # The loss is a function of what is written, which has no other gradient.
+        for tangent in joint.written_tangents.values():
+            given[tangent] = _zeros(step, tangent, ("forward", number))
         parts.append(step.copy(joint.graph, given, "forward", number))
         buffers = {name: parts[-1][node] for name, node in joint.updates.items()}
     gradients = {
@@ -251,6 +260,10 @@ def compute(
         label: _joined(step, [part[node] for part in parts])
         for label, node in zip(joint.structure.labels, joint.outputs, strict=True)
     }
+    written = {
+        position: _joined(step, [part[node] for part in parts])
+        for position, node in joint.written.items()
+    }
     loss = None
     if joint.tangents:
         losses = [part[joint.outputs[0]] for part in parts]
@@ -259,7 +272,7 @@ def compute(
     present = {
         name: _any(step, [part[node] for part in parts]) for name, node in joint.present.items()
     }
-    return Computed(outputs, loss, gradients, buffers, assumed, present)
+    return Computed(outputs, loss, gradients, buffers, written, assumed, present)
 
 
 def _any(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
@@ -323,6 +336,11 @@ def _tangent(
         return step.call(place, aten.full.default, [], 1.0 / microbatches, dtype=dtype)
     part = step.call(place, aten.div.Scalar, scale, microbatches) if microbatches > 1 else scale
     return step.cast(place, part, dtype)
+
+
+def _zeros(step: Step, like: fx.Node, place: Place) -> fx.Node:
+    shape, dtype = list(like.meta["val"].shape), like.meta["val"].dtype
+    return step.call(place, aten.full.default, shape, 0.0, dtype=dtype)
 
 
 def update(
