@@ -470,8 +470,9 @@ class Runner:
             if value.role == "parameter":
                 shape = value.global_shape
                 changed[name] = self.layouts.stored.get(name, Layout.replicated(mesh, shape))
-                if name in captured.gradients:
-                    changed[captured.gradients[name]] = changed[name]
+                for new in (captured.gradients, captured.updates):
+                    if name in new:
+                        changed[new[name]] = changed[name]
         return _changed(
             completed, {name: replace(values[name], dist=dist) for name, dist in changed.items()}
         )

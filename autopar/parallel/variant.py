@@ -46,7 +46,7 @@ class Wiring:
             in the order in which the variant gets it.
         seed: Name of the seed; None if nothing is drawn.
         outputs: Number of outputs.
-        updated: The buffers with new contents.
+        updated: The buffers and parameters with new contents.
         gradients: For each parameter, and after them for each tensor of the batch: the position
             of its gradient in what the backward program returns; None without one.
     """
@@ -224,7 +224,7 @@ class Variant:
         *,
         parts: bool = False,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Runs the forward program, and writes the new contents of buffers.
+        """Runs the forward program, and writes the new contents of buffers and parameters.
 
         Args:
             stored: The rank's pieces of parameters and buffers.
@@ -336,10 +336,9 @@ class Call(torch.autograd.Function):
         names = variant.wiring.parameters
         stored = dict(zip(names, map(call.local, tensors[: len(names)]), strict=True))
         written = variant.wiring.updated if variant.refuses_late else ()
-        ctx.undoing = Undoing(call.buffers[name] for name in written)
-        outputs, saved = variant.forward(
-            {**call.buffers, **stored}, tensors[len(names) :], call.seed, parts=call.parts
-        )
+        stored = {**call.buffers, **stored}
+        ctx.undoing = Undoing(stored[name] for name in written)
+        outputs, saved = variant.forward(stored, tensors[len(names) :], call.seed, parts=call.parts)
         ctx.undoing.written()
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)

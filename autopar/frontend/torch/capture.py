@@ -139,7 +139,8 @@ class _Capture:
         )
         done, states = self._computed(step, inputs, joint, trained)
         for name, node in done.buffers.items():
-            step.update(node, inputs.stored[name], name)
+            if name not in trained:
+                step.update(node, inputs.stored[name], name)
         for position, node in done.written.items():
             step.write(node, self.structure.labels[position])
         step.assume(done.assumed)
@@ -249,20 +250,34 @@ class _Capture:
             optimizer, trained, states, types, self.recipe.clip_grad_norm, scaling
         )
         captured = capture_update(request, self.mode)
+        stored = [inputs.stored[name] for name in trained]
+        # What forward overwrites is updated as it left it.
+        left = [done.buffers.get(name, inputs.stored[name]) for name in trained]
+        self._check_written(done, types)
         norm, updates = update(
             step,
             captured,
             rates,
-            [inputs.stored[name] for name in trained],
+            left,
             [done.gradients[name] for name in trained],
             sources,
         )
         step.outputs.extend(self._fetched(done, norm))
         labels = (*trained, *(each.label for each in states))
         owners = (*trained, *(each.parameter for each in states))
-        for label, owner, (new, old) in zip(labels, owners, updates, strict=True):
-            step.update(kept_without(step, done.present.get(owner), new, old), old, label)
+        places = zip((*left, *sources), (*stored, *sources), strict=True)
+        for label, owner, new, (was, old) in zip(labels, owners, updates, places, strict=True):
+            step.update(kept_without(step, done.present.get(owner), new, was), old, label)
         return done, states
+
+    def _check_written(self, done: Computed, types: Mapping[str, torch.dtype]) -> None:
+        """Refuses parameters that forward overwrites in another dtype than they are stored in."""
+        for name, node in done.buffers.items():
+            if types.get(name, node.meta["val"].dtype) != node.meta["val"].dtype:
+                raise InvalidInputError(
+                    f"forward writes to {name!r}, which is stored in {_word(types[name])}; without"
+                    " master_dtype= it is what forward writes"
+                )
 
     def _rates(self, step: Step, optimizer: Optimizer) -> list[fx.Node]:
         """Adds the learning rate of each group of parameters."""
@@ -330,6 +345,10 @@ class _Capture:
             for name, tensor in found.items()
             if name in needed and not is_absent(tensor)
         }
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _with_roles(program: Program) -> Program:

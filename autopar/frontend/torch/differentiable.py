@@ -49,7 +49,8 @@ class Differentiable:
         tangents: Names of the inputs that are the outputs' gradients, by position of the output.
         gradients: Names of the gradients, by name of the parameter.
         batch_gradients: Names of the gradients of the call's tensors, by position.
-        updates: Names of the new contents of buffers, by name of the buffer.
+        updates: Names of the new contents of buffers, and of parameters that the module overwrites,
+            by their names.
         constants: Tensors that the code holds, by name.
         asked: What the code asked of values.
     """
@@ -194,7 +195,10 @@ def _add_outputs(step: Step, joint: Joint, inputs: Inputs, done: Mapping[fx.Node
         step.names[result] = f"grad/{name}"
         step.outputs.append(GraphOutput(result, f"grad/{name}", inputs.stored[name]))
     for name, node in joint.updates.items():
-        step.update(done[node], inputs.stored[name], name)
+        if name in joint.gradients:  # A parameter shares its storage with that in the program.
+            step.outputs.append(GraphOutput(_apart(step, done[node], taken, "forward"), name))
+        else:
+            step.update(done[node], inputs.stored[name], name)
 
 
 def _apart(step: Step, node: fx.Node, taken: set[fx.Node], phase: str) -> fx.Node:

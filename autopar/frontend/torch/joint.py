@@ -10,6 +10,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from autopar.frontend.torch.origin import (
     spread_origins,
 )
 from autopar.frontend.torch.overlaps import refuse_overlaps
+from autopar.frontend.torch.overwritten import AssignedData, drop_tangent
 from autopar.frontend.torch.own_generators import undrawn
 from autopar.frontend.torch.picked import PickedRows
 from autopar.frontend.torch.presence import Absent, Presence
@@ -72,7 +74,7 @@ class Joint:
         batch_gradients: The gradients of the batch, by position.
         written: New contents of tensors of the batch, by position.
         written_tangents: The placeholders of the gradients of those that have some.
-        updates: New contents of buffers, by name.
+        updates: New contents of buffers and parameters, by name.
         assumed: What must be as in the example.
         present: Whether parameters have a gradient, by name, of those where data decides.
         selected: Lines that compute all rows that data may select, each with how often.
@@ -162,6 +164,7 @@ def capture_joint(
         stack.enter_context(WholeAlignments())
         stack.enter_context(JoinedLists())
         stack.enter_context(FormattedNumbers())
+        stack.enter_context(AssignedData())
         stack.enter_context(StaticMasks())
         stack.enter_context(PickedRows(fake.answering.selected, fake.answering.fixed))
         stack.enter_context(UserLines())
@@ -177,6 +180,7 @@ def capture_joint(
         _correct_attention(module.graph)
     name_strided_views(module.graph)
     simplify(module.graph)
+    _drop_tangents(module.graph)
     with fake.mode, preserve_node_meta(), _explained():
         # Behind what takes ops out that nothing reads: none reads what is assumed.
         assumed = take_assumptions(module.graph, fake.answering)
@@ -186,6 +190,36 @@ def capture_joint(
     joint = _described(module, fake, step, assumed)
     refuse_overlaps(fake.stored, joint.updates)
     return joint
+
+
+def _drop_tangents(graph: fx.Graph) -> None:
+    """Takes gradients of what `forward` writes to parameters out, as nobody gives any.
+
+    Raises:
+        InvalidInputError: If a write is differentiated, or is one to a buffer.
+    """
+    inputs = {n.meta["desc"]: n for n in graph.find_nodes(op="placeholder")}
+    written = {
+        described.mutated_input: node
+        for node, described in _outputs(graph)
+        if _is(described, "InputMutationAOTOutput")
+    }
+    for described, node in inputs.items():
+        if not _is(described, "TangentAOTInput"):
+            continue
+        source = getattr(described.output, "mutated_input", None)
+        if _is(source, "ParamAOTInput"):
+            drop_tangent(node, inputs[source], written[source], partial(_refuse_written, source))
+        elif _is(source, "BufferAOTInput"):
+            _refuse_written(source)
+
+
+def _refuse_written(described: Any) -> None:
+    raise InvalidInputError(
+        f"forward writes to {described.target.removeprefix('model.')!r} what has a gradient, or what"
+        " the backward pass reads is overwritten; a program keeps no gradient from step to step:"
+        " write a detached tensor, in torch.no_grad() and before the old content is used"
+    )
 
 
 _STATISTICS = frozenset(
@@ -259,10 +293,8 @@ def _described(
         elif _is(described, "TangentAOTInput"):
             if not _is(described.output, "InputMutationAOTOutput"):
                 tangents[described.output.idx] = node
-            elif _is(described.output.mutated_input, "PlainAOTInput"):
-                written_tangents[described.output.mutated_input.idx] = node
             else:
-                raise InvalidInputError(_written(described.output.mutated_input.target))
+                written_tangents[described.output.mutated_input.idx] = node
         elif _is(described, "PlainAOTInput"):
             batch[node] = described.idx
         elif _is(described, "ParamAOTInput", "BufferAOTInput"):
@@ -308,14 +340,6 @@ def _described(
         assumed,
         {name: outputs[count + at] for name, at in step.presence.told.items()},
         dict(fake.answering.selected.found),
-    )
-
-
-def _written(target: str) -> str:
-    return (
-        f"forward writes to {target.removeprefix('model.')!r} what has a gradient, and a program"
-        " keeps none from step to step; write a detached tensor, and use nn.Embedding without"
-        " max_norm="
     )
 
 

@@ -143,7 +143,7 @@ class Computed:
         outputs: Results of the model by label, those of all microbatches put together.
         loss: The loss; None for a forward pass.
         gradients: By name of the parameter.
-        buffers: New contents of buffers, by name.
+        buffers: New contents of buffers, and of parameters that forward overwrites, by name.
         written: New contents of tensors of the batch, by position.
         assumed: What must be as in the example.
         present: Whether parameters have a gradient, by name, of those where data decides.
@@ -350,12 +350,12 @@ def update(
     parameters: Sequence[fx.Node],
     gradients: Sequence[fx.Node],
     states: Sequence[fx.Node],
-) -> tuple[fx.Node | None, list[tuple[fx.Node, fx.Node]]]:
+) -> tuple[fx.Node | None, list[fx.Node]]:
     """Adds clipping and the optimizer's step.
 
     Returns:
         The norm of all gradients, if they are clipped, and the new content of each parameter and
-        state, each with the old one.
+        state.
     """
     given: dict[fx.Node, fx.Node] = {}
     given.update(zip(captured.parameters, parameters, strict=True))
@@ -365,7 +365,7 @@ def update(
     done = step.copy(captured.graph, given, "update")
     new = [done[node] for node in (*captured.new_parameters, *captured.new_states)]
     norm = None if captured.norm is None else done[captured.norm]
-    return norm, list(zip(new, (*parameters, *states), strict=True))
+    return norm, new
 
 
 def _microbatches(step: Step, batch: Sequence[fx.Node], count: int) -> Iterator[Sequence[fx.Node]]:
