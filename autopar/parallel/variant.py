@@ -31,8 +31,8 @@ from autopar.runtime.specialize import specialize_functions
 from autopar.runtime.staging import moved
 from autopar.runtime.torch_compile import through_torch_compile
 from autopar.runtime.updates import abandoned_raised
-from autopar.runtime.writing_back import check_writable
 from autopar.runtime.wholes import whole_of
+from autopar.runtime.writing_back import check_writable
 
 Code = Callable[..., tuple[Tensor, ...]]
 

@@ -607,8 +607,8 @@ class Trainer(Closing):
     ) -> tuple[StepPlan, Offer, Given]:
         """Returns what is to run, what all ranks must have alike, and what the ranks are given.
 
-        With a batch that doesn't fit, these are the arguments of the step before, if there was one: others
-        wait until all ranks know of it.
+        With a batch that doesn't fit, these are the arguments of the step before, if there was
+        one: others wait until all ranks know of it.
         """
         plan = self._plans[0]
         try:

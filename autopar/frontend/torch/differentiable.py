@@ -168,14 +168,14 @@ def _given(step: Step, joint: Joint, inputs: Inputs) -> dict[fx.Node, fx.Node]:
 
 
 def _tangents(joint: Joint) -> dict[int, fx.Node]:
-    """Returns the placeholders of gradients by position, with what is written behind the outputs."""
+    """Returns the placeholders of gradients by position, outputs before what is written."""
     places = {at: len(joint.outputs) + place for place, at in enumerate(joint.written)}
     behind = {places[at]: node for at, node in joint.written_tangents.items()}
     return {**joint.tangents, **behind}
 
 
 def _add_outputs(step: Step, joint: Joint, inputs: Inputs, done: Mapping[fx.Node, fx.Node]) -> None:
-    """Adds, in this order: outputs, what is written to inputs, gradients of inputs, gradients of parameters, buffers."""
+    """Adds outputs, what is written to inputs, gradients of inputs and of parameters, buffers."""
     own = set(inputs.stored.values())
     for label, node in zip(joint.structure.labels, joint.outputs, strict=True):
         result = done[node]

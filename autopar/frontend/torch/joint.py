@@ -10,7 +10,6 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -198,28 +197,17 @@ def _drop_tangents(graph: fx.Graph) -> None:
     Raises:
         InvalidInputError: If a write is differentiated, or is one to a buffer.
     """
-    inputs = {n.meta["desc"]: n for n in graph.find_nodes(op="placeholder")}
-    written = {
-        described.mutated_input: node
-        for node, described in _outputs(graph)
-        if _is(described, "InputMutationAOTOutput")
-    }
-    for described, node in inputs.items():
+    for node in graph.find_nodes(op="placeholder"):
+        described = node.meta.get("desc")
         if not _is(described, "TangentAOTInput"):
             continue
-        source = getattr(described.output, "mutated_input", None)
-        if _is(source, "ParamAOTInput"):
-            drop_tangent(node, inputs[source], written[source], partial(_refuse_written, source))
-        elif _is(source, "BufferAOTInput"):
-            _refuse_written(source)
-
-
-def _refuse_written(described: Any) -> None:
-    raise InvalidInputError(
-        f"forward writes to {described.target.removeprefix('model.')!r} what has a gradient, or what"
-        " the backward pass reads is overwritten; a program keeps no gradient from step to step:"
-        " write a detached tensor, in torch.no_grad() and before the old content is used"
-    )
+        written = getattr(described.output, "mutated_input", None)
+        refused = _is(written, "ParamAOTInput") and not drop_tangent(node)
+        if refused or _is(written, "BufferAOTInput"):
+            raise InvalidInputError(
+                f"forward writes to {written.target.removeprefix('model.')!r} what has a gradient,"
+                " and a program keeps none from step to step; write a detached tensor"
+            )
 
 
 _STATISTICS = frozenset(

@@ -8,14 +8,13 @@ on to the parameter as it is, the write had none of its own, and nobody gives it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
-from autopar.frontend.torch.origin import is_backward
 from autopar.ir.errors import InvalidInputError
 
 aten = torch.ops.aten
@@ -48,56 +47,22 @@ def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def drop_tangent(tangent: fx.Node, old: fx.Node, new: fx.Node, refuse: Callable[[], None]) -> None:
-    """Takes the gradient of a parameter's new content out of a joint graph.
+def drop_tangent(tangent: fx.Node) -> bool:
+    """Takes the gradient of a parameter's new content out of a joint graph, if it has none.
+
+    What the backward pass reads of an earlier content is the new one here, as in PyTorch, where
+    both are in one place.
 
     Args:
         tangent: The placeholder of the gradient.
-        old: That of the parameter.
-        new: Its new content.
-        refuse: Called if the write had a gradient, or the backward pass reads what was there
-            before, which PyTorch's finds overwritten.
+
+    Returns:
+        Whether the write had no gradient of its own.
     """
-    if any(map(is_backward, _readers(_before(old, new)))) or not _handed_on(tangent):
-        refuse()
+    if not _handed_on(tangent):
+        return False
     _drop(tangent)
-
-
-def _before(old: fx.Node, new: fx.Node) -> set[fx.Node]:
-    """Returns what a parameter's new content is made of, and views of it."""
-    found = {old}
-    for node in _between(old, new):
-        if any(each in found for each in node.all_input_nodes):
-            found.add(node)
-    for node in old.graph.nodes:
-        if (
-            node is not new
-            and _is_view(node)
-            and any(each in found for each in node.all_input_nodes)
-        ):
-            found.add(node)
-    return found
-
-
-def _between(old: fx.Node, new: fx.Node) -> list[fx.Node]:
-    """Returns all that a node needs and an input, in order, but the two."""
-    needed = {new}
-    order = []
-    for node in reversed(list(old.graph.nodes)):
-        if node in needed:
-            needed.update(node.all_input_nodes)
-            if node not in (old, new):
-                order.append(node)
-    return order[::-1]
-
-
-def _is_view(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(each.alias_info is not None for each in schema.returns)
-
-
-def _readers(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    return {user for node in nodes for user in node.users}
+    return True
 
 
 def _handed_on(tangent: fx.Node) -> bool:
