@@ -26,7 +26,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils import _pytree as pytree
 
-from autopar.frontend.torch.cones import Cones, Drawn, Unknown, plain
+from autopar.frontend.torch.cones import Cones, Drawn, Made, Unknown, behind, plain
+from autopar.frontend.torch.formulas import Formula, formula_of
 from autopar.frontend.torch.origin import user_frame
 from autopar.frontend.torch.selections import Selected
 from autopar.ir.assumptions import Scalar
@@ -101,6 +102,19 @@ class Answering:
     def fixed(self, tensor: Tensor) -> Tensor | None:
         """Returns the value of a tensor that no batch, weight or draw changes; None of others."""
         return self._cones.fixed(tensor)
+
+    def formula(self, tensor: Tensor, names: Mapping[int, str]) -> Formula | None:
+        """Returns how a tensor is made of what the model stores; None if of anything else.
+
+        Args:
+            tensor: The tensor.
+            names: Of what may be read, by the identity of fake tensors.
+        """
+
+        def made(fake: Tensor) -> Made | None:
+            return None if self._cones.is_written(fake) else self._cones.made(fake)
+
+        return formula_of(behind(tensor), names, made)
 
     @contextmanager
     def on(self) -> Iterator[None]:

@@ -118,6 +118,10 @@ class Cones:
         found: Made | None = self._made.get(fake, None)  # type: ignore[no-untyped-call]
         return found
 
+    def is_written(self, fake: Tensor) -> bool:
+        """Whether an op wrote to the memory of a fake tensor."""
+        return fake.untyped_storage()._cdata in self._written
+
     def value(self, tensor: Tensor) -> Known:
         """Returns what stands behind a tensor, on the CPU. What is random is drawn.
 
@@ -197,7 +201,7 @@ class Cones:
                 order.append(tensor)
             elif id(tensor) not in seen:
                 seen.add(id(tensor))
-                if tensor.untyped_storage()._cdata in self._written:
+                if self.is_written(tensor):
                     raise Unknown
                 if tensor in self._known:
                     varies |= self._known[tensor].varies

@@ -107,13 +107,14 @@ class _Step(nn.Module):
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
-        self.leftovers = Leftovers(model, answering.fixed)
+        self.leftovers = Leftovers(fake)
         self.tables = Tables(model, answering.fixed)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         self.answering.begin()
         buffers = registered_buffers(self.model)
         self.tables.lay_out()
+        self.leftovers.lay_out()
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
         self.leftovers.settle()
@@ -188,6 +189,7 @@ def capture_joint(
     assert step.structure is not None
     joint = _described(module, fake, step, assumed)
     refuse_overlaps(fake.stored, joint.updates)
+    step.leftovers.refuse_written(joint.updates)
     return joint
 
 

@@ -11,18 +11,23 @@ be the same after the first run too, but for its dtype: code that moves a consta
 the batch reads it in that. One that wasn't there is as later calls find it, as numbers in
 attributes are: what only a first call does for the lack of it, besides making it, isn't in the
 program.
+
+So is what is computed from buffers alone that the program doesn't write, as a table of codes that
+the first call normalizes: each call makes it of what the buffers are then, as the first one does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
 from autopar.frontend.torch.cones import plain
-from autopar.frontend.torch.tables import Fixed, is_same
+from autopar.frontend.torch.fake import FakeModel
+from autopar.frontend.torch.formulas import Formula, same_formula
+from autopar.frontend.torch.tables import is_same
 from autopar.frontend.torch.unreadable import Unreadable
 from autopar.ir.errors import InvalidInputError
 
@@ -34,16 +39,43 @@ class Leftovers:
     """The tensors that a module and those within it hold besides parameters and buffers.
 
     Args:
-        model: The module, before `forward` ran.
-        fixed: Tells values.
+        fake: The module, before `forward` ran, and its fake tensors.
     """
 
-    def __init__(self, model: nn.Module, fixed: Fixed) -> None:
-        self.model = model
-        self.fixed = fixed
+    def __init__(self, fake: FakeModel) -> None:
+        model = self.model = fake.module
+        self.answering = fake.answering
+        self.stored = _unchanging(fake)
+        self.trained = {id(each.fake): name for name, each in fake.stored.items()}
+        self.formulas: dict[_Path, Formula] = {}
+        self.made: dict[_Path, Tensor] = {}
+        self.places: dict[_Path, _Slot] = {}
         self.runs = 0
         self.held = {slot.path: slot.value for slot in _slots(model)}
         self.refused: set[_Path] = set()
+
+    def lay_out(self) -> None:
+        """Makes what the run before made of buffers."""
+        if not self.formulas:
+            return
+        tensors = {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
+        for path, formula in self.formulas.items():
+            self.made[path] = formula.compute(tensors.__getitem__)
+            self.places[path].put(self.made[path])
+
+    def refuse_written(self, written: Container[str]) -> None:
+        """Refuses what is made of buffers that the program writes.
+
+        Args:
+            written: Their names.
+
+        Raises:
+            InvalidInputError: If there is one.
+        """
+        for path, formula in self.formulas.items():
+            for name in sorted(formula.stored):
+                if name in written:
+                    _Leftover(path[0], f", made of {name!r}, which forward writes to").refuse()
 
     def settle(self) -> None:
         """Replaces what a run of `forward` left: by its values, or by what can't be read.
@@ -56,8 +88,11 @@ class Leftovers:
         for slot in list(_slots(self.model)):
             value = None if slot.path in self.refused else self._constant(slot)
             if value is None:
-                slot.put(_Leftover(slot.place))
+                if self._remade(slot):
+                    slot.put(_Leftover(slot.place))
+                    continue
                 self.refused.add(slot.path)
+                slot.put(_Leftover(slot.place, self._why(slot)))
             else:
                 slot.put(value)
                 held[slot.path] = value
@@ -72,13 +107,44 @@ class Leftovers:
         unchanged: bool = slot.value is before
         if unchanged:
             return before
-        value = self.fixed(slot.value)
+        value = self.answering.fixed(slot.value)
         if value is None or before is None:
             return value
         if self.runs == 1:
             with plain():
                 before = before.to(value.dtype)
         return value if is_same(before, value) else None
+
+    def _remade(self, slot: _Slot) -> bool:
+        """Whether a tensor is made of buffers alone, and always alike."""
+        if slot.value is self.made.get(slot.path, self):
+            return True
+        found = self.answering.formula(slot.value, self.stored)
+        known = self.formulas.get(slot.path)
+        if known is not None and (found is None or not same_formula(known, found)):
+            _Leftover(slot.place).refuse()
+        if found is None or slot.path in self.refused or (self.runs > 1 and known is None):
+            return False
+        self.formulas[slot.path], self.places[slot.path] = found, slot
+        return True
+
+
+    def _why(self, slot: _Slot) -> str:
+        """Returns what else there is to say of a tensor that can't be made again."""
+        found = self.answering.formula(slot.value, self.trained)
+        if found is None:
+            return ""
+        changed = min(found.stored - set(self.stored.values()), default="")
+        return f", made of {changed!r}, which training changes" if changed else ""
+
+
+def _unchanging(fake: FakeModel) -> dict[int, str]:
+    """Returns the names of what training doesn't change, by the identity of fake tensors."""
+    return {
+        id(each.fake): name
+        for name, each in fake.stored.items()
+        if each.role == "buffer" or not each.fake.requires_grad
+    }
 
 
 _Path = tuple[Any, ...]
@@ -153,10 +219,12 @@ class _Leftover(Unreadable):
 
     Args:
         place: The attribute that holds it.
+        more: What else there is to say of it.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, more: str = "") -> None:
         self.__dict__["place"] = place
+        self.__dict__["more"] = more
 
     def refuse(self, *_: Any, **__: Any) -> NoReturn:
         """Raises what is wrong with the model.
@@ -165,7 +233,7 @@ class _Leftover(Unreadable):
             InvalidInputError: Always.
         """
         raise InvalidInputError(
-            f"forward reads what an earlier call left in the attribute {self.place!r}; a program"
+            f"forward reads what an earlier call left in the attribute {self.place!r}{self.more}; a program"
             " keeps only buffers from call to call: register it with register_buffer, in its final"
             " shape, and write into it (a table that the first call makes is there from the"
             " beginning if the model is called once before it is compiled)"
