@@ -200,10 +200,10 @@ def _drop_tangents(graph: fx.Graph) -> None:
         InvalidInputError: If a write is differentiated, or is one to a buffer.
     """
     for node in graph.find_nodes(op="placeholder"):
-        described = node.meta.get("desc")
+        described: Any = node.meta.get("desc")
         if not _is(described, "TangentAOTInput"):
             continue
-        written = getattr(described.output, "mutated_input", None)
+        written: Any = getattr(described.output, "mutated_input", None)
         refused = _is(written, "ParamAOTInput") and not drop_tangent(node)
         if refused or _is(written, "BufferAOTInput"):
             raise InvalidInputError(

@@ -128,7 +128,6 @@ class Leftovers:
         self.formulas[slot.path], self.places[slot.path] = found, slot
         return True
 
-
     def _why(self, slot: _Slot) -> str:
         """Returns what else there is to say of a tensor that can't be made again."""
         found = self.answering.formula(slot.value, self.trained)
@@ -233,8 +232,8 @@ class _Leftover(Unreadable):
             InvalidInputError: Always.
         """
         raise InvalidInputError(
-            f"forward reads what an earlier call left in the attribute {self.place!r}{self.more}; a program"
-            " keeps only buffers from call to call: register it with register_buffer, in its final"
-            " shape, and write into it (a table that the first call makes is there from the"
-            " beginning if the model is called once before it is compiled)"
+            f"forward reads what an earlier call left in the attribute {self.place!r}{self.more}; a"
+            " program keeps only buffers from call to call: register it with register_buffer, in"
+            " its final shape, and write into it (a table that the first call makes is there from"
+            " the beginning if the model is called once before it is compiled)"
         )

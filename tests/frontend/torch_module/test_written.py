@@ -131,10 +131,6 @@ def seen_through(model: Model, x: Tensor) -> Tensor:
     return x * 2
 
 
-def into_batch(model: Model, x: Tensor) -> Tensor:
-    return x.add_(1) * 2
-
-
 def summed(model: Model, x: Tensor) -> Tensor:
     model.kept = model.kept + x
     return model.kept * 2
@@ -165,7 +161,6 @@ def nested(model: Model, x: Tensor) -> Tensor:
         (unset, r"makes None of buffer 'buffer'"),
         (untied, "buffer 'tied', which is 'other' too"),
         (seen_through, "writes to 'part', which shares memory with 'whole'"),
-        (into_batch, "writes to tensor 0 of the batch.*a clone"),
         (summed, "left in the attribute 'kept'.*register_buffer"),
         (started, "left in the attribute 'unset'"),
         (listed, "left in the attribute 'keys'"),
