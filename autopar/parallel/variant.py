@@ -166,10 +166,10 @@ class Variant:
         self.order = tuple(name for name in program.main.inputs if name not in late)
 
     def check(self, batch: Sequence[Tensor]) -> None:
-        """Refuses global tensors of a call with an index that is out of range.
+        """Refuses global tensors of a call that the program can't take.
 
-        Without any, or with DTensors among them, none are looked at. Nor are those taken that the
-        module writes to and that can't be written to.
+        Those are with an index that is out of range, for which none are looked at if there are
+        DTensors among them, or the module writes to them and they can't be written to.
 
         Raises:
             InvalidInputError: If there is one.
