@@ -1,4 +1,6 @@
-"""`torch.tensor` of a list that holds tensors, without asking for their values.
+"""Lists that hold tensors and become one, without asking for their values.
+
+    torch.tensor([h.max(), 2.0])         picked[list(rows), list(columns)]
 
 Torch reads each as a number. While a model is captured these aren't known, and needn't be: what is
 made is a stack of them.
@@ -17,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 
 class JoinedLists(TorchFunctionMode):
-    """Stacks the numbers of which code makes a tensor."""
+    """Stacks the numbers of which code makes a tensor, or an index."""
 
     def __torch_function__(
         self,
@@ -28,7 +30,19 @@ class JoinedLists(TorchFunctionMode):
     ) -> Any:
         if func is torch.tensor and len(args) == 1 and _is_joined(args[0]):
             return _joined(args[0], **(kwargs or {}))
+        if func in _INDEXING:
+            args = (args[0], _index(args[1]), *args[2:])
         return func(*args, **(kwargs or {}))
+
+
+_INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
+
+
+def _index(index: Any) -> Any:
+    """Returns an index with a tensor for each list of numbers in it that are tensors."""
+    if not isinstance(index, tuple):  # Torch takes a list alone for a tuple, if it is short.
+        return index
+    return tuple(_joined(each) if _is_joined(each) else each for each in index)
 
 
 def _is_joined(data: Any) -> bool:

@@ -532,6 +532,13 @@ def joined(model: nn.Module, h: Tensor) -> Tensor:
     return h + parts.sum() + torch.tensor([(h > 0).sum(), 3], dtype=torch.int32).float().mean()
 
 
+def pointed(model: nn.Module, h: Tensor) -> Tensor:
+    rows, columns = zip(*torch.stack([h.argmax(0), torch.arange(4)], 1), strict=True)
+    chosen = torch.zeros_like(h)
+    chosen[rows, columns] = 1.0
+    return h * chosen + h[[1, h[:, 1].argmin()], 2:].mean()
+
+
 def added(model: nn.Module, h: Tensor) -> Tensor:
     rows, columns = (each.flip(0) for each in torch.where(h > 0))
     return torch.zeros_like(h).index_add(0, rows, h[rows] * columns[:, None])
@@ -564,7 +571,7 @@ def fewer_than(model: nn.Module, x: Tensor) -> bool:
 
 
 READING = [written, written_rows, written_one, written_wide, read_pair, read_places]
-READING += [repeated, scattered, joined, paired]
+READING += [repeated, scattered, joined, pointed, paired]
 
 
 @pytest.mark.parametrize("ask", READING)
