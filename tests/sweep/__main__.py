@@ -30,7 +30,7 @@ from tests.sweep.report import render
 from tests.sweep.state import FAMILIES, TYPES, State
 
 MEMORY_BYTES = 4 << 30
-CPU_SECONDS = 120
+CPU_SECONDS = 300
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
