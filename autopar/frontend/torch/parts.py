@@ -90,38 +90,6 @@ def _goes_through(node: ast.expr) -> bool:
     return isinstance(node, (ast.Name, ast.Attribute))
 
 
-def may_repeat(frame: FrameType) -> bool:
-    """Whether a function may use sizes of tensors as bounds of ranges or of parts of lists."""
-    found = [function for function, *_ in _statements(frame)][:1]
-    if not found:
-        return True
-    nodes = list(ast.walk(found[0]))
-    sized = {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.Assign) and _has_size(node.value)
-        for target in ast.walk(ast.Tuple(list(node.targets), ast.Store()))
-        if isinstance(target, ast.Name)
-    }
-    bounds = [
-        arg
-        for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if node.func.id not in ("isinstance", "print")
-        for arg in node.args
-    ]
-    bounds += [node for node in nodes if isinstance(node, ast.Slice)]
-    return any(
-        _has_size(bound) or any(isinstance(n, ast.Name) and n.id in sized for n in ast.walk(bound))
-        for bound in bounds
-    )
-
-
-def _has_size(node: ast.AST) -> bool:
-    names = ("shape", "size", "numel", "nelement")
-    return any(isinstance(each, ast.Attribute) and each.attr in names for each in ast.walk(node))
-
-
 _INDIRECT = (ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.NamedExpr, ast.Lambda, ast.comprehension)
 
 

@@ -9,7 +9,7 @@ it. Functions that aren't finite for all numbers get ones in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from autopar.frontend.torch import row_counts, row_reads, row_writes
-from autopar.frontend.torch.counts import Count, count_in
+from autopar.frontend.torch.counts import Count, count_in, is_count, plain_numbers
 from autopar.frontend.torch.picks import Done, Picks, along, is_mask
 from autopar.frontend.torch.row_writes import MEANS
 from autopar.frontend.torch.selections import NotApart, Rows, Selected, same
@@ -44,8 +44,6 @@ _KEPT_MASKS = frozenset(
 
 _BOUNDED = frozenset((torch.nn.functional.normalize,))
 """Functions of several ops that are finite for zeros."""
-
-_WRITING = frozenset(("setitem", "iadd", "isub", "imul", "itruediv", "iand", "ior", "ixor"))
 
 
 class PickedRows(TorchFunctionMode):
@@ -75,7 +73,7 @@ class PickedRows(TorchFunctionMode):
             raise
 
     def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.picks.begin()
+        self.picks.begin(args, kwargs)
         self.picks.visits.leave_left()
         handler = _HANDLERS.get(func)
         if handler is not None:
@@ -91,6 +89,9 @@ class PickedRows(TorchFunctionMode):
         rows = next((found for each in args if (found := self.selected.rows(each))), None)
         if count is not None and func not in _MADE and (rows is None or func not in _VIEWS):
             count.refuse()
+        given = args, kwargs
+        if count is not None:
+            args, kwargs = plain_numbers(args), plain_numbers(kwargs)
         if rows is not None and _name(func).removesuffix("_") in _FAILING:
             return self._of_ones(func, args, kwargs, rows)
         if rows is not None and func in _BOUNDED:
@@ -98,26 +99,32 @@ class PickedRows(TorchFunctionMode):
                 return func(*args, **kwargs)
         result = self._noted(func, args, kwargs)
         if count is not None and func in _MADE:
-            self._mark_made(result, count, args, kwargs)
+            self._mark_made(result, count, *given)
+        elif rows is not None and func in _VIEWS:
+            self._check_sizes(result, *given)
         return result
 
     def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a function, and notes what it does to masks."""
-        name = _name(func)
-        first = args[0] if args else None
-        written = name.endswith("_") or name in _WRITING or "out" in kwargs
-        if written and isinstance(first, Tensor) and not first.is_floating_point():
-            self.picks.forget_masks()
+        """Calls a function, and notes which masks have the same elements."""
         result = func(*args, **kwargs)
-        if name in _KEPT_MASKS and isinstance(first, Tensor) and is_mask(first):
+        first: Any = args[0] if args else None
+        if _name(func) in _KEPT_MASKS and is_mask(result) and is_mask(first):
             self.picks.keep(result, first)
         return result
 
+    def _check_sizes(self, result: Tensor, args: Any, kwargs: Any) -> None:
+        """Refuses a number that is that of all rows by chance."""
+        found = self.selected.rows(result)
+        sizes = _flat([*args[1:], *kwargs.values()])
+        if found is not None and len(sizes) == result.ndim:
+            told = sizes[found.dim]
+            if not is_count(told) and told != -1:
+                self.selected.refuse(found.selection.place)
+
     def _mark_made(self, result: Tensor, count: Count, args: Any, kwargs: Any) -> None:
         """Notes that what was made has as many rows as were asked for."""
-        sizes = kwargs.get("size", args)
-        flat = [each for part in sizes for each in (part if isinstance(part, tuple) else (part,))]
-        at = [at for at, each in enumerate(flat[-result.ndim :]) if isinstance(each, Count)]
+        flat = _flat(kwargs.get("size", args))
+        at = [at for at, each in enumerate(flat[-result.ndim :]) if is_count(each)]
         selection = count.rows.selection
         if len(at) != 1 or result.shape[at[0]] != selection.rows:
             count.refuse()
@@ -187,6 +194,10 @@ _HANDLERS: dict[Any, _Handler] = {
     Tensor.item: row_counts.truth,
     Tensor.unbind: row_counts.each,
 }
+
+
+def _flat(sizes: Sequence[Any]) -> list[Any]:
+    return [each for part in sizes for each in (part if isinstance(part, tuple | list) else [part])]
 
 
 def _name(func: Any) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.frontend.torch.origin import user_frame
-from autopar.frontend.torch.selections import Rows, Selected, Selection
+from autopar.frontend.torch.cones import behind
+from autopar.frontend.torch.counts import Count, count_in
+from autopar.frontend.torch.origin import calling, user_frame
+from autopar.frontend.torch.selections import Rows, Selected, Selection, Told
 from autopar.frontend.torch.visits import Visits, place_of
 
 Done = tuple[bool, Any]
@@ -36,23 +38,43 @@ class Picks:
         self._roots: dict[int, tuple[Tensor, object]] = {}
         self._run: object = None
 
-    def begin(self) -> None:
-        """Forgets what an earlier run of the code left."""
-        if self._run is not self.selected.run:
-            self._run = self.selected.run
-            self.forget_masks()
+    def begin(self, args: Any, kwargs: dict[str, Any]) -> None:
+        """Begins a call of a function.
 
-    def forget_masks(self) -> None:
-        """Forgets which masks are the same, as one of them may be written to."""
-        self._made.clear()
-        self._roots.clear()
+        Raises:
+            NotApart: If it isn't the one that was told a number of rows.
+        """
+        if self._run is not self.selected.run:  # Forgets what an earlier run of the code left.
+            self._run = self.selected.run
+            self._made.clear()
+            self._roots.clear()
+        if (told := self.selected.told) is not None:
+            # Torch itself calls functions when it leaves what fails.
+            self.selected.told = None
+            if told.by != _instruction() or count_in((*args, *kwargs.values())) is None:
+                self.selected.refuse(told.place)
+
+    def tell(self, count: Count) -> None:
+        """Notes who is told a number of rows.
+
+        Raises:
+            NotApart: If somebody else was told one and wasn't a function of torch.
+        """
+        by = _instruction()
+        told = self.selected.told
+        if told is not None and told.by != by:
+            self.selected.refuse(told.place)
+        self.selected.told = Told(by, count.rows.selection.place)
 
     def keep(self, result: Tensor, mask: Tensor) -> None:
         """Notes that a tensor has the elements of a mask in their order."""
-        kept = self._roots.get(id(mask))
-        root = mask if kept is None else kept[1]
-        self._roots[id(result)] = (result, root)
-        self._roots.setdefault(id(mask), (mask, root))
+        now = behind(result)
+        self._roots[id(now)] = (now, self._root(mask))
+
+    def _root(self, mask: Tensor) -> object:
+        """Returns what is the same for masks of the same elements, as long as none is written."""
+        now = behind(mask)
+        return self._roots.setdefault(id(now), (now, object()))[1]
 
     def valid(self, selection: Selection) -> Tensor:
         """Returns which rows are there, in the parts of code that are open now."""
@@ -64,8 +86,9 @@ class Picks:
 
     def selection(self, mask: Tensor) -> Selection | None:
         """Returns the places that a mask selects; None if their number is taken as it is."""
-        if id(mask) in self._made:
-            return self._made[id(mask)][1]
+        now = behind(mask)
+        if id(now) in self._made:
+            return self._made[id(now)][1]
         if mask.numel() < 2 or self.selected.rows(mask) is not None:
             return None
         place = place_of(user_frame(sys._getframe(1)))
@@ -75,11 +98,9 @@ class Picks:
             valid = mask.detach().ne(0).reshape(-1).clone()
             for part in self.selected.open:
                 valid = valid & part.entered
-        kept = self._roots.get(id(mask))
-        root = mask if kept is None else kept[1]
         within = tuple(self.selected.open)
-        made = Selection(tuple(mask.shape), valid, place, root, within)
-        self._made[id(mask)] = (mask, made)
+        made = Selection(tuple(mask.shape), valid, place, self._root(mask), within)
+        self._made[id(now)] = (now, made)
         self.selected.found[place] = self.selected.found.get(place, 0) + 1
         self.selected.active = True
         return made
@@ -88,6 +109,12 @@ class Picks:
         """Returns a tensor with zeros in the place of rows that aren't there."""
         valid = along(self.valid(rows.selection), tensor.ndim - rows.dim)
         return torch.where(valid, tensor, torch.zeros((), dtype=tensor.dtype))
+
+
+def _instruction() -> tuple[int, int]:
+    """Returns which instruction of Python's calls, outside of the compiler."""
+    frame = calling(sys._getframe(1))
+    return (0, 0) if frame is None else (id(frame), frame.f_lasti)
 
 
 def is_mask(given: Any) -> bool:

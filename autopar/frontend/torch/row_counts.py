@@ -9,7 +9,6 @@ import torch
 
 from autopar.frontend.torch.counts import Count, shape_of
 from autopar.frontend.torch.origin import calling, user_frame
-from autopar.frontend.torch.parts import may_repeat
 from autopar.frontend.torch.picks import Done, Picks
 from autopar.frontend.torch.selections import NotApart, Rows
 
@@ -27,7 +26,7 @@ def shape(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
 def number(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     """Handles `x.numel()`."""
     rows = picks.selected.rows(args[0])
-    return (False, None) if rows is None else (True, _count(picks, rows, func(args[0])).looked_at())
+    return (False, None) if rows is None else (True, _count(picks, rows, func(args[0])))
 
 
 def length(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
@@ -47,10 +46,7 @@ def _count(picks: Picks, rows: Rows, number: int) -> Count:
             entered = picks.valid(rows.selection).any()
         return picks.visits.skips(entered, answer, rows.selection.place)
 
-    frame = user_frame(sys._getframe(1))
-    made = Count(number, asks, refuse, lambda: frame is None or may_repeat(frame))
-    made.rows = rows
-    return made
+    return Count(number, rows, asks, refuse, picks.tell)
 
 
 def truth(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:

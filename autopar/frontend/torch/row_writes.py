@@ -35,9 +35,7 @@ def write(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
         _refuse(picks, index, value)
     if rows is not None and not same(rows.selection, found.selection):
         raise NotApart(rows.selection.place)
-    if not target.is_floating_point():
-        picks.forget_masks()
-    with picks.selected.returning():
+    with picks.selected.returning(target):
         _put(picks, target, found, value, rows)
     return True, None
 
@@ -117,15 +115,18 @@ def add(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     dim %= target.ndim
     if rows is None or rows.dim != dim or not same(at.selection, rows.selection):
         raise NotApart(at.selection.place)
-    with picks.selected.returning():
+    inplace = func is Tensor.index_add_
+    with picks.selected.returning(target if inplace else None):
         valid = picks.valid(at.selection)
         there = picks.zeroed(source, rows)
         if (alpha := kwargs.get("alpha", 1)) != 1:
             there = there * alpha
         made = _added(target, dim, index, there, at, valid)
-        if func is Tensor.index_add_:
+        if inplace:
             target.copy_(made)
-            made = target
+    if inplace:
+        return True, target
+    picks.selected.grow(made, target)
     return True, made
 
 
@@ -142,10 +143,13 @@ def put(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
         inplace = func in (Tensor.index_put_, torch.index_put_)
         call = Tensor.index_add_ if inplace else Tensor.index_add
         return add(picks, call, (target, 0, indices[0], given["values"]), {})
-    if func not in (Tensor.index_put_, torch.index_put_):
-        target = target.clone()
-    write(picks, func, (target, indices, given["values"]), {})
-    return True, target
+    if func in (Tensor.index_put_, torch.index_put_):
+        write(picks, func, (target, indices, given["values"]), {})
+        return True, target
+    made = target.clone()
+    picks.selected.grow(made, target)
+    write(picks, func, (made, indices, given["values"]), {})
+    return True, made
 
 
 def total(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -93,6 +93,18 @@ class Rows:
     places: bool = False
 
 
+class Told(NamedTuple):
+    """Who was told a number of rows.
+
+    Attributes:
+        by: The frame of the code that asked for it, and its instruction.
+        place: The line that made the rows.
+    """
+
+    by: tuple[int, int]
+    place: str
+
+
 @dataclass
 class Selected:
     """The rows of a run of the code, and where they are.
@@ -103,19 +115,22 @@ class Selected:
         left_out: Positions that loops don't go to, as their bodies fail there: by line.
         found: Lines that made rows, each with how often.
         open: The parts of code, which data may skip, that are run.
+        told: Who was told a number of rows last, until a function of torch is called with it.
     """
 
     denied: frozenset[str] | None = frozenset()
     left_out: frozenset[tuple[str, int]] = frozenset()
     found: dict[str, int] = field(default_factory=dict)
     open: list[Skippable] = field(default_factory=list)
+    told: Told | None = None
 
     def __post_init__(self) -> None:
         self._rows = WeakIdKeyDictionary()
         self._within = WeakIdKeyDictionary()
         self._used: dict[int, dict[tuple[Skippable, ...], None]] = {}
+        self._grown = WeakIdKeyDictionary()
         self._free = 0
-        self._returns = 0
+        self._returned: tuple[Skippable, ...] | None = None
         self._safe = 0
         self.active = False
         self.run = object()
@@ -131,9 +146,12 @@ class Selected:
         self.run = object()
         self.failed = None
         self.visited = None
+        self.told = None
         self.found.clear()
         self.open.clear()
-        self._free = self._returns = self._safe = 0
+        self._free = self._safe = 0
+        self._returned = None
+        self._grown.clear()
         self._used = {key: {} for key in self._used}
         self.active = False
 
@@ -147,14 +165,48 @@ class Selected:
             self._free -= 1
 
     @contextmanager
-    def returning(self) -> Iterator[None]:
-        """Follows nothing within, and what is made there may be read where its part is left."""
-        self._returns += 1
+    def returning(self, target: Tensor | None = None) -> Iterator[None]:
+        """Follows nothing within, and what is made there may be read where its part is left.
+
+        Args:
+            target: What is written to. If that may not be read there, it may not afterwards either.
+        """
+        before = self._returned
+        old = None if target is None else _root(target)
+        self._returned = () if old is None else self._parts(old)
         try:
             with self.free():
                 yield
         finally:
-            self._returns -= 1
+            self._returned = before
+        if target is not None and old is not None and self._parts(old):
+            self._grown[_root(target)] = old
+
+    def grow(self, made: Tensor, old: Tensor) -> None:
+        """Notes that a tensor is what another one is, but for rows that were written."""
+        if self.open:
+            self._within[_root(made)] = tuple(self.open)
+            self._grown[_root(made)] = _root(old)
+
+    def let_out(self, made: Tensor, old: Tensor, part: Skippable) -> None:
+        """Lets code read a tensor where a part is left, if it took the place of `old` as it grew.
+
+        Args:
+            made: The tensor.
+            old: The fake tensor that was in its place before the part.
+            part: The part.
+        """
+        fake = root = _root(made)
+        while fake is not old:
+            fake = self._grown.get(fake, None)  # type: ignore[no-untyped-call]
+            if fake is None:
+                return
+        self._within[root] = tuple(each for each in self._parts(root) if each is not part)
+
+    def _parts(self, fake: Tensor) -> tuple[Skippable, ...]:
+        """Returns the parts that a fake tensor was made in, outside of which it may not be read."""
+        found: tuple[Skippable, ...] = self._within.get(fake, ())  # type: ignore[no-untyped-call]
+        return found
 
     @contextmanager
     def safe(self) -> Iterator[None]:
@@ -223,15 +275,15 @@ class Selected:
     def _follow_parts(self, read: Sequence[FakeTensor], made: Sequence[FakeTensor]) -> None:
         running = torch._C._current_graph_task_id() != -1
         for tensor in read:
-            within: tuple[Skippable, ...] = self._within.get(tensor, ())  # type: ignore[no-untyped-call]
-            left = [each for each in within if each not in self.open]
+            left = [each for each in self._parts(tensor) if each not in self.open]
             if left and not running:
                 self.refuse(left[-1].place)
             if not running and id(tensor) in self._used:
                 self._used[id(tensor)][tuple(self.open)] = None
-        if self.open and not self._returns and not running:
+        parts = tuple(self.open) if self._returned is None else self._returned
+        if parts and not running:
             for tensor in made:
-                self._within[tensor] = tuple(self.open)
+                self._within[tensor] = parts
 
     def refuse(self, place: str) -> NoReturn:
         """Ends the capture of rows.
@@ -250,13 +302,15 @@ class Selected:
         """
         if self.failed is not None:  # Code may have caught what was raised then.
             raise NotApart(self.failed)
+        if self.told is not None:
+            raise NotApart(self.told.place)
         for tensor in tensors:
             if not isinstance(tensor, Tensor) or not (self.active or self._within):
                 continue
             fake = behind(tensor)
             if fake in self._rows:
                 raise NotApart(self._rows[fake].selection.place)
-            if within := self._within.get(fake, ()):  # type: ignore[no-untyped-call]
+            if within := self._parts(fake):
                 raise NotApart(within[-1].place)
 
     def asked(self, tensors: Sequence[Any], *, varies: bool) -> None:
@@ -280,3 +334,8 @@ class Selected:
 def same(one: Selection, other: Selection) -> bool:
     """Whether rows of two selections are the same."""
     return one is other or (one.root is other.root and one.within == other.within)
+
+
+def _root(tensor: Tensor) -> Tensor:
+    """Returns the fake tensor that one stands for, or that it is a view of."""
+    return behind(tensor._base if tensor._is_view() and tensor._base is not None else tensor)

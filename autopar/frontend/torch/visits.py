@@ -10,7 +10,7 @@ must do nothing to Python's objects that later lines could see.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -18,6 +18,7 @@ from types import FrameType
 import torch
 from torch import Tensor
 
+from autopar.frontend.torch.cones import behind
 from autopar.frontend.torch.origin import user_frame
 from autopar.frontend.torch.parts import Part, loop_at, skipped_at
 from autopar.frontend.torch.selections import NotApart, Selected, Selection, Skippable
@@ -33,6 +34,7 @@ class _Visit:
     skippable: Skippable
     frame: FrameType
     part: Part
+    before: Mapping[str, Tensor]
 
 
 class Visits:
@@ -130,12 +132,16 @@ class Visits:
         for visit in list(self.open):  # The same line again is another time.
             if visit.frame is frame and visit.part is part:
                 self._leave(visit)
-        visit = _Visit(Skippable(entered, place), frame, part)
+        before = {name: behind(frame.f_locals[name]) for name in part.bound}
+        visit = _Visit(Skippable(entered, place), frame, part, before)
         self.open.append(visit)
         self.selected.open.append(visit.skippable)
         return visit
 
     def _leave(self, visit: _Visit) -> None:
+        for name, old in visit.before.items():
+            if isinstance(now := visit.frame.f_locals.get(name), Tensor):
+                self.selected.let_out(now, old, visit.skippable)
         with suppress(ValueError):
             self.open.remove(visit)
         with suppress(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import re
 from collections.abc import Callable
@@ -168,8 +169,24 @@ def columns(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor
     return final + h[:, mask].sum(1, keepdim=True)
 
 
+def remade(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Selects by one mask that is written again and again."""
+    seen = h.detach()  # Eager torch reads the mask in the backward pass, as it is then.
+    mask = chosen[:, 0] == 1
+    found = seen[mask].sum(0)
+    torch.gt(h[:, 0], 0, out=mask)
+    found = found + 2 * seen[mask].sum(0)
+    mask.data = h[:, 1] > 0
+    return h + found + 3 * seen[mask].sum(0)
+
+
+def prefixed(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    pair = (2,)
+    return h + torch.ones(pair + h[chosen[:, 0] == 1].shape).sum()
+
+
 FORMS = [added, written, masked, skipped, hit, looked_up, normalized, counted, emptied]
-FORMS += [repeated, nested, columns]
+FORMS += [repeated, nested, columns, remade, prefixed]
 
 
 def routed(seed: int, tokens: int = 7) -> Tensor:
@@ -387,6 +404,91 @@ def scaled(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     return final
 
 
+def listed(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    rows = h[chosen[:, 0] == 1]
+    return h + rows.sum(0) * [0.5**at for at in range(9)][rows.shape[0]]
+
+
+def combined(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    return h * math.comb(12, h[chosen[:, 0] == 1].shape[0])
+
+
+def handed_on(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    return times(h, h[chosen[:, 0] == 1].shape)
+
+
+def times(h: Tensor, shape: torch.Size) -> Tensor:
+    number = shape[0]
+    for _ in range(number):
+        h = h + 1
+    return h
+
+
+def held(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    rows = h[chosen[:, 0] == 1]
+    return h * (2 if 8 in rows.shape else 3)
+
+
+def by_chance(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Divides rows into as many parts as there are tokens."""
+    rows = h[chosen[:, 0] != 0]
+    return h + torch.cat([rows, rows], 1).reshape(8, -1).sum(1).abs().sum()
+
+
+def changed(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Changes all tokens before it writes some, if there are some."""
+    final = h * 2
+    for number, expert in enumerate(self.experts):
+        mask = (chosen == number).any(-1)
+        if mask.any():
+            final += 1
+            final[mask] += expert(h[mask])
+    return final
+
+
+def copied(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Goes on with another tensor if it writes some."""
+    final = h * 2
+    for number in range(self.number):
+        mask = (chosen == number).any(-1)
+        if mask.any():
+            final = h.clone()
+            final[mask] = 0.5
+    return final
+
+
+def replaced(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Adds to another tensor, which takes the place of the first one."""
+    final = h * 2
+    for number, expert in enumerate(self.experts):
+        tokens, _ = torch.where(chosen == number)
+        if tokens.numel() == 0:
+            continue
+        final = h.index_add(0, tokens, expert(h[tokens]))
+    return final
+
+
+def swollen(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Changes all tokens behind what it adds."""
+    final = h * 2
+    for number, expert in enumerate(self.experts):
+        tokens, _ = torch.where(chosen == number)
+        if tokens.numel() == 0:
+            continue
+        final = final.index_add(0, tokens, expert(h[tokens]))
+        final += 1
+    return final
+
+
+def overwritten(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Writes rows to as many other places."""
+    mask = chosen[:, 0] == 1
+    rows, final = h[mask], torch.zeros_like(h)
+    mask.copy_(mask.roll(1, 0))
+    final[mask] = rows
+    return h + final
+
+
 FALLBACKS = [
     carried,
     scaled,
@@ -400,6 +502,8 @@ FALLBACKS = [
     dropped,
 ]
 FALLBACKS += [other_rows, counting, collecting, numbered, broken_off, caught]
+FALLBACKS += [listed, combined, handed_on, held, by_chance, overwritten]
+FALLBACKS += [changed, copied, replaced, swollen]
 
 
 @pytest.mark.parametrize("form", FALLBACKS)
@@ -408,6 +512,7 @@ def test_other_code_assumes_what_the_example_selects(tmp_path: Path, form: Mix) 
     model = Mixture(form)
     example = routed(2, 8)
     assert assumes(model, example)
+    assert torch.is_grad_enabled()
     autopar.compile(model, (example,), mesh="1").save(tmp_path / "build")
     found = runtime.run_virtual(tmp_path / "build", {"x": example})["output"]
     torch.testing.assert_close(found, model(example).detach(), rtol=1e-9, atol=1e-9)
@@ -440,8 +545,11 @@ def test_numbers_of_rows_are_numbers_to_torch_only() -> None:
     def refuse() -> Any:
         raise InvalidInputError("looked at")
 
-    count = Count(3, lambda answer: answer, refuse, lambda: False)
+    told: list[Count] = []
+    count = Count(3, None, lambda answer: answer, refuse, told.append)
+    assert isinstance(count, int)
     assert torch.zeros(2, count).shape == (2, 3)
+    assert told
     assert [count == 0, count != 0, count > 0, count < 1] == [False, True, True, False]
     assert bool(count)
     uses: list[Callable[[], object]] = [
