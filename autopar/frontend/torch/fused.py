@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.library import Library
 
 from autopar.ir.ops.optimizer import FUSED_STEPS
@@ -43,7 +44,17 @@ def run_functional(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     written = [given[argument.name] for argument in schema.arguments if argument.is_write]
     for olds, news in zip(written, overload(**given), strict=True):
         for old, new in zip(olds, news, strict=True):
-            old.copy_(new)
+            _replace(old, new)
+
+
+def _replace(old: Tensor, new: Tensor) -> None:
+    """Gives a tensor another content, for which functionalization needs no op."""
+    if not isinstance(old, FunctionalTensor) or not isinstance(new, FunctionalTensor):
+        old.copy_(new)
+        return
+    old.replace_(torch._from_functional_tensor(new.elem))
+    old.commit_update()
+    old.sync()
 
 
 @contextlib.contextmanager

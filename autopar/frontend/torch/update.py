@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
@@ -105,7 +106,7 @@ def capture_update(request: UpdateRequest, mode: FakeTensorMode) -> Update:
     fake = [*parameters, *gradients, *(s.fake for s in request.states), *rates]
     explained = _explained(type(request.optimizer))
     with mode, _compiling_state_context(), torch.no_grad(), traceable_steps(), explained:
-        module = make_fx(torch.func.functionalize(update))(*fake)
+        module = make_fx(dispatch_functionalize(update))(*fake)
     return _described(module.graph, request, groups)
 
 
@@ -116,7 +117,7 @@ def _run(
     states: list[Tensor],
     rates: list[Tensor],
 ) -> list[Tensor]:
-    old = [*parameters, *states]
+    old, count = [*parameters, *states], len(parameters)
     finite: Tensor | None = None
     scales: list[Tensor] = []
     if request.scaling is not None:
@@ -126,8 +127,8 @@ def _run(
     if request.clip_norm is not None:
         norms, gradients = _clipped(gradients, request.clip_norm)
     # The optimizer writes; what is kept where gradients aren't finite is not written to.
-    written = [tensor.clone() for tensor in (*parameters, *states)]
-    _step(request, written[: len(parameters)], gradients, written[len(parameters) :], rates)
+    written = old if finite is None else [tensor.clone() for tensor in old[: count + len(states)]]
+    _step(request, written[:count], gradients, written[count:], rates)
     if request.scaling is None or finite is None:
         return [*norms, *written]
     kept = [torch.where(finite, new, was) for new, was in zip(written, old, strict=False)]
