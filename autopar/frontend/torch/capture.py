@@ -142,7 +142,7 @@ class _Capture:
             if name not in trained:
                 step.update(node, inputs.stored[name], name)
         for position, node in done.written.items():
-            step.write(node, self.structure.labels[position])
+            step.write(node, inputs.batch[position], self.structure.labels[position])
         step.assume(done.assumed)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))

@@ -182,7 +182,8 @@ def _add_outputs(step: Step, joint: Joint, inputs: Inputs, done: Mapping[fx.Node
         step.outputs.append(GraphOutput(_apart(step, result, own, "forward"), label))
     for position, node in joint.written.items():
         taken = {out.node for out in step.outputs} | own | set(inputs.batch)
-        step.write(_apart(step, done[node], taken, "forward"), inputs.labels[position])
+        new = _apart(step, done[node], taken, "forward")
+        step.write(new, inputs.batch[position], inputs.labels[position])
     taken = {out.node for out in step.outputs} | own | set(inputs.batch)
     taken |= {node for node in step.inputs if step.inputs[node].role == "gradient"}
     for position, node in joint.batch_gradients.items():

@@ -22,6 +22,7 @@ from autopar.frontend.torch.fake import Stored
 from autopar.frontend.torch.joint import Joint
 from autopar.frontend.torch.origin import is_backward, module_of
 from autopar.frontend.torch.update import Update
+from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import ASSUMPTION
 
 aten = torch.ops.aten
@@ -99,14 +100,24 @@ class Step:
         return given
 
     def update(self, new: fx.Node, old: fx.Node, label: str) -> None:
-        """Makes a value the new content of an input, and an output."""
+        """Makes a value the new content of an input, and an output.
+
+        Raises:
+            InvalidInputError: If it has another shape.
+        """
+        _check_shape(new, old, label)
         self.names[new] = f"{label}.new"
         # Outputs are told apart by their labels, and a model may call one as its buffer is called.
         taken = any(output.label == label for output in self.outputs)
         self.outputs.append(GraphOutput(new, f"{label}.new" if taken else label, old))
 
-    def write(self, new: fx.Node, label: str) -> None:
-        """Makes a value what forward writes to the input of a label."""
+    def write(self, new: fx.Node, old: fx.Node, label: str) -> None:
+        """Makes a value what forward writes to a tensor of the batch.
+
+        Raises:
+            InvalidInputError: If it has another shape.
+        """
+        _check_shape(new, old, label)
         self.outputs.append(GraphOutput(new, label, written=True))
 
     def assume(self, assumed: Sequence[Assumed]) -> None:
@@ -133,6 +144,15 @@ _EFFECTS = (
 )
 """Ops that tell the profiler where a step begins and ends, and those that write results back into
 the inputs, where they are returned as well."""
+
+
+def _check_shape(new: fx.Node, old: fx.Node, label: str) -> None:
+    before, after = (tuple(node.meta["val"].shape) for node in (old, new))
+    if before != after:
+        raise InvalidInputError(
+            f"forward changes the shape of {label!r} in place, from {list(before)} to"
+            f" {list(after)}, and in a program it has one; make a new tensor"
+        )
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,20 @@ def nested(model: Model, x: Tensor) -> Tensor:
     return y * 2
 
 
+def stood_up(model: Model, x: Tensor) -> Tensor:
+    return x.t_() * 2
+
+
+def shortened(model: Model, x: Tensor) -> Tensor:
+    model.buffer.resize_(3, 6)
+    return x * 2
+
+
 @pytest.mark.parametrize(
     ("does", "problem"),
     [
+        (stood_up, r"changes the shape of 'x' in place, from \[4, 6\] to \[6, 4\]"),
+        (shortened, r"changes the shape of 'buffer' in place, from \[4, 6\] to \[3, 6\]"),
         (wider, r"makes float64\[4, 6\] of buffer 'buffer', which is float32\[4, 6\]"),
         (longer, r"makes float32\[8, 6\] of buffer 'buffer'.*final shape"),
         (made, r"makes float32\[4, 6\] of buffer 'none', which is None"),
