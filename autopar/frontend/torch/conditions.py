@@ -103,6 +103,10 @@ class Answering:
         """Returns the value of a tensor that no batch, weight or draw changes; None of others."""
         return self._cones.fixed(tensor)
 
+    def is_written(self, fake: Tensor) -> bool:
+        """Whether an op wrote to the memory of a fake tensor."""
+        return self._cones.is_written(fake)
+
     def formula(self, tensor: Tensor, names: Mapping[int, str]) -> Formula | None:
         """Returns how a tensor is made of what the model stores; None if of anything else.
 

@@ -88,6 +88,8 @@ class Cones:
     def know(self, fake: Tensor, tensor: Tensor) -> None:
         """Says what stands behind a fake tensor of the batch or the model."""
         self._known[fake] = Known(tensor.detach(), varies=True)
+        if fake in self._made:  # It is made of nothing.
+            del self._made[fake]
 
     def note(self, result: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Notes what an op returned."""

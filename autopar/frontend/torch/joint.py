@@ -50,6 +50,7 @@ from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, use
 from autopar.frontend.torch.simplify import simplify
 from autopar.frontend.torch.strided import name_strided_views
 from autopar.frontend.torch.tables import Tables
+from autopar.frontend.torch.written_once import WrittenOnce
 from autopar.ir.errors import AnnotationError, InvalidInputError
 
 Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
@@ -109,9 +110,11 @@ class _Step(nn.Module):
         self.seen = [plain_attributes(model)]
         self.leftovers = Leftovers(fake)
         self.tables = Tables(model, answering.fixed)
+        self.written = WrittenOnce(model, answering.is_written)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         self.answering.begin()
+        self.written.begin(tensors)
         buffers = registered_buffers(self.model)
         self.tables.lay_out()
         self.leftovers.lay_out()
@@ -120,6 +123,7 @@ class _Step(nn.Module):
         self.leftovers.settle()
         self.tables.put_back(buffers)
         write_assigned(self.model, buffers)
+        self.written.end()
         paths, spec = pytree.tree_flatten_with_path(outputs)
         found = [(path, leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
         self.structure = structure_of(paths, spec, output_labels([path for path, _ in found]))

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
-from autopar.frontend.torch.cones import plain
+from autopar.frontend.torch.cones import behind, plain
 from autopar.frontend.torch.fake import FakeModel
 from autopar.frontend.torch.formulas import Formula, same_formula
 from autopar.frontend.torch.tables import is_same
@@ -60,8 +60,9 @@ class Leftovers:
             return
         tensors = {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
         for path, formula in self.formulas.items():
-            self.made[path] = formula.compute(tensors.__getitem__)
-            self.places[path].put(self.made[path])
+            value = formula.compute(tensors.__getitem__)
+            self.made[path] = behind(value)
+            self.places[path].put(value)
 
     def refuse_written(self, written: Container[str]) -> None:
         """Refuses what is made of buffers that the program writes.
@@ -85,7 +86,10 @@ class Leftovers:
         """
         self.runs += 1
         held: dict[_Path, Tensor] = {}
-        for slot in list(_slots(self.model)):
+        slots = list(_slots(self.model))
+        for path in self.formulas.keys() - {slot.path for slot in slots}:
+            _Leftover(path[0]).refuse()
+        for slot in slots:
             value = None if slot.path in self.refused else self._constant(slot)
             if value is None:
                 if self._remade(slot):
@@ -117,7 +121,7 @@ class Leftovers:
 
     def _remade(self, slot: _Slot) -> bool:
         """Whether a tensor is made of buffers alone, and always alike."""
-        if slot.value is self.made.get(slot.path, self):
+        if behind(slot.value) is self.made.get(slot.path, self):
             return True
         found = self.answering.formula(slot.value, self.stored)
         known = self.formulas.get(slot.path)

@@ -253,9 +253,62 @@ def decaying(model: Model, x: Tensor) -> Tensor:
     return model.up(x) @ model.codes.t()
 
 
+def trained_too(model: Model, x: Tensor) -> Tensor:
+    if model.codes is None:
+        model.codes = model.sums * model.up.bias
+    return model.up(x) @ model.codes.t()
+
+
+def of_the_batch(model: Model, x: Tensor) -> Tensor:
+    if model.codes is None:
+        model.codes = model.sums * x.detach().mean(0)
+    return model.up(x) @ model.codes.t()
+
+
+def grown(model: Model, x: Tensor) -> Tensor:
+    if model.codes is None:
+        model.codes = model.sums * 2
+    found: Tensor = model.up(x) @ model.codes.clone().t()
+    model.codes.add_(1)
+    return found
+
+
+def every_other_call(model: Model, x: Tensor) -> Tensor:
+    model.codes = model.sums * 2 if model.codes is None else None
+    return model.up(x) if model.codes is None else model.up(x) @ model.codes.t()
+
+
+def set_up(model: Model, x: Tensor) -> Tensor:
+    if "ready" not in model.kept:
+        model.kept["ready"] = torch.ones(())
+        model.sums.copy_(x.detach()[:8])
+    return model.up(x) @ model.sums.t()
+
+
+def set_up_weights(model: Model, x: Tensor) -> Tensor:
+    if not hasattr(model, "ready"):
+        model.ready = True
+        model.up.bias.data.copy_(x.mean(0))
+    return model.up(x)
+
+
+def first_batch(model: Model, x: Tensor) -> Tensor:
+    if "ready" not in model.kept:
+        model.kept["ready"] = torch.ones(())
+        x.add_(1)
+    return model.up(x)
+
+
 @pytest.mark.parametrize(
     ("does", "problem"),
     [
+        (trained_too, "left in the attribute 'codes', made of 'up.bias', which training changes;"),
+        (of_the_batch, "left in the attribute 'codes'; a program keeps only buffers"),
+        (grown, "left in the attribute 'codes'; a program keeps only buffers"),
+        (every_other_call, "left in the attribute 'codes'; a program keeps only buffers"),
+        (set_up, "writes to 'sums' in some calls and not in others.*call the model once before"),
+        (set_up_weights, "writes to 'up.bias' in some calls and not in others"),
+        (first_batch, "writes to tensor 0 of the batch in some calls"),
         (written_later, "left in the attribute 'codes', made of 'sums', which forward writes to;"),
         (trained, "left in the attribute 'codes', made of 'up.weight', which training changes;"),
         (drawn, "left in the attribute 'codes'; a program keeps only buffers"),
