@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 _GIVEN = (
     "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank,"
@@ -47,19 +46,13 @@ torch.library.register_fake("autopar::ctc_loss_backward", _fake_backward)
 torch.library.register_autograd("autopar::ctc_loss", _backward, setup_context=_setup_context)
 
 
-class WholeAlignments(TorchFunctionMode):
+def _rewritten(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls an op of our own where a model calls `ctc_loss` on a batch."""
+    return _ctc_loss(*args, **kwargs) if args[0].ndim == 3 else NotImplemented
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is F.ctc_loss and args[0].ndim == 3:
-            return _ctc_loss(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+
+REWRITES = {F.ctc_loss: _rewritten}
+"""Functions of torch that are calls of that op."""
 
 
 def _ctc_loss(

@@ -10,19 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 
-class FormattedNumbers(TorchFunctionMode):
-    """Formats the values of tensors that have no dimensions."""
+def _rewritten(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Formats the value of a tensor that has no dimensions."""
+    return format(args[0].item(), *args[1:]) if args[0].dim() == 0 else NotImplemented
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is Tensor.__format__ and args[0].dim() == 0:
-            return format(args[0].item(), *args[1:])
-        return func(*args, **(kwargs or {}))
+
+REWRITES = {Tensor.__format__: _rewritten}

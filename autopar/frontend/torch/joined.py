@@ -14,31 +14,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 
-class JoinedLists(TorchFunctionMode):
-    """Stacks the numbers of which code makes a tensor, or an index."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is torch.tensor and len(args) == 1 and _is_joined(args[0]):
-            return _joined(args[0], **(kwargs or {}))
-        if func in _INDEXING:
-            args = (args[0], _index(args[1]), *args[2:])
-        return func(*args, **(kwargs or {}))
+def _rewritten(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Stacks the numbers of which code makes a tensor."""
+    return _joined(*args, **kwargs) if len(args) == 1 and _is_joined(args[0]) else NotImplemented
 
 
-_INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
+REWRITES = {torch.tensor: _rewritten}
+"""Functions that make tensors of lists."""
 
 
-def _index(index: Any) -> Any:
+def without_lists(index: Any) -> Any:
     """Returns an index with a tensor for each list of numbers in it that are tensors."""
     if not isinstance(index, tuple):  # Torch takes a list alone for a tuple, if it is short.
         return index

@@ -20,7 +20,6 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from autopar.frontend.quiet import quiet
-from autopar.frontend.torch.alignments import WholeAlignments
 from autopar.frontend.torch.assigned import registered_buffers, write_assigned
 from autopar.frontend.torch.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.batch import Structure, output_labels, structure_of
@@ -28,25 +27,22 @@ from autopar.frontend.torch.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.checkpoints import noted_checkpoints
 from autopar.frontend.torch.conditions import questions_kept
 from autopar.frontend.torch.fake import FakeModel
-from autopar.frontend.torch.formatted import FormattedNumbers
-from autopar.frontend.torch.joined import JoinedLists
 from autopar.frontend.torch.kept_results import computed_anew
 from autopar.frontend.torch.leftovers import Leftovers
 from autopar.frontend.torch.lots import no_lots
-from autopar.frontend.torch.masked import StaticMasks
 from autopar.frontend.torch.origin import (
     UserLines,
     named_modules,
     spread_origins,
 )
 from autopar.frontend.torch.overlaps import refuse_overlaps
-from autopar.frontend.torch.overwritten import AssignedData, drop_tangent
+from autopar.frontend.torch.overwritten import drop_tangent
 from autopar.frontend.torch.own_generators import undrawn
 from autopar.frontend.torch.picked import PickedRows
 from autopar.frontend.torch.presence import Absent, Presence
 from autopar.frontend.torch.python_state import plain_attributes, refuse_changes
-from autopar.frontend.torch.recurrent import WholeRecurrences
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
+from autopar.frontend.torch.rewrites import Rewritten
 from autopar.frontend.torch.simplify import simplify
 from autopar.frontend.torch.strided import name_strided_views
 from autopar.frontend.torch.tables import Tables
@@ -164,12 +160,7 @@ def capture_joint(
             stack.enter_context(_compiling_state_context())
         stack.enter_context(computed_anew(step.model))
         stack.enter_context(named_modules(step, skip="model"))
-        stack.enter_context(WholeRecurrences())
-        stack.enter_context(WholeAlignments())
-        stack.enter_context(JoinedLists())
-        stack.enter_context(FormattedNumbers())
-        stack.enter_context(AssignedData())
-        stack.enter_context(StaticMasks())
+        stack.enter_context(Rewritten())
         stack.enter_context(PickedRows(fake.answering.selected, fake.answering.fixed))
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())

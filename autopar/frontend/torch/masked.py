@@ -12,44 +12,67 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-_REPEATS = (torch.repeat_interleave, Tensor.repeat_interleave)
-_SCATTERS = (torch.masked_scatter, Tensor.masked_scatter, Tensor.masked_scatter_)
-_PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
+from autopar.frontend.torch.joined import without_lists
+
+Args = tuple[Any, ...]
+Named = Mapping[str, Any]
 
 
-class StaticMasks(TorchFunctionMode):
-    """Calls ops whose results have shapes of their own where a mask decides about them."""
+def _set(func: Any, args: Args, kwargs: Named) -> Any:
+    target, index, value = args
+    index = without_lists(index)
+    if _is_choice(target, index, value):
+        return _choose(target, index, value)
+    return func(target, _static(index) if _counts(index, value) else index, value)
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is Tensor.__setitem__ and _is_choice(*args):
-            return _choose(*args)
-        if func is Tensor.__setitem__ and _counts(*args):
-            return func(args[0], _static(args[1]), args[2])
-        if func is Tensor.__getitem__:
-            return func(args[0], _static(args[1]))
-        if func in _PLACES and args[0].ndim:
-            found = tuple(_places(args[0]))
-            return found if (kwargs or {}).get("as_tuple") else torch.stack(found, dim=1)
-        if func is torch.where and len(args) == 1 and not kwargs and args[0].ndim:
-            return tuple(_places(args[0]))
-        if func in (torch.masked_select, Tensor.masked_select) and len(args) == 2:
-            source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
-            return source[_places(mask)]
-        if func in _SCATTERS and not kwargs:
-            made = _scattered(*args)
-            if made is not None:
-                return args[0].copy_(made) if func is Tensor.masked_scatter_ else made
-        if func in _REPEATS:
-            return func(*args, **_with_size(*args, **(kwargs or {})))
-        return func(*args, **(kwargs or {}))
+
+def _get(func: Any, args: Args, kwargs: Named) -> Any:
+    return func(args[0], _static(without_lists(args[1])))
+
+
+def _nonzero(func: Any, args: Args, kwargs: Named) -> Any:
+    if not args[0].ndim:
+        return NotImplemented
+    found = tuple(_places(args[0]))
+    return found if kwargs.get("as_tuple") else torch.stack(found, dim=1)
+
+
+def _where(func: Any, args: Args, kwargs: Named) -> Any:
+    alone = len(args) == 1 and not kwargs and args[0].ndim
+    return tuple(_places(args[0])) if alone else NotImplemented
+
+
+def _select(func: Any, args: Args, kwargs: Named) -> Any:
+    if len(args) != 2:
+        return NotImplemented
+    source, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
+    return source[_places(mask)]
+
+
+def _scatter(func: Any, args: Args, kwargs: Named) -> Any:
+    made = None if kwargs else _scattered(*args)
+    if made is None:
+        return NotImplemented
+    return args[0].copy_(made) if func is Tensor.masked_scatter_ else made
+
+
+def _repeat(func: Any, args: Args, kwargs: Named) -> Any:
+    return func(*args, **_with_size(*args, **kwargs))
+
+
+REWRITES: Mapping[Any, Any] = {
+    Tensor.__setitem__: _set,
+    Tensor.__getitem__: _get,
+    torch.where: _where,
+    **dict.fromkeys((torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere), _nonzero),
+    **dict.fromkeys((torch.masked_select, Tensor.masked_select), _select),
+    **dict.fromkeys(
+        (torch.masked_scatter, Tensor.masked_scatter, Tensor.masked_scatter_), _scatter
+    ),
+    **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), _repeat),
+}
+"""Functions of which the results have shapes of their own where a mask decides about them."""
 
 
 def _scattered(target: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
@@ -95,7 +118,7 @@ def _is_choice(target: Any, mask: Any, value: Any) -> bool:
     )
 
 
-def _counts(_: Tensor, index: Any, value: Any) -> bool:
+def _counts(index: Any, value: Any) -> bool:
     """Whether what is written needs as many places as a mask selects: several, or one of each."""
     if isinstance(value, Tensor) and value.ndim:
         return True

@@ -77,6 +77,7 @@ _PROMPTS = ("<stdin", "<python-input", "<ipython-input")
 """How names of files begin that stand for what is typed at a prompt."""
 
 
+@functools.lru_cache(maxsize=4096)
 def is_user_code(path: str) -> bool:
     """Whether a file is neither torch's nor the compiler's."""
     return path.startswith(_PROMPTS) or not path.startswith((_TORCH, _OWN, "<"))

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.overrides import TorchFunctionMode
 
 from autopar.ir.errors import InvalidInputError
 
@@ -22,25 +21,18 @@ aten = torch.ops.aten
 _COPIES = (aten.alias.default, aten.clone.default, aten.detach.default)
 
 
-class AssignedData(TorchFunctionMode):
+def _rewritten(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Writes what is assigned to `tensor.data` into the tensor: tracing would drop it."""
+    old, new = args
+    if (old.shape, old.dtype) != (new.shape, new.dtype):
+        raise InvalidInputError(
+            f"forward assigns {_described(new)} to .data of a tensor, which is"
+            f" {_described(old)}: make a new tensor"
+        )
+    return old.detach().copy_(new.detach())
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func != Tensor.data.__set__:  # type: ignore[attr-defined]
-            return func(*args, **(kwargs or {}))
-        old, new = args
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise InvalidInputError(
-                f"forward assigns {_described(new)} to .data of a tensor, which is"
-                f" {_described(old)}: make a new tensor"
-            )
-        return old.detach().copy_(new.detach())
+
+REWRITES = {Tensor.data.__set__: _rewritten}  # type: ignore[attr-defined]
 
 
 def _described(tensor: Tensor) -> str:

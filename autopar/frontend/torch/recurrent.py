@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from autopar.ir.ops.recurrent import STATES
 
@@ -86,23 +85,16 @@ torch.library.register_fake("autopar::recurrent_backward", _fake_backward)
 torch.library.register_autograd("autopar::recurrent", _backward, setup_context=_setup_context)
 
 
-class WholeRecurrences(TorchFunctionMode):
+def _rewritten(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls an op of our own where a model calls recurrent layers."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        mode = getattr(func, "__name__", "")
-        if mode in STATES and func is getattr(torch, mode) and _is_known(args, kwargs):
-            return _layers(mode, *args)
-        return func(*args, **(kwargs or {}))
+    return _layers(func.__name__, *args) if _is_known(args, kwargs) else NotImplemented
 
 
-def _is_known(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+REWRITES = {getattr(torch, mode): _rewritten for mode in STATES}
+"""Functions of torch that are calls of that op."""
+
+
+def _is_known(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call is that of layers over padded sequences that computes in its own dtype."""
     padded = len(args) == 9 and isinstance(args[3], bool) and args[0].ndim == 3
     return padded and not kwargs and not torch.is_autocast_enabled(args[0].device.type)
