@@ -37,6 +37,7 @@ from autopar.frontend.torch.origin import (
 )
 from autopar.frontend.torch.overlaps import refuse_overlaps
 from autopar.frontend.torch.overwritten import drop_tangent
+from autopar.frontend.torch.own_backward import checked_functions
 from autopar.frontend.torch.own_generators import undrawn
 from autopar.frontend.torch.picked import PickedRows
 from autopar.frontend.torch.presence import Absent, Presence
@@ -162,6 +163,7 @@ def capture_joint(
         stack.enter_context(named_modules(step, skip="model"))
         stack.enter_context(Rewritten())
         stack.enter_context(PickedRows(fake.answering.selected, fake.answering.fixed))
+        stack.enter_context(checked_functions(fake.answering.selected))
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
         stack.enter_context(questions_kept())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from autopar.frontend.torch import row_counts, row_reads, row_writes
+from autopar.frontend.torch import own_backward, row_counts, row_reads, row_writes
 from autopar.frontend.torch.counts import Count, count_in, is_count, plain_numbers
 from autopar.frontend.torch.picks import Done, Picks, along, is_mask
 from autopar.frontend.torch.row_writes import MEANS
@@ -193,6 +193,7 @@ _HANDLERS: dict[Any, _Handler] = {
     Tensor.__bool__: row_counts.truth,
     Tensor.item: row_counts.truth,
     Tensor.unbind: row_counts.each,
+    Tensor.register_hook: own_backward.hook,
 }
 
 

@@ -19,6 +19,7 @@ import autopar
 from autopar import runtime
 from autopar.frontend.torch import capture
 from autopar.frontend.torch.counts import Count
+from autopar.frontend.torch.recipe import Recipe
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.errors import InvalidInputError
 
@@ -489,6 +490,39 @@ def overwritten(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Te
     return h + final
 
 
+class AddsOne(torch.autograd.Function):
+    """Adds one to gradients, also to those of rows that aren't there."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        return rows * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] + 1
+
+
+def own_backward(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    tokens = torch.where(chosen[:, 0] == 1)[0]
+    rows: Tensor = AddsOne.apply(self.experts[1](h[tokens]))  # type: ignore[no-untyped-call]
+    return torch.zeros_like(h).index_add(0, tokens, rows)
+
+
+def own_backward_of_a_part(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    final = torch.zeros_like(h)
+    for number in range(self.number):
+        mask = (chosen == number).any(-1)
+        if mask.any():
+            final[mask] += h[mask] * AddsOne.apply(self.scale)  # type: ignore[no-untyped-call]
+    return final
+
+
+def hooked(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    rows = self.experts[1](h[chosen[:, 0] == 1])
+    rows.register_hook(lambda gradient: gradient + 1)
+    return h + rows.sum(0)
+
+
 FALLBACKS = [
     carried,
     scaled,
@@ -526,6 +560,14 @@ def test_other_code_assumes_what_the_example_selects(tmp_path: Path, form: Mix) 
             continue
         torch.testing.assert_close(found, model(batch).detach(), rtol=1e-9, atol=1e-9)
     assert told
+
+
+@pytest.mark.parametrize("form", [own_backward, own_backward_of_a_part, hooked])
+def test_gradients_that_code_makes_itself_are_those_of_the_example(form: Mix) -> None:
+    model = Mixture(form)
+    recipe = Recipe(loss=mean_square, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    program = capture(model, (routed(0), routed(1)), recipe).program
+    assert assumption_ports(program, program.main)
 
 
 def test_parallelize_leaves_gradients_out() -> None:
