@@ -66,6 +66,7 @@ def initial_state(
     """
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     found: list[StateTensor] = []
+    fills: Fills = {}
     for name, parameter in parameters.items():
         if id(parameter) not in group_of:
             continue
@@ -75,7 +76,7 @@ def initial_state(
         else:
             with mode:
                 fake = torch.empty(parameter.shape, dtype=types[name], device="cpu")
-            found.extend(_fresh(optimizer, group_of[id(parameter)], name, fake, mode))
+            found.extend(_fresh(optimizer, group_of[id(parameter)], name, fake, mode, fills))
     return found
 
 
@@ -96,25 +97,39 @@ def _existing(state: Mapping[str, Any], name: str, mode: FakeTensorMode) -> Iter
             yield StateTensor(key, name, fake, None, tensor)
 
 
+Fills = dict[tuple[int, int, torch.dtype], Mapping[str, float]]
+"""What an optimizer fills its state with, by group and by parameters' dimensions and dtypes."""
+
+
 def _fresh(
     optimizer: Optimizer,
     group: Mapping[str, Any],
     name: str,
     fake: Tensor,
     mode: FakeTensorMode,
+    fills: Fills,
 ) -> Iterator[StateTensor]:
-    tiny = torch.zeros([1] * max(fake.ndim, 1), dtype=fake.dtype)
-    values = _made(optimizer, group, nn.Parameter(tiny))
+    kind = id(group), fake.ndim, fake.dtype
+    if kind not in fills:
+        fills[kind] = dict(_filled(optimizer, group, name, fake))
     with mode:
-        shapes = _made(optimizer, group, nn.Parameter(fake))
-    for key, tensor in values.items():
+        made = _made(optimizer, group, nn.Parameter(fake))
+    for key, fill in fills[kind].items():
+        yield StateTensor(key, name, made[key], fill)
+
+
+def _filled(
+    optimizer: Optimizer, group: Mapping[str, Any], name: str, fake: Tensor
+) -> Iterator[tuple[str, float]]:
+    """Returns what a new state of a parameter is filled with, as that of a tiny one shows."""
+    tiny = torch.zeros([1] * max(fake.ndim, 1), dtype=fake.dtype)
+    for key, tensor in _made(optimizer, group, nn.Parameter(tiny)).items():
         if tensor.is_complex():
             raise InvalidInputError(
                 f"{name!r} is complex, and optimizers of programs have real state only; keep its"
                 " real and imaginary parts as a parameter (torch.view_as_complex makes one of them)"
             )
-        fill = tensor.flatten()[0].item()
-        yield StateTensor(key, name, shapes[key], float(fill))
+        yield key, float(tensor.flatten()[0].item())
 
 
 def _made(
