@@ -294,6 +294,10 @@ def _gather(call: Call) -> Sequence[int | None] | None:
     return None if call.args[1] % call.args[0].ndim == dim else [dim]
 
 
+def _made_anew(call: Call) -> Sequence[int | None] | None:
+    return [None] * len(call.made)
+
+
 def _rules() -> dict[Any, Rule]:
     table: dict[str, Rule] = {
         "mm": _mm,
@@ -324,6 +328,7 @@ def _rules() -> dict[Any, Rule]:
         "sort": _along_other(1, -1, drops=False),
         "native_layer_norm _fused_rms_norm rms_norm layer_norm": _layer_norm,
         "gather": _gather,
+        "new_zeros new_ones new_empty new_full": _made_anew,
     }
     return {
         getattr(aten, name): rule

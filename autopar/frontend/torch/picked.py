@@ -2,6 +2,7 @@
 
     h[mask], h[top_x], w[top_x, idx]        rows of zeros where none is
     out.index_add_(0, top_x, rows), out[mask] = rows, rows.sum(0)     only those that are
+    torch.cat([rows, others])               all of them beside others, of which all are there
 
 A row that isn't there is zero, so that it is finite, and so are the gradients that come back from
 it. Functions that aren't finite for all numbers get ones in its place.
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from autopar.frontend.torch import own_backward, row_counts, row_reads, row_writes
+from autopar.frontend.torch import (
+    own_backward,
+    row_counts,
+    row_joins,
+    row_reads,
+    row_scatters,
+    row_writes,
+)
 from autopar.frontend.torch.counts import Count, count_in, is_count, plain_numbers
 from autopar.frontend.torch.picks import Done, Picks, along, is_mask
 from autopar.frontend.torch.row_writes import MEANS
@@ -181,6 +189,14 @@ _HANDLERS: dict[Any, _Handler] = {
     torch.index_put_: row_writes.put,
     Tensor.index_put: row_writes.put,
     Tensor.index_put_: row_writes.put,
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), row_joins.join),
+    **dict.fromkeys((torch.scatter, Tensor.scatter, Tensor.scatter_), row_scatters.scatter),
+    torch.scatter_add: row_scatters.scatter,
+    Tensor.scatter_add: row_scatters.scatter,
+    Tensor.scatter_add_: row_scatters.scatter,
+    torch.scatter_reduce: row_scatters.scatter,
+    Tensor.scatter_reduce: row_scatters.scatter,
+    Tensor.scatter_reduce_: row_scatters.scatter,
     torch.sum: row_writes.total,
     Tensor.sum: row_writes.total,
     **dict.fromkeys(MEANS, row_writes.total),

@@ -28,6 +28,7 @@ class Picks:
 
     Attributes:
         visits: The parts of code, which data may skip, that are run.
+        joined: The places of rows beside others, by what they are made of.
     """
 
     def __init__(self, selected: Selected, fixed: Callable[[Tensor], Tensor | None]) -> None:
@@ -36,6 +37,7 @@ class Picks:
         self.visits = Visits(selected)
         self._made: dict[int, tuple[Tensor, Selection]] = {}
         self._roots: dict[int, tuple[Tensor, object]] = {}
+        self.joined: dict[object, Selection] = {}
         self._run: object = None
 
     def begin(self, args: Any, kwargs: dict[str, Any]) -> None:
@@ -46,6 +48,7 @@ class Picks:
         """
         if self._run is not self.selected.run:  # Forgets what an earlier run of the code left.
             self._run = self.selected.run
+            self.joined.clear()
             self._made.clear()
             self._roots.clear()
         if (told := self.selected.told) is not None:

@@ -42,6 +42,8 @@ def _count(picks: Picks, rows: Rows, number: int) -> Count:
         picks.selected.refuse(rows.selection.place)
 
     def asks(answer: bool) -> bool:
+        if rows.selection.some:
+            return answer
         with picks.selected.returning():
             entered = picks.valid(rows.selection).any()
         return picks.visits.skips(entered, answer, rows.selection.place)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from autopar.frontend.torch import row_scatters
 from autopar.frontend.torch.picks import Done, Picks, is_mask
 from autopar.frontend.torch.row_indices import RowIndex, ordered, picked, row_index
 from autopar.frontend.torch.selections import NotApart, Rows, same
@@ -31,6 +32,8 @@ def write(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
     if rows is None and not _has_places(picks, index):
         return False, None
     found = row_index(picks, target, index)
+    if found is None and row_scatters.put(picks, target, index, value):
+        return True, None
     if found is None:
         _refuse(picks, index, value)
     if rows is not None and not same(rows.selection, found.selection):

@@ -49,6 +49,7 @@ class Selection:
         place: The user's line.
         root: What is the same for masks of the same elements in the same order.
         within: The parts of code, which data may skip, that it was made in.
+        some: Whether there are rows whatever the mask selects.
     """
 
     shape: tuple[int, ...]
@@ -56,6 +57,7 @@ class Selection:
     place: str
     root: object
     within: tuple[Skippable, ...] = ()
+    some: bool = False
 
     @property
     def rows(self) -> int:
