@@ -126,7 +126,10 @@ def _header(entries: Mapping[str, Entry]) -> bytes:
     start = 0
     for name, (dtype, shape) in entries.items():
         if dtype not in DTYPE_NAMES:
-            raise InvalidInputError(f"weight {name!r}: safetensors can't store {dtype}")
+            raise InvalidInputError(
+                f"weight {name!r}: safetensors can't store {dtype}; keep it in another dtype, and"
+                " complex numbers of 128 bits as real ones (torch.view_as_real)"
+            )
         size = math.prod(shape) * dtype.itemsize
         offsets = [start, start + size]
         header[name] = {"dtype": DTYPE_NAMES[dtype], "shape": shape, "data_offsets": offsets}

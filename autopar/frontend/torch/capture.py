@@ -27,6 +27,7 @@ from autopar.frontend.torch.stitch import (
     Step,
     compute,
     kept_without,
+    storable,
     update,
 )
 from autopar.frontend.torch.unread import unread
@@ -339,12 +340,18 @@ class _Capture:
             found[f"constant.{at}"] = tensor
         found.update({each.label: each.source for each in states if each.source is not None})
         return {
-            name: tensor.detach().to(inputs.stored[name].meta["val"].dtype)
-            if name in inputs.stored
-            else tensor.detach()
+            name: _stored(tensor.detach(), inputs.stored.get(name))
             for name, tensor in found.items()
             if name in needed and not is_absent(tensor)
         }
+
+
+def _stored(tensor: Tensor, node: fx.Node | None) -> Tensor:
+    """Returns a tensor as the program's input stores it, which is a constant if there is none."""
+    if node is None:
+        return storable(tensor)
+    kept: Tensor = node.meta["val"]
+    return (tensor if kept.is_complex() else storable(tensor)).to(kept.dtype)
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -211,16 +211,20 @@ class Inputs:
                     # What is neither saved nor changed is a table that the model computed.
                     role = "state" if name in joint.updates else "constant"
                 given = GraphInput(name, role, name, aliases=each.aliases[1:])
-                self.stored[name] = step.input(given, _typed(step, each.fake, types, name))
+                typed = _typed(step, each.fake, types, name)
+                if role == "constant":
+                    with step.mode:
+                        typed = storable(typed)
+                self.stored[name] = step.input(given, typed)
         # What the model reads.
         self.read = {
-            name: step.cast(("forward", 0), node, stored[name].fake.dtype)
+            name: step.cast(START, _complex(step, node, stored[name].fake), stored[name].fake.dtype)
             for name, node in self.stored.items()
         }
-        self.constants = {
-            node: step.input(GraphInput(f"constant.{at}", "constant"), tensor)
-            for at, (node, tensor) in enumerate(joint.constants.items())
-        }
+        self.constants = {}
+        for at, (node, tensor) in enumerate(joint.constants.items()):
+            held = step.input(GraphInput(f"constant.{at}", "constant"), storable(tensor))
+            self.constants[node] = _complex(step, held, tensor)
         self.labels = labels
         self.tensors = batch
         self.batch: list[fx.Node] = []
@@ -229,6 +233,20 @@ class Inputs:
         """Adds the batch, which comes after all that is stored."""
         for label, tensor in zip(self.labels, self.tensors, strict=True):
             self.batch.append(step.input(GraphInput(label, "input", label), tensor))
+
+
+def storable(constant: Tensor) -> Tensor:
+    """Returns a constant as files of weights have it: no complex numbers of 128 bits."""
+    if constant.dtype != torch.complex128:
+        return constant
+    return torch.view_as_real(constant.resolve_conj())
+
+
+def _complex(step: Step, stored: fx.Node, tensor: Tensor) -> fx.Node:
+    """Returns what was stored of a tensor as the tensor that it is."""
+    if stored.meta["val"].is_complex() or not tensor.is_complex():
+        return stored
+    return step.call(START, aten.view_as_complex.default, stored)
 
 
 def _typed(step: Step, fake: Tensor, types: Mapping[str, torch.dtype], name: str) -> Tensor:

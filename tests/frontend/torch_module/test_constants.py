@@ -119,7 +119,17 @@ def grown_once(model: Model, x: Tensor) -> Tensor:
     return x + model.table * model.unset
 
 
-KEPT = (cached, moved, widened, lazily, grown, grown_once)
+def turned(model: Model, x: Tensor) -> Tensor:
+    """By angles that a complex table holds with more bits than files of weights know."""
+    if model.unset is None:
+        model.unset = torch.polar(torch.ones(3).double(), torch.arange(3.0).double())
+    pairs = torch.view_as_complex(x.double().reshape(4, 3, 2)) * model.unset
+    if "turn" not in model.cache:
+        model.cache["turn"] = torch.polar(torch.ones(4, 1).double(), torch.ones(4, 1).double())
+    return torch.view_as_real(pairs * model.cache["turn"].conj()).flatten(1).to(x.dtype)
+
+
+KEPT = (cached, moved, widened, lazily, grown, grown_once, turned)
 
 
 @pytest.mark.parametrize("does", KEPT)
@@ -141,7 +151,7 @@ def test_a_program_computes_what_every_call_computes(
         torch.testing.assert_close(found, model(X))
 
 
-@pytest.mark.parametrize("does", [cached, lazily, grown_once])
+@pytest.mark.parametrize("does", [cached, lazily, grown_once, turned])
 def test_training_goes_on_as_it_does_eagerly(
     does: Callable[[Model, Tensor], Tensor], tmp_path: Path
 ) -> None:
