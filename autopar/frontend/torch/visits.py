@@ -3,14 +3,14 @@
     for expert in hit.nonzero():         if mask.any():          if top_x.numel() == 0: continue
 
 Such a part may only write rows back into other tensors: then, where it would be skipped, it writes
-none of them. What else it computes must not be read outside of it (see `selections`), and its lines
-must do nothing to Python's objects that later lines could see.
+none of them. What else it computes must not be read outside of it (see `selections`), and neither
+its lines nor what they call may do anything to Python's objects that later lines could see.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -21,6 +21,7 @@ from torch import Tensor
 from autopar.frontend.torch.cones import behind
 from autopar.frontend.torch.origin import user_frame
 from autopar.frontend.torch.parts import Part, loop_at, skipped_at
+from autopar.frontend.torch.python_objects import Held, has_changed, objects_of
 from autopar.frontend.torch.selections import NotApart, Selected, Selection, Skippable
 
 
@@ -35,6 +36,7 @@ class _Visit:
     frame: FrameType
     part: Part
     before: Mapping[str, Tensor]
+    objects: Sequence[Held]
 
 
 class Visits:
@@ -133,7 +135,7 @@ class Visits:
             if visit.frame is frame and visit.part is part:
                 self._leave(visit)
         before = {name: behind(frame.f_locals[name]) for name in part.bound}
-        visit = _Visit(Skippable(entered, place), frame, part, before)
+        visit = _Visit(Skippable(entered, place), frame, part, before, objects_of(frame))
         self.open.append(visit)
         self.selected.open.append(visit.skippable)
         return visit
@@ -146,3 +148,5 @@ class Visits:
             self.open.remove(visit)
         with suppress(ValueError):
             self.selected.open.remove(visit.skippable)
+        if any(map(has_changed, visit.objects)):
+            self.selected.refuse(visit.skippable.place)

@@ -523,6 +523,24 @@ def hooked(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     return h + rows.sum(0)
 
 
+def tallied(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Counts the experts that are hit in a function, and in an attribute."""
+    final, seen = torch.zeros_like(h), list[int]()
+    self.hits = 0
+
+    def run(number: int, rows: Tensor) -> Tensor:
+        seen.append(number)
+        self.hits += 1
+        found: Tensor = self.experts[number](rows)
+        return found
+
+    for number in range(self.number):
+        mask = (chosen == number).any(-1)
+        if mask.any():
+            final[mask] += run(number, h[mask])
+    return final * len(seen) + self.hits
+
+
 FALLBACKS = [
     carried,
     scaled,
@@ -537,7 +555,7 @@ FALLBACKS = [
 ]
 FALLBACKS += [other_rows, counting, collecting, numbered, broken_off, caught]
 FALLBACKS += [listed, combined, handed_on, held, by_chance, overwritten]
-FALLBACKS += [changed, copied, replaced, swollen]
+FALLBACKS += [changed, copied, replaced, swollen, tallied]
 
 
 @pytest.mark.parametrize("form", FALLBACKS)
