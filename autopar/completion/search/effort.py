@@ -35,7 +35,7 @@ IDLE_PROOFS, IDLE_PART = 8, 1e-3
 HANDFUL = 32
 """Up to so many ops a search takes no longer than what is shared by searches."""
 
-LEAST_WORK, OP_WORK = 4.0, 4.3e-3
+LEAST_WORK, OP_WORK = 4.4, 4.3e-3
 """What a search may do by default, in seconds that it takes about: of any program, and more per op.
 Capturing and partitioning take half as long per op."""
 
