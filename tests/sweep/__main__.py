@@ -4,6 +4,7 @@ python -m tests.sweep                              all of it, from where it stop
 python -m tests.sweep --only 'bert*' --checks fsdp inference
 python -m tests.sweep --only '*/*'                 families of timm and torchvision
 python -m tests.sweep --report docs/models.md      writes the table of what is known
+python -m tests.sweep --join a.jsonl b.jsonl       takes over what was found elsewhere
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = re.compile("|".join(map(fnmatch.translate, options.only)))
     state = State(options.state)
     _list(state)
-    if options.report:
-        options.report.write_text(render(state))
+    if options.join or options.report:
+        if options.join:
+            state.join(options.join)
+        if options.report:
+            options.report.write_text(render(state))
         return 0
     until = time.monotonic() + options.minutes * 60
     if missing := families.missing_libraries():
@@ -69,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", default=["*"], help="globs of types or families")
     parser.add_argument("--checks", nargs="*", default=list(CHECKS), choices=list(CHECKS))
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no type is begun")
-    parser.add_argument("--state", type=Path, default=Path("build/sweep.jsonl"))
+    parser.add_argument("--state", type=Path, default=Path("docs/models.jsonl"))
+    parser.add_argument("--join", type=Path, nargs="+", help="files to take over, and run nothing")
     parser.add_argument("--report", type=Path, help="file to write the table to, and run nothing")
     return parser
 

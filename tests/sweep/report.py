@@ -167,5 +167,4 @@ def _row(name: str, found: Mapping[str, Record]) -> str:
 
 
 def _cell(text: str) -> str:
-    text = re.sub(r"\S*/(site-packages|tests)/", "", " ".join(text.split()))
-    return text.replace("|", "/").replace("<", "&lt;")[:220]
+    return " ".join(text.split()).replace("|", "/").replace("<", "&lt;")[:220]

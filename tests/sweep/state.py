@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.sweep.child import Record
 
@@ -17,8 +20,6 @@ FAMILIES = "families"
 
 class State:
     """The records of a sweep.
-
-    Files may be joined: of what two say of the same check, the later one is taken.
 
     Attributes:
         path: The file.
@@ -45,7 +46,16 @@ class State:
             self.listed[source], self.versions[source] = list(record["listed"]), record["version"]
 
     def list_names(self, source: str, names: Sequence[str], version: str) -> None:
-        """Writes down what there is of a source, unless that is known."""
+        """Writes down what there is of a source, unless that is known.
+
+        Raises:
+            SystemExit: What is known was found with other versions of the source's libraries.
+        """
+        if (known := self.versions.get(source, version)) != version:
+            raise SystemExit(
+                f"{self.path} is of {known}, and {version} is installed: install that, or begin "
+                "another file with --state"
+            )
         if source not in self.listed:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._write({"source": source, "listed": list(names), "version": version})
@@ -55,9 +65,29 @@ class State:
         self._write(record)
 
     def _write(self, record: Record) -> None:
+        record = _without_folders(record)
         self._take(record)
         with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(_line(record))
+
+    def join(self, paths: Iterable[Path]) -> None:
+        """Takes over what other files say, later ones before earlier ones and before this one.
+
+        The newest record of each check is kept, in the order in which things are listed.
+        """
+        for other in map(State, paths):
+            for source, names in other.listed.items():
+                self.list_names(source, names, other.versions[source])
+            self.records += map(_without_folders, other.records)
+        lines = [
+            _line({"source": source, "listed": names, "version": self.versions[source]})
+            for source, names in self.listed.items()
+        ]
+        for names in self.listed.values():
+            lines += [_line(each) for name in names for each in self.of(name).values()]
+        written = self.path.with_name(self.path.name + ".new")
+        written.write_text("".join(lines))
+        os.replace(written, self.path)
 
     def of(self, name: str) -> dict[str, Record]:
         """Returns the newest record of each check of something, and that of building it as ``."""
@@ -71,3 +101,14 @@ class State:
             return []
         skipped = "drawn" if built is not None and not built.get("draws") else ""
         return [each for each in checks if each not in known and each != skipped]
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _without_folders(record: Record) -> Record:
+    """Returns a record that doesn't tell where libraries lie on the machine that it is from."""
+    if "reason" not in record:
+        return record
+    return {**record, "reason": re.sub(r"\S*/(site-packages|tests)/", "", record["reason"])}

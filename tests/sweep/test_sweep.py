@@ -120,18 +120,37 @@ def test_sweeps_go_on_where_they_stopped(tmp_path: Path) -> None:
 
 
 def test_files_of_sweeps_may_be_joined(tmp_path: Path) -> None:
-    one, other = State(tmp_path / "one.jsonl"), State(tmp_path / "other.jsonl")
-    one.list_names(TYPES, ["bert"], "5")
-    one.add({"type": "bert", "outcome": "unbuilt", "reason": "needs another library"})
-    other.list_names(TYPES, ["bert"], "5")
+    kept, other = State(tmp_path / "kept.jsonl"), State(tmp_path / "other.jsonl")
+    kept.list_names(TYPES, ["bert", "gpt2"], "5")
+    kept.add({"type": "bert", "outcome": "unbuilt", "reason": "needs another library"})
+    kept.add({"type": "gpt2", "check": "fsdp", "outcome": "right"})
+    other.list_names(TYPES, ["bert", "gpt2"], "5")
     other.list_names(FAMILIES, ["timm/vgg"], "timm 1")
     other.add({"type": "bert", "built": "Bert", "draws": False})
-    joined = tmp_path / "joined.jsonl"
-    joined.write_text(one.path.read_text() + other.path.read_text())
-    both = State(joined)
-    assert both.listed == {TYPES: ["bert"], FAMILIES: ["timm/vgg"]}
+    kept.join([other.path])
+    both = State(kept.path)
+    assert both.listed == {TYPES: ["bert", "gpt2"], FAMILIES: ["timm/vgg"]}
+    assert [each["type"] for each in both.records] == ["bert", "gpt2"]
     assert both.missing("bert", ["fsdp"]) == ["fsdp"]
+    assert both.missing("gpt2", ["fsdp"]) == []
     assert "Judged with timm 1" in render(both)
+
+
+def test_files_of_other_versions_are_not_joined(tmp_path: Path) -> None:
+    kept, other = State(tmp_path / "kept.jsonl"), State(tmp_path / "other.jsonl")
+    kept.list_names(TYPES, ["bert"], "5")
+    other.list_names(TYPES, ["bert"], "6")
+    before = kept.path.read_text()
+    with pytest.raises(SystemExit, match=r"is of 5, and 6 is installed.*--state"):
+        kept.join([other.path])
+    assert kept.path.read_text() == before
+
+
+def test_reasons_tell_no_folders(tmp_path: Path) -> None:
+    state = State(tmp_path / "sweep.jsonl")
+    reason = "/home/me/lib/site-packages/transformers/a.py:3: size 4"
+    state.add({"type": "bert", "check": "fsdp", "outcome": "refused", "reason": reason})
+    assert State(state.path).of("bert")["fsdp"]["reason"] == "transformers/a.py:3: size 4"
 
 
 def test_reasons_are_alike_but_for_places_and_numbers() -> None:
