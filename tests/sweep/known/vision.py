@@ -364,6 +364,13 @@ KNOWN: Mapping[str, Known] = {
     "unlimited_ocr_vision_encoder": Known(inputs={"patch_embeds": floats(4, 64, 4, 4)}),
     "uvdoc": Known({"backbone_config.out_indices": [1, 2, 3, 4, 5, 6]}),
     "video_llama_3_vision": Known(inputs={"merge_sizes": always([2, 2, 2, 2])}),
+    "videomae": Known(
+        inputs={
+            "pixel_values": floats(4, 16, 3, 64, 64),
+            # Of every video as many patches are hidden.
+            "bool_masked_pos": always([[True, False] * 64] * 4),
+        }
+    ),
     "vitmatte": Known(
         {
             "convstream_hidden_sizes": [8, 16, 24],
