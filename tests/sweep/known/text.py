@@ -91,6 +91,15 @@ KNOWN: Mapping[str, Known] = {
         },
         alone=True,
     ),
+    "gemma3n_text": Known(
+        {
+            "num_hidden_layers": 4,
+            "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "intermediate_size": [128] * 4,
+            "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+        }
+    ),
     "gemma4_assistant": Known(
         unable="its configuration refuses what it demands: that all layers share keys and values"
     ),
