@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
+from typing import Any
 
 from torch import Tensor
 
@@ -64,16 +66,66 @@ def skipped_at(frame: FrameType, *, compared: bool = False) -> Part | None:
 def _skipped(
     function: ast.AST, node: ast.If, rest: Sequence[ast.stmt], *, compared: bool
 ) -> Part | None:
-    test, negated = node.test, False
+    test, negated = _without_not(node.test)
+    if node.orelse or not _decides(test, compared=compared):
+        return None
+    continues = len(node.body) == 1 and isinstance(node.body[0], ast.Continue)
+    body = rest if continues else node.body
+    if body and body[0].lineno <= (test.end_lineno or test.lineno):
+        return None  # The line doesn't tell whether it is run.
+    return _part(function, body, inverted=negated != continues)
+
+
+def _without_not(test: ast.expr) -> tuple[ast.expr, bool]:
+    """Returns what a condition negates, and whether it does."""
+    negated = False
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, negated = test.operand, not negated
-    if node.orelse or node.body[0].lineno <= (node.test.end_lineno or node.test.lineno):
+    return test, negated
+
+
+def asks_length(frame: FrameType, tensor: Tensor) -> Callable[[object], bool] | None:
+    """Returns what the `if` of a frame's line asks of `len(tensor)`; None if it is another thing.
+
+    Args:
+        frame: The frame, which calls `len`.
+        tensor: What it calls it with.
+    """
+    for _, node, _ in _statements(frame):
+        if isinstance(node, ast.If) and _spans(node.test, frame.f_lineno):
+            return _asks_length(_without_not(node.test)[0], frame, tensor)
+    return None
+
+
+_COMPARES: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def _asks_length(
+    test: ast.expr, frame: FrameType, tensor: Tensor
+) -> Callable[[object], bool] | None:
+    def is_length(node: ast.expr) -> bool:
+        named = node.args[0] if isinstance(node, ast.Call) and _is_len(node) else None
+        return isinstance(named, ast.Name) and frame.f_locals.get(named.id) is tensor
+
+    if is_length(test):
+        return operator.truth
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1:
         return None
-    if not _decides(test, compared=compared):
+    compare, other = _COMPARES.get(type(test.ops[0])), test.comparators[0]
+    if compare is None or not is_length(test.left) or not isinstance(other, ast.Constant):
         return None
-    if len(node.body) == 1 and isinstance(node.body[0], ast.Continue):
-        return _part(function, rest, inverted=not negated)
-    return _part(function, node.body, inverted=negated)
+    return lambda length: compare(length, other.value)
+
+
+def _is_len(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "len" and len(call.args) == 1
 
 
 _HANDED_ON = frozenset(
@@ -99,20 +151,17 @@ def _decides(test: ast.expr, *, compared: bool) -> bool:
         if isinstance(node, _INDIRECT) and not _is_number(node):
             return False
         if isinstance(node, ast.Compare):
-            if len(node.ops) > 1 or not isinstance(node.ops[0], _ORDERS):
+            if len(node.ops) > 1 or type(node.ops[0]) not in _COMPARES:
                 return False
             if compared and node is not test:
                 return False
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name):
+            if isinstance(node.func, ast.Name) and not (compared and _is_len(node)):
                 return False
             asks = isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "tolist")
             if asks and node is not test:
                 return False
     return True
-
-
-_ORDERS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def _is_number(node: ast.AST) -> bool:

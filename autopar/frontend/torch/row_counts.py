@@ -9,6 +9,7 @@ import torch
 
 from autopar.frontend.torch.counts import Count, shape_of
 from autopar.frontend.torch.origin import calling, user_frame
+from autopar.frontend.torch.parts import asks_length
 from autopar.frontend.torch.picks import Done, Picks
 from autopar.frontend.torch.selections import NotApart, Rows
 
@@ -30,11 +31,16 @@ def number(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
 
 
 def length(picks: Picks, func: Any, args: Any, kwargs: dict[str, Any]) -> Done:
-    """Handles `len(x)`, which Python makes a plain number of."""
+    """Handles `len(x)`, which Python makes a plain number of: only an `if` may ask for it."""
     rows = picks.selected.rows(args[0])
-    if rows is not None and rows.dim == 0:
+    if rows is None or rows.dim != 0:
+        return False, None
+    frame = user_frame(sys._getframe(1))
+    asks, found = None if frame is None else asks_length(frame, args[0]), func(args[0])
+    if asks is None or found == 0:
         raise NotApart(rows.selection.place)
-    return False, None
+    asks(_count(picks, rows, found))
+    return True, found
 
 
 def _count(picks: Picks, rows: Rows, number: int) -> Count:

@@ -94,6 +94,39 @@ def skipped(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor
     return final
 
 
+def skipped_in_a_line(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    final = torch.zeros_like(h)
+    for number in range(self.number):
+        tokens, at = torch.where(chosen == number)
+        # fmt: off
+        if tokens.numel() == 0: continue  # noqa: E701
+        # fmt: on
+        found = self.experts[number](h[tokens])
+        final.index_add_(0, tokens, found * weights[tokens, at, None])
+    return final
+
+
+def measured(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Asks for a length, in each of the ways in which code does."""
+    final = torch.zeros_like(h)
+    for number in range(self.number):
+        tokens, at = torch.where(chosen == number)
+        if len(tokens) == 0:
+            continue
+        found = self.experts[number](h[tokens])
+        final.index_add_(0, tokens, found * weights[tokens, at, None])
+    first, _ = torch.where(chosen == 0)
+    if not len(first) < 1:
+        final[first] += self.enter(h[first])
+    second, _ = torch.where(chosen == 1)
+    if len(second):
+        final[second] += self.enter(h[second])
+    third, _ = torch.where(chosen == 2)
+    if len(third) > 0:
+        final[third] += self.enter(h[third])
+    return final
+
+
 def hit(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     final = torch.zeros_like(h)
     mask = functional.one_hot(chosen, self.number).permute(2, 1, 0)
@@ -186,7 +219,8 @@ def prefixed(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tenso
     return h + torch.ones(pair + h[chosen[:, 0] == 1].shape).sum()
 
 
-FORMS = [added, written, masked, skipped, hit, looked_up, normalized, counted, emptied]
+FORMS = [added, written, masked, skipped, skipped_in_a_line, measured, hit, looked_up]
+FORMS += [normalized, counted, emptied]
 FORMS += [repeated, nested, columns, remade, prefixed]
 
 
