@@ -94,8 +94,10 @@ class Recipe:
         if self.loss is not None:
             _check_pair(batch)
             _check_targets(self.loss, len(batch) - 1)
+            _check_call(model, batch[0], "training_step= calls the model as you like")
         elif self.training_step is None:
-            _check_call(model, batch)
+            pair = "if they are a pair (inputs, target), give loss= too, for other batches "
+            _check_call(model, batch, f"{pair}training_step=")
 
     def label_of(self, model: nn.Module) -> Callable[[Path], str]:
         """Returns what names the tensors of a batch."""
@@ -168,13 +170,17 @@ def _check_targets(loss: Callable[..., Tensor], count: int) -> None:
         )
 
 
-def _check_call(model: nn.Module, inputs: Any) -> None:
+def _check_call(model: nn.Module, inputs: Any, remedy: str) -> None:
     """Refuses inputs that the model's `forward` doesn't take."""
+    if model._forward_pre_hooks:  # They may make other arguments of them.
+        return
     args, kwargs = call_arguments(inputs)
+    given = ", given by name as they are a dict" if kwargs else ""
+    given = f", given one by one as they are a {type(inputs).__name__}" if args[1:] else given
     try:
         inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidInputError(
-            f"{type(model).__name__}.forward doesn't take the example inputs: {error}; if they are"
-            " a pair (inputs, target), give loss= too, for other batches training_step="
+            f"{type(model).__name__}.forward doesn't take the example inputs{given}: {error};"
+            f" {remedy}"
         ) from error

@@ -316,6 +316,20 @@ def test_a_loss_function_takes_inputs_and_target(example: object, message: str) 
         capture(model, example, Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1)))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"a": torch.ones(2, 4)}, r"Linear.forward .*by name as they are a dict: .*'input'"),
+        ((torch.ones(2, 4), torch.ones(2, 4)), r"one by one as they are a tuple: .*training_step="),
+    ],
+)
+def test_inputs_that_forward_does_not_take_are_refused(inputs: object, message: str) -> None:
+    model = nn.Linear(4, 4)
+    recipe = Recipe(F.mse_loss, None, SGD(model.parameters(), 0.1))
+    with pytest.raises(InvalidInputError, match=message):
+        capture(model, (inputs, torch.ones(2, 4)), recipe)
+
+
 class Counting(nn.Module):
     """Follows an attribute of its own."""
 
