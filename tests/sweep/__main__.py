@@ -30,7 +30,7 @@ from tests.sweep.listed import model_types
 from tests.sweep.report import render
 from tests.sweep.state import FAMILIES, TYPES, State
 
-MEMORY_BYTES = 4 << 30
+MEMORY_BYTES = 6 << 30
 CPU_SECONDS = 300
 
 

@@ -70,6 +70,9 @@ class Check:
     trains: bool = True
 
 
+NO_MEMORY = "can't allocate memory"
+"""What PyTorch says, on whichever rank, where the process has used up what it may."""
+
 CHECKS: Mapping[str, Check] = {
     "fsdp": Check((2, 2), "fsdp:a,tensor:b"),
     "inference": Check((2, 2), trains=False),
@@ -101,16 +104,20 @@ class Judge:
         self._stage = "eager"
         try:
             self._check(name, CHECKS[name], record)
-        except AutoparError as error:
-            record |= {"outcome": "refused", "reason": _first_line(error), "stage": self._stage}
         except MemoryError:  # of the process, which is told as its end
             raise
-        except Exception as error:  # whatever else comes out of autopar is a crash
-            told = f"{type(error).__name__}: {_first_line(error)}"
-            outcome = "unbuilt" if self._stage == "eager" else "crash"
-            record |= {"outcome": outcome, "reason": told, "stage": self._stage}
-            record["at"] = _place(error)
+        except Exception as error:
+            if NO_MEMORY in str(error):
+                raise MemoryError(str(error)) from error
+            record |= self._failed(error)
         return record | {"seconds": round(time.process_time() - start, 1)}
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        if isinstance(error, AutoparError):
+            return {"outcome": "refused", "reason": _first_line(error), "stage": self._stage}
+        told = f"{type(error).__name__}: {_first_line(error)}"  # from autopar, that is a crash
+        outcome = "unbuilt" if self._stage == "eager" else "crash"
+        return {"outcome": outcome, "reason": told, "stage": self._stage, "at": _place(error)}
 
     def _check(self, name: str, check: Check, record: dict[str, Any]) -> None:
         if check.trains:

@@ -388,6 +388,18 @@ def test_what_is_steady_is_right() -> None:
     assert Judge(Made(Squared)).record("fsdp")["outcome"] in ("right", "undivided")
 
 
+class Hungry(Squared):
+    """Asks PyTorch for more memory than there is."""
+
+    def forward(self, x: torch.Tensor) -> Found:
+        return Found((x @ self.weight).square().sum() + torch.empty(1 << 50)[0], [])
+
+
+def test_memory_that_is_used_up_is_no_word_of_autopar() -> None:
+    with pytest.raises(MemoryError, match="allocate"):
+        Judge(Made(Hungry)).record("fsdp")
+
+
 class Drawing(torch.nn.Linear):
     """Draws random numbers, in evaluation mode too."""
 
