@@ -24,6 +24,7 @@ MOST_NODES = 1_000_000
 """Words, lists and mappings of a file at most."""
 DEEPEST = 32
 """How deeply lists and mappings may be nested."""
+_TOO_DEEP = f"lists and mappings nested more than {DEEPEST} deep"
 LONGEST_WORD = 2**16
 """Characters of a word at most."""
 _LONGEST_NUMBER = 300
@@ -128,6 +129,8 @@ def _marked(error: Any, source: str, what: str) -> str:
     """Returns the message of an error that knows its line, and often that of what is around."""
     mark, around = error.problem_mark, error.context_mark
     place = f"{source}:{mark.line + 1}" if mark else source
+    if error.problem and "nesting depth" in error.problem:  # the parser's own limit, a larger one
+        return f"can't read the {what} in {place}: it has {_TOO_DEEP}"
     context = f"{error.context} of line {around.line + 1}, " if around and error.context else ""
     return f"can't read the {what} in {place}: {context}{error.problem}"
 
@@ -185,7 +188,7 @@ class _Builder:
     def _enter(self, node: Node) -> None:
         self._add(node)
         if len(self.open) >= DEEPEST:
-            raise self._refused(node.line, f"lists and mappings nested more than {DEEPEST} deep")
+            raise self._refused(node.line, _TOO_DEEP)
         self.open.append(_Open(node))
 
     def _add(self, node: Node) -> None:
