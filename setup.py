@@ -6,9 +6,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "autopar/__init__.py").read_text())
+VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "autopar/version.py").read_text())
 if VERSION is None:
-    raise SystemExit("autopar/__init__.py has no __version__")
+    raise SystemExit("autopar/version.py has no __version__")
 
 setup(
     name="autopar",

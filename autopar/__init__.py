@@ -13,37 +13,37 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autopar.version import __version__
+
 if TYPE_CHECKING:
     from autopar import annotate, elastic, runtime
+    from autopar.analysis.explanation import explain
+    from autopar.analysis.profiling import Profile, profile
+    from autopar.analysis.reports.comparison import diff
+    from autopar.base.errors import AutoparError
     from autopar.calibration import calibrate
     from autopar.cost import Cluster
-    from autopar.explanation import explain
-    from autopar.ir.errors import AutoparError
     from autopar.ir.mesh import ProcessMesh
     from autopar.modules import CompiledModule, compile
     from autopar.parallel import ParallelModule, parallelize
     from autopar.pipeline import Compiled, compile_onnx
     from autopar.planning.plans import plan_of, save_plan
-    from autopar.profiling import Profile, profile
-    from autopar.reports.comparison import diff
     from autopar.runtime import load
 
-__version__ = "0.1.0"
-
 _HOMES = {
-    "AutoparError": "autopar.ir.errors",
+    "AutoparError": "autopar.base.errors",
     "Cluster": "autopar.cost",
     "Compiled": "autopar.pipeline",
-    "Profile": "autopar.profiling",
-    "profile": "autopar.profiling",
+    "Profile": "autopar.analysis.profiling",
+    "profile": "autopar.analysis.profiling",
     "CompiledModule": "autopar.modules",
     "ParallelModule": "autopar.parallel",
     "ProcessMesh": "autopar.ir.mesh",
     "calibrate": "autopar.calibration",
     "compile": "autopar.modules",
     "compile_onnx": "autopar.pipeline",
-    "diff": "autopar.reports.comparison",
-    "explain": "autopar.explanation",
+    "diff": "autopar.analysis.reports.comparison",
+    "explain": "autopar.analysis.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
     "plan_of": "autopar.planning.plans",
@@ -58,6 +58,7 @@ __all__ = [
     "ParallelModule",
     "ProcessMesh",
     "Profile",
+    "__version__",
     "annotate",
     "calibrate",
     "compile",

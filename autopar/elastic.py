@@ -26,18 +26,18 @@ from typing import Any
 
 import torch
 
-from autopar import __version__
-from autopar.ir.arguments import CALLABLE, PATH, SECONDS, expect, shown
-from autopar.ir.build import read_build
-from autopar.ir.errors import AutoparError, InvalidInputError, os_reason
-from autopar.ir.units import counted
+from autopar.base.arguments import CALLABLE, PATH, SECONDS, expect, shown
+from autopar.base.errors import AutoparError, InvalidInputError, os_reason
+from autopar.base.units import counted
+from autopar.ir.builds.files import read_build
 from autopar.modules import CompiledModule
 from autopar.runtime.api import load as load_build
-from autopar.runtime.digest import digest_bytes
-from autopar.runtime.preparing import prepare_on_first
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import Trainer
-from autopar.runtime.whereabouts import is_library
+from autopar.runtime.failure.whereabouts import is_library
+from autopar.runtime.files.digest import digest_bytes
+from autopar.runtime.job.preparing import prepare_on_first
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import Trainer
+from autopar.version import __version__
 
 Compile = Callable[[int], CompiledModule]
 """Compiles for a number of processes."""

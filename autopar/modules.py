@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from autopar.analysis.reports.summary import render_summary, summarize_programs
 from autopar.annotate import apply_pins_of
+from autopar.base.arguments import NAMES, PATH, expect, one_of
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.ir.arguments import NAMES, PATH, expect, one_of
-from autopar.ir.errors import InvalidInputError
 from autopar.pipeline import (
     CompileArguments,
     Compiled,
@@ -27,7 +28,6 @@ from autopar.pipeline import (
     inherit,
     write,
 )
-from autopar.reports.summary import render_summary, summarize_programs
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from step_contenders import Size, write_builds
 from step_time import WORLD, measured, table
 from torch import Tensor
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.agreement import Agreement, Offer, Pending, Talk
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.agree.agreement import Agreement, Offer, Pending, Talk
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import Trainer, open_trainer
 
 CONTENDERS = ("silent", "not compared", "compared")
 PAIRS = (("compared", "silent"), ("not compared", "silent"), ("compared", "not compared"))

@@ -25,7 +25,7 @@ from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from autopar.frontend.torch import Recipe, capture
-from autopar.frontend.torch.fake import fake_like, fake_model
+from autopar.frontend.torch.capture.fake import fake_like, fake_model
 
 Batch = Mapping[str, Tensor]
 

@@ -30,16 +30,16 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.functional import mse_loss
 
 import autopar
-from autopar.ir.manifest import WeightDigests
-from autopar.runtime import checkpoint
-from autopar.runtime.boxes import whole_box
-from autopar.runtime.checkpoint import open_checkpoint, read_targets, write_checkpoint
-from autopar.runtime.checkpoint_files import copied, rectangles_of
-from autopar.runtime.checkpoint_reading import read_tensors
-from autopar.runtime.checkpoint_series import Place
-from autopar.runtime.messages import Messages
-from autopar.runtime.state import Content, Held, Piece
-from autopar.runtime.weights import WeightFile
+from autopar.ir.builds.manifest import WeightDigests
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.checkpoint.checkpoint import open_checkpoint, read_targets, write_checkpoint
+from autopar.runtime.checkpoint.files import copied, rectangles_of
+from autopar.runtime.checkpoint.reading import read_tensors
+from autopar.runtime.checkpoint.series import Place
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.ports.boxes import whole_box
+from autopar.runtime.state.state import Content, Held, Piece
+from autopar.runtime.weights.weights import WeightFile
 
 Seconds = tuple[float, float]
 Way = Callable[[], object]

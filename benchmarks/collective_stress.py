@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autopar.runtime.exchange import sent_to_all, wait
-from autopar.runtime.groups import Group
-from autopar.runtime.started import end_scatter, start_scatter
+from autopar.runtime.collectives.async_collectives import end_scatter, start_scatter
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.collectives.pieces import sent_to_all, wait
 
 Pending = Callable[[], Tensor]
 """Waits for a collective and returns its result."""

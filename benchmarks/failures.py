@@ -37,9 +37,9 @@ from typing import Any
 from soak_training import batch, prepare
 from torch.distributed.distributed_c10d import Store
 
-from autopar.runtime.patience import Patience
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import open_trainer
 
 RANKS = 4
 TIMEOUT = 5.0
@@ -54,7 +54,7 @@ HOWS = ("kill", "stop", "sleep", "raise", "exit")
 HANGS = ("stop", "sleep")
 SABOTAGE: Any = importlib.import_module("tests.runtime.sabotage")
 """It puts itself in the place of what modules import, which no type allows."""
-IMPORTED = ["soak_training", "tests.runtime.sabotage", "autopar.runtime.trainer"]
+IMPORTED = ["soak_training", "tests.runtime.sabotage", "autopar.runtime.training.trainer"]
 CONTEXT = multiprocessing.get_context("forkserver")
 
 

@@ -40,8 +40,8 @@ from autopar.partition.recompute import DoesNotFit, Recomputer
 from autopar.pipeline import CompileOptions
 from autopar.pipeline.passes import lower
 from autopar.planning.within_memory import Within
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import open_trainer
 
 PARTS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Limits, as parts of what the fastest plan holds."""

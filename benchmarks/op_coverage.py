@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from autopar.annotate import Pin
 from autopar.ir.mesh import ProcessMesh
-from autopar.runtime.verification import FREE_TOLERANCE, compare
+from autopar.runtime.verification.verification import FREE_TOLERANCE, compare
 from tests.op_database.capture import CAPTURES, Captured, Direction
 from tests.op_database.exclusions import UNDEFINED, excluded
 from tests.op_database.judge import judge, random_pins

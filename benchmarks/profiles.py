@@ -44,13 +44,13 @@ from torch.utils.flop_counter import (
 import autopar
 from autopar.cost import Cluster, memory_timeline
 from autopar.frontend.torch import Recipe, capture
-from autopar.frontend.torch.fake import fake_like, fake_model
+from autopar.frontend.torch.capture.fake import fake_like, fake_model
 from autopar.ir.program import Program
 from autopar.partition.recompute import recompute
-from autopar.runtime.emit import emit
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.specialize import specialize
-from autopar.runtime.updates import InPlace
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.updates import InPlace
+from autopar.runtime.kernels.table import TORCH_DTYPES
 from tests.tracking import Tracking
 from tests.zoo.full_size import CASES, Case, text
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autopar.runtime.random_ops import bernoulli_p, dropout, rand, randint, randn
+from autopar.runtime.kernels.random_ops import bernoulli_p, dropout, rand, randint, randn
 
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 P = 0.1

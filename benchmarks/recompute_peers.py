@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from autopar.ir.program import Arg, Op, Ref
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import Way
-from autopar.runtime.kernels import TORCH_DTYPES, to_torch
+from autopar.runtime.kernels.table import TORCH_DTYPES, to_torch
 
 
 def layer_plan(tape: Tape) -> Way:

@@ -33,8 +33,8 @@ from torch import Tensor, nn
 import autopar
 from autopar.cost import Cluster, evaluate
 from autopar.modules import CompiledModule
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import open_trainer
 
 APART = 1.2
 """How much longer the slower plan of a pair is predicted to take, at least."""

@@ -28,8 +28,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from autopar.modules import compile
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import Trainer, open_trainer
 
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[Batch], Tensor]

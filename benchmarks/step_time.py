@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from step_contenders import BY_OTHERS, Size, Step, ours, write_builds
 
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 
 T = TypeVar("T")
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autopar.frontend.explicit_writes import make_writes_explicit
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
+from autopar.frontend.lower.explicit_writes import make_writes_explicit
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.program import Program
 from autopar.pipeline import Compiled, CompileOptions, compile_program
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 
 Tensors = Mapping[str, Tensor]
 Step = Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]

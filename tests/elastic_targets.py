@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 from autopar import elastic
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.modules import CompiledModule
-from autopar.runtime.preparing import prepare_on_first
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.job.preparing import prepare_on_first
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import open_trainer
 from tests.runtime.training import LAYOUTS, batches, compiled_step
 
 

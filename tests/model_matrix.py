@@ -20,16 +20,16 @@ from autopar.cli.oracle import OnnxRuntime
 from autopar.cost import Cluster
 from autopar.frontend.onnx import ImportedModel, import_onnx
 from autopar.ir.mesh import ProcessMesh
-from autopar.runtime.serial import run_serial
-from autopar.runtime.verification import (
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.verification.verification import (
     FORCED_TOLERANCE,
     FREE_TOLERANCE,
     compare_outputs,
     verify_mesh,
 )
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.models import MODELS, model_inputs, model_path
 from tests.reassociate import run_reassociated
 

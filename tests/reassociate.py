@@ -14,8 +14,8 @@ from torch import Tensor
 
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Op, Program, Ref
-from autopar.ir.rule import Rule
-from autopar.runtime.kernels import kernel, to_torch
+from autopar.ir.rules.rule import Rule
+from autopar.runtime.kernels.table import kernel, to_torch
 
 
 def run_reassociated(

@@ -8,16 +8,21 @@ from dataclasses import replace
 
 import pytest
 
+from autopar.analysis.explanation import Explanation, Subject, explain
+from autopar.analysis.explanation.alternatives import (
+    ORIGIN,
+    as_annotated,
+    other_choices,
+    other_layouts,
+)
+from autopar.analysis.explanation.price import Price, price
+from autopar.analysis.explanation.why import choice_text
 from autopar.annotate import parse_mesh
 from autopar.completion import Complete
 from autopar.completion.presets.strategy import AUTO
+from autopar.completion.problem.variations import Pinned
 from autopar.completion.search.watch import Progress
-from autopar.completion.variations import Pinned
 from autopar.cost import Cluster
-from autopar.explanation import Explanation, Subject, explain
-from autopar.explanation.alternatives import ORIGIN, as_annotated, other_choices, other_layouts
-from autopar.explanation.price import Price, price
-from autopar.explanation.why import choice_text
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from tests.completion.enumerated import CLUSTERS, random_program
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import autopar
 from autopar import runtime
-from autopar.ir.errors import AutoparError
+from autopar.base.errors import AutoparError
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 NET = nn.Linear(4, 4)

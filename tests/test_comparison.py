@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import autopar
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.modules import CompiledModule
 from tests.cli import command
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autopar import elastic
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.modules import CompiledModule
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.elastic_targets import compiling, preparing, stopping
 from tests.runtime.real import run_ranks
 from tests.runtime.training import LAYOUTS, batches, compiled_step, training_build

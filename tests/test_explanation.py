@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import autopar
-from autopar.explanation import Explanation
-from autopar.ir.errors import InvalidInputError
+from autopar.analysis.explanation import Explanation
+from autopar.base.errors import InvalidInputError
 from autopar.modules import CompiledModule
 from tests.cli import command
 

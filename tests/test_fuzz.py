@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from autopar.pipeline import compile_program, write
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.fuzz.programs import Case, random_case
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program

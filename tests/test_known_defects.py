@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.ir.layout import Layout
 from autopar.pipeline import Compiled
 from tests.captured import Captured, capture, check, collectives, compiled, exported, kinds, run

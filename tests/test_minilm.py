@@ -12,7 +12,7 @@ from autopar.ir.program import Program
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program
 from autopar.runtime import api
-from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
+from autopar.runtime.verification.verification import FREE_TOLERANCE, compare_outputs
 from tests.model_matrix import LoadedModel, compile_case, load, mesh_of
 
 pytestmark = pytest.mark.models

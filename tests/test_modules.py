@@ -12,9 +12,9 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.nn import functional as F
 
 import autopar
-from autopar.ir.errors import AnnotationError, AutoparError, InvalidInputError
+from autopar.analysis.reports.summary import render_summary, summarize
+from autopar.base.errors import AnnotationError, AutoparError, InvalidInputError
 from autopar.modules import CompiledModule
-from autopar.reports.summary import render_summary, summarize
 from tests.captured import collectives
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.mesh import ProcessMesh
-from autopar.runtime.serial import run_serial
+from autopar.runtime.execute.serial import run_serial
 from tests.op_database.capture import CAPTURES, NoTensors, capture_backward, capture_forward
 from tests.op_database.exclusions import EXCLUDED, UNDEFINED
 from tests.op_database.judge import Verdict, differences, judge, judge_serial, random_pins

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import autopar
+from autopar.base.units import parse_limit
 from autopar.cost import Cluster, CommunicationModel, evaluate, memory_timeline
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.units import parse_limit
 from autopar.modules import CompiledModule
 from tests.captured import capture, check, collectives, compiled
 

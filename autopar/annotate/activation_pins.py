@@ -10,8 +10,8 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.activations import OFFLOAD, check_choice, choice_of, kept
-from autopar.ir.errors import AnnotationError, near_misses
 from autopar.ir.program import Op, Program
 
 HOSTS = ("cpu", "host")

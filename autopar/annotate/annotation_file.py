@@ -36,12 +36,12 @@ from autopar.annotate.choices import OpPin
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import parse_mesh
 from autopar.annotate.pins import Pin
-from autopar.ir.arguments import PATH, expect
-from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.base.arguments import PATH, expect
+from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.base.units import parse_limit
+from autopar.base.yaml_tree import Node, read_yaml
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
-from autopar.ir.units import parse_limit
-from autopar.ir.yaml_tree import Node, read_yaml
 
 KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "ops")
 _POSITION = re.compile(r"[0-9]{1,9}")

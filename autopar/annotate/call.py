@@ -10,7 +10,7 @@ import torch
 
 from autopar.annotate.mark import shard
 from autopar.annotate.mesh import MeshLike
-from autopar.ir.errors import AnnotationError, near_misses
+from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.layout import DimMapping
 
 Key = str | int

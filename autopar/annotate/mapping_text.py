@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.layout import DimLayout, SubDim
 
 Entry = int | str | None | tuple[int | str, ...] | DimLayout

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_in_torch_dis
 from torch.utils._pytree import register_constant
 
 from autopar.annotate.mesh import MeshLike, as_mesh
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.layout import DimMapping
 from autopar.ir.mark import Mark, mask_of, partial_of
 from autopar.ir.mesh import ProcessMesh

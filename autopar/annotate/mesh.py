@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any, Protocol
 
-from autopar.ir.arguments import shown
-from autopar.ir.errors import AnnotationError
+from autopar.base.arguments import shown
+from autopar.base.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 

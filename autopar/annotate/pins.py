@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh
 from autopar.annotate.same import counterparts
-from autopar.ir.arguments import shown
-from autopar.ir.errors import UNKNOWN, AnnotationError, near_misses
+from autopar.base.arguments import shown
+from autopar.base.errors import UNKNOWN, AnnotationError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.base.units import human_bytes
 from autopar.ir.layout import DimLayout, Layout, dim_axes, dim_str
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist
-from autopar.ir.units import human_bytes
 
 WIDTH = 100
 

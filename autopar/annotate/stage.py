@@ -8,7 +8,7 @@ import torch
 from torch.fx.traceback import annotate
 
 from autopar.annotate.notes import noted
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.mark import STAGE
 
 

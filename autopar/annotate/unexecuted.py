@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autopar.ir.errors import AnnotationError, Loc
+from autopar.base.errors import AnnotationError, Loc
 from autopar.ir.program import Program, Value
 
 

@@ -17,6 +17,9 @@ from textwrap import wrap
 import torch
 import torch.distributed as dist
 
+from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.base.file import write_file
+from autopar.base.units import human_seconds
 from autopar.calibration.fit import Fit, LinkSample, fit_link
 from autopar.calibration.levels import Level, group_of, levels_of
 from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
@@ -24,13 +27,10 @@ from autopar.calibration.together import Together
 from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster import CollectiveCost
 from autopar.cost.cluster_file import cluster_text
-from autopar.ir.errors import AutoparError, InvalidInputError, RuntimeFailure
-from autopar.ir.file import write_file
-from autopar.ir.units import human_seconds
-from autopar.runtime.distributed import choose_device
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.processes import Processes
-from autopar.runtime.world import interface_of
+from autopar.runtime.execute.distributed import choose_device
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.job.world import interface_of
 
 TIMEOUT = timedelta(minutes=5)
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.groups import Group
-from autopar.runtime.processes import Processes
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.job.processes import Processes
 
 PARTS = (2, 4)
 """Sizes besides that of a whole level in which collectives are measured."""

@@ -17,15 +17,15 @@ import torch.distributed as dist
 
 from autopar.calibration.fit import LinkSample
 from autopar.cost.algorithms import POINT_TO_POINT
-from autopar.runtime.communication import (
+from autopar.runtime.collectives.communication import (
     all_gather,
     all_to_all,
     broadcast,
     permute,
     reduce_scatter,
 )
-from autopar.runtime.groups import Group
-from autopar.runtime.reducing import all_reduce
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.collectives.reducing import all_reduce
 
 DTYPES = {
     "f32": torch.float32,

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import PrefixStore
 
-from autopar.runtime.closing import Closing
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.handshake import meet
-from autopar.runtime.patience import Patience
-from autopar.runtime.processes import Processes
-from autopar.runtime.supervise import Supervisor
-from autopar.runtime.world import World
+from autopar.runtime.agree.handshake import meet
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.failure.supervise import Supervisor
+from autopar.runtime.job.closing import Closing
+from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.job.world import World
 
 
 class Together(Closing):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import click
 
-from autopar import __version__
 from autopar.cli.compiling import compile_command
 from autopar.cli.console import Commands
 from autopar.cli.inspecting import inspect_command
@@ -20,6 +19,7 @@ from autopar.cli.planning import (
 from autopar.cli.profiling import profile_command
 from autopar.cli.running import run_command
 from autopar.cli.verifying import verify_command
+from autopar.version import __version__
 
 
 @click.group(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autopar.base.errors import InvalidInputError, near_misses
 from autopar.cli.console import status, usage
 from autopar.cli.models import ModelOptions, model_options
 from autopar.cli.options import PATH, PROFILES, named_cluster
 from autopar.cli.progress import progress
 from autopar.cli.show import show_summary
-from autopar.ir.errors import InvalidInputError, near_misses
 
 if TYPE_CHECKING:
     from autopar.ir.program import Program
@@ -117,9 +117,9 @@ def compile_command(
       autopar compile model.onnx --devices 64 --cluster h100
     """
     from autopar import pipeline
+    from autopar.base.file import is_stdout
     from autopar.completion.search.watch import Watch
-    from autopar.ir.build import check_output
-    from autopar.ir.file import is_stdout
+    from autopar.ir.builds.files import check_output
     from autopar.mapping import parse_placement
 
     # What is wrong with a file is no wrong usage, as a wrong text is.

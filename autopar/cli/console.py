@@ -25,12 +25,11 @@ from typing import Any, NoReturn
 
 import click
 
-from autopar.ir.errors import AutoparError
+from autopar.base.errors import AutoparError
+from autopar.base.package import PACKAGE
 
 DEFECT = 70
 """The exit code of a defect, after sysexits.h."""
-
-_PACKAGE = Path(__file__).parents[1]
 
 
 class Terminated(BaseException):
@@ -140,8 +139,8 @@ def _describe(error: Exception) -> str:
         return "there is no space left on the disk"
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if Path(frame.filename).is_relative_to(_PACKAGE):
-            place = f" at {Path(frame.filename).relative_to(_PACKAGE.parent)}:{frame.lineno}"
+        if Path(frame.filename).is_relative_to(PACKAGE):
+            place = f" at {Path(frame.filename).relative_to(PACKAGE.parent)}:{frame.lineno}"
     summary = "".join(traceback.format_exception_only(error)).strip()
     return (
         f"a defect of autopar, not a mistake of yours{place}:\n  {summary}\n"

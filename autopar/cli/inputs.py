@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 
 INPUTS = click.option(
     "--input",
@@ -24,8 +24,9 @@ def read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[s
     Raises:
         InvalidInputError: If some are missing; it says how to give them.
     """
-    from autopar.ir.build import read_build
-    from autopar.runtime import api, ports
+    from autopar.ir.builds.files import read_build
+    from autopar.runtime import api
+    from autopar.runtime.ports import ports
 
     arrays = api.read_inputs(build, specs, seed=seed)
     wanted = {port.label or port.name: port for port in ports.user_inputs(read_build(build).serial)}
@@ -45,7 +46,7 @@ def read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[s
 
 def with_seed(build: Path, arrays: dict[str, Any], seed: int | None) -> dict[str, Any]:
     """Returns the inputs with the seed of the program's random numbers."""
-    from autopar.ir.build import read_build
-    from autopar.runtime import ports
+    from autopar.ir.builds.files import read_build
+    from autopar.runtime.ports import ports
 
     return ports.with_seed(read_build(build).serial, arrays, seed)

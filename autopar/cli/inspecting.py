@@ -35,7 +35,7 @@ def inspect_command(path: Path, rank: int | None, serial: bool, brief: bool, for
       autopar inspect build/ --rank 0 --format dot | dot -Tsvg > rank0.svg
       autopar inspect build/ranks.pb               which process each rank carries out
     """
-    from autopar.reports import inspection
+    from autopar.analysis.reports import inspection
 
     if path.is_file():
         unsuited(f"{path} is a single file; it has no", ("rank", "serial"))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autopar.base.package import PACKAGE
 from autopar.cli.console import usage
 
 if TYPE_CHECKING:
     from autopar.cost import Cluster
 
-_PROFILES = Path(__file__).parents[1] / "cost/profiles"
+_PROFILES = PACKAGE / "cost/profiles"
 PROFILES = sorted(file.stem for file in _PROFILES.glob("*.yaml"))
 PATH = click.Path(path_type=Path)
 

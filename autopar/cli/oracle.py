@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.ir.program import SEED, Port, Program
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class OnnxRuntime:
             ) from error
         if not model.is_file():
             raise InvalidInputError(f"--against {model}: there is no such file")
-        from autopar.runtime.ports import user_inputs
+        from autopar.runtime.ports.ports import user_inputs
 
         self.model = model
         settings = onnxruntime.SessionOptions()

@@ -38,7 +38,7 @@ def explain_command(build: Path, name: str | None, cluster: str | None, alternat
       autopar explain build/ layers.3.attn.out.weight
       autopar explain build/ mm_3 --cluster h100x4
     """
-    from autopar.explanation import explain
+    from autopar.analysis.explanation import explain
 
     hardware = named_cluster(cluster) if cluster else None
     with progress("predicting") as tell:
@@ -67,7 +67,7 @@ def diff_command(first: Path, second: Path, cluster: str | None) -> None:
       autopar diff build-a/ build-b/
       autopar diff build-a/ build-b/ --cluster h100x4
     """
-    from autopar.reports.comparison import diff
+    from autopar.analysis.reports.comparison import diff
 
     hardware = named_cluster(cluster) if cluster else None
     with status("predicting"):
@@ -138,9 +138,9 @@ def calibrate_command(
       torchrun --nnodes 8 ... -m autopar calibrate --levels host=8,rack=4,spine=2 -o cluster.yaml
       autopar compile model.onnx --mesh 2x2 --cluster ./cluster.yaml
     """
+    from autopar.base.file import check_file, is_stdout
     from autopar.calibration import calibrate
     from autopar.calibration.calibrating import write_cluster
-    from autopar.ir.file import check_file, is_stdout
 
     check_file(output)
     with status("measuring"):

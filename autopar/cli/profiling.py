@@ -66,10 +66,10 @@ def profile_command(
       autopar profile build/ --top 20 --json profile.json
     """
     from autopar import pipeline
-    from autopar.ir.file import check_file, is_stdout
-    from autopar.profiling import Profile, profile, profile_build, profile_compiled
-    from autopar.profiling.figures import write_json
-    from autopar.profiling.show import render_profile
+    from autopar.analysis.profiling import Profile, profile, profile_build, profile_compiled
+    from autopar.analysis.profiling.figures import write_json
+    from autopar.analysis.profiling.show import render_profile
+    from autopar.base.file import check_file, is_stdout
 
     if json_file is not None:
         check_file(json_file)

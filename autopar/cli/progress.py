@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autopar.base.units import human_seconds
 from autopar.cli.console import status
-from autopar.ir.units import human_seconds
 
 if TYPE_CHECKING:
     from rich.status import Status

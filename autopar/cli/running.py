@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from autopar.base.errors import InvalidInputError
 from autopar.cli.console import PositiveNumber, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs, with_seed
 from autopar.cli.options import BACKEND, MODULES, PATH
-from autopar.ir.errors import InvalidInputError
 
 RANK_BYTES = 200 * 2**20
 """Memory that a process takes at least when it has loaded PyTorch."""
@@ -72,9 +72,10 @@ def run_command(
     if virtual:
         others = ("backend", "torch_compile", "timeout")
         unsuited("with --virtual no processes are started, which rules out", others)
-    from autopar.reports import summary as report
-    from autopar.runtime import api, files
-    from autopar.runtime.libraries import import_modules
+    from autopar.analysis.reports import summary as report
+    from autopar.runtime import api
+    from autopar.runtime.execute.libraries import import_modules
+    from autopar.runtime.files import tensors as files
 
     import_modules(modules)
     if output is not None:
@@ -102,7 +103,7 @@ def run_command(
 
 def _check_memory(build: Path, virtual: bool) -> None:
     """Refuses to run what this host can't hold."""
-    from autopar.ir.build import read_build
+    from autopar.ir.builds.files import read_build
     from autopar.pipeline.device_memory import check_machine_memory, machine_bytes
 
     found = read_build(build)

@@ -11,7 +11,7 @@ import click
 
 def show_summary(build: Path, form: str = "text") -> None:
     """Prints what a build costs, as text or json."""
-    from autopar.reports import summary as report
+    from autopar.analysis.reports import summary as report
 
     summary = report.summarize(build)
     click.echo(report.to_json(summary) if form == "json" else report.render_summary(summary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from autopar.base.errors import InvalidInputError
+from autopar.base.units import counted, human_bytes
 from autopar.cli.console import PositiveNumber, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs
 from autopar.cli.options import MODULES, PATH
 from autopar.cli.show import show_verdicts
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.units import counted, human_bytes
 
 
 @click.command("verify", short_help="Compare every rank's program with the serial program.")
@@ -76,14 +76,14 @@ def verify_command(
       autopar verify checkpoints/ --files
       autopar verify build/ --against model.onnx --input ids=ids.npy
     """
+    from autopar.analysis.reports import summary as report
     from autopar.cli.oracle import OnnxRuntime
-    from autopar.ir.build import read_build
+    from autopar.ir.builds.files import read_build
     from autopar.pipeline.device_memory import check_machine_memory, machine_bytes
-    from autopar.reports import summary as report
     from autopar.runtime import api
-    from autopar.runtime.libraries import import_modules
-    from autopar.runtime.ports import seed_input
-    from autopar.runtime.verification import FREE_TOLERANCE, compare_outputs
+    from autopar.runtime.execute.libraries import import_modules
+    from autopar.runtime.ports.ports import seed_input
+    from autopar.runtime.verification.verification import FREE_TOLERANCE, compare_outputs
 
     if files_only:
         _verify_files(build)
@@ -113,10 +113,10 @@ def verify_command(
 
 
 def _verify_files(folder: Path) -> None:
-    from autopar.ir.build import read_build
+    from autopar.ir.builds.files import read_build
     from autopar.runtime import api
-    from autopar.runtime.checked_checkpoint import checkpoints_in
-    from autopar.runtime.checked_weights import holds_weights
+    from autopar.runtime.checkpoint.checked import checkpoints_in
+    from autopar.runtime.weights.checked import holds_weights
 
     unsuited(
         "--files compares no values, so there is nothing to do for",
@@ -137,7 +137,7 @@ def _verify_files(folder: Path) -> None:
 
 
 def _verify_weights(path: Path) -> None:
-    from autopar.runtime.checked_weights import check_weights_given
+    from autopar.runtime.weights.checked import check_weights_given
 
     with status("reading all files"):
         found = check_weights_given(path)
@@ -149,7 +149,7 @@ def _verify_weights(path: Path) -> None:
 
 
 def _verify_checkpoints(folders: Sequence[Path]) -> None:
-    from autopar.runtime.checked_checkpoint import check_checkpoint
+    from autopar.runtime.checkpoint.checked import check_checkpoint
 
     right, damages = [], []
     for folder in folders:

@@ -7,32 +7,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from autopar.completion.apart import splits_parts, ways_apart
-from autopar.completion.call import CallTable
-from autopar.completion.graph import Graph
-from autopar.completion.lifetimes import renew_views
+from autopar.base.collector import paused_collector
+from autopar.base.errors import AnnotationError
+from autopar.completion.prepare.common_subexpressions import share_moves
+from autopar.completion.prepare.renew_views import renew_views
+from autopar.completion.prepare.split_fused_weights import splits_parts, ways_apart
 from autopar.completion.presets.batch import batch_end, batch_inputs, single_inputs
 from autopar.completion.presets.named import Unfit, pin_strategy, without_batch
 from autopar.completion.presets.place import place_pins
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.presets.zero import keep_states
-from autopar.completion.refine import GAIN
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import CallTable
+from autopar.completion.problem.space import Space
+from autopar.completion.propagate.local_search import GAIN
+from autopar.completion.propagate.solve import Solution, pin_aliases, solve
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.forecast import Forecast, predicted_time
-from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.incumbents import Incumbents
+from autopar.completion.search.network.memory_price import FREE, HeldPrice
 from autopar.completion.search.watch import Watch
-from autopar.completion.share import share_moves
-from autopar.completion.slices import complete_slices
-from autopar.completion.solve import Solution, pin_aliases, solve
-from autopar.completion.space import Space
-from autopar.completion.where import find_places
+from autopar.completion.submesh.slices import complete_slices
+from autopar.completion.submesh.where import find_places
 from autopar.completion.write import write_replicated, write_solution
 from autopar.cost import Cluster, ReshardPlanner
-from autopar.ir.collector import paused_collector
-from autopar.ir.errors import AnnotationError
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Program
 

@@ -7,11 +7,11 @@ cluster.
 
 from __future__ import annotations
 
-from autopar.completion.call import Call, CallTable
-from autopar.completion.space import Space
-from autopar.completion.splits import Splits
-from autopar.ir.distribution import consumed, produced
+from autopar.completion.problem.op_strategies import Call, CallTable
+from autopar.completion.problem.space import Space
+from autopar.completion.problem.splits import Splits
 from autopar.ir.program import Op, Program
+from autopar.ir.rules.distribution import consumed, produced
 
 
 def decisive_ops(program: Program, calls: CallTable) -> list[Op]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from autopar.base.units import counted
 from autopar.cost import Reshard, ReshardPlanner
-from autopar.ir.distribution import consumed, produced, replicated
-from autopar.ir.foreign import bare_kind
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import ORIGIN_KINDS, Layout
-from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program
-from autopar.ir.rule import Rule
-from autopar.ir.units import counted
+from autopar.ir.rules.distribution import consumed, produced, replicated
+from autopar.ir.rules.foreign import bare_kind
+from autopar.ir.rules.rule import Rule
 
 MOVES_WITHOUT_CONFLICT = frozenset(("all_reduce", "reduce_scatter"))
 """What finishes a reduction; any other collective means that two layouts disagree."""

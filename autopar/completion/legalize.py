@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from autopar.completion.body import body_function, expand_body, left_otherwise, solve_body
-from autopar.completion.call import Call, CallTable
-from autopar.completion.space import Space
+from autopar.base.errors import AnnotationError
+from autopar.completion.problem.body import body_function, expand_body, left_otherwise, solve_body
+from autopar.completion.problem.op_strategies import Call, CallTable
+from autopar.completion.problem.space import Space
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
-from autopar.ir.errors import AnnotationError
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, OpDist, Program, Value
-from autopar.ir.verify_distribution import PINNED
+from autopar.ir.verify.distribution import PINNED
 
 DEFAULT_CLUSTER = "cpu"
 

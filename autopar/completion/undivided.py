@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from autopar.completion.presets.strategy import AUTO, AxisPreset, parse_strategy
 from autopar.cost.flops import product_flops
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import dim_axes
-from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, Program

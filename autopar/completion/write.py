@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autopar.completion.graph import Node
-from autopar.completion.solve import Solution
-from autopar.ir.foreign import bare_kind
+from autopar.completion.problem.graph import Node
+from autopar.completion.propagate.solve import Solution
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, OpDist, Value
+from autopar.ir.rules.foreign import bare_kind
 
 LEFT_PENDING = "a reduction is left pending"
 """In the origin of an op that no neighbour told how it is split."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from autopar.cost.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.cluster import Cluster, LinkLevel
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.evaluation import Evaluation, OpCost, evaluate
-from autopar.cost.fullest import fullest_timeline, kinds_of_ranks
-from autopar.cost.lifetimes import lifetimes
-from autopar.cost.memory import CPU, CUDA, EXACT, Allocator, MemoryTimeline, memory_timeline
-from autopar.cost.reshard import Move, Reshard, ReshardPlanner, plan_reshard
+from autopar.cost.memory.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
+from autopar.cost.memory.lifetimes import lifetimes
+from autopar.cost.memory.peak_rank import fullest_timeline, kinds_of_ranks
+from autopar.cost.memory.timeline import (
+    CPU,
+    CUDA,
+    EXACT,
+    Allocator,
+    MemoryTimeline,
+    memory_timeline,
+)
+from autopar.cost.reshard.planner import Move, Reshard, ReshardPlanner, plan_reshard
 from autopar.cost.roofline import local_bytes, local_operations, op_seconds
 
 __all__ = [

@@ -44,10 +44,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from autopar.ir.arguments import expect, one_of
-from autopar.ir.errors import InvalidInputError, near_misses
+from autopar.base.arguments import expect, one_of
+from autopar.base.errors import InvalidInputError, near_misses
+from autopar.base.package import PACKAGE
 
-PROFILES = Path(__file__).parent / "profiles"
+PROFILES = PACKAGE / "cost/profiles"
 
 
 _NAME = one_of(str, Path, words="the name of a cluster, or the path of a YAML file")

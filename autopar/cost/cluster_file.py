@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from autopar.base.errors import InvalidInputError, near_misses
+from autopar.base.yaml_tree import Node, read_yaml
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, HostLink, LinkLevel
-from autopar.ir.errors import InvalidInputError, near_misses
 from autopar.ir.program import DTYPE_BYTES
-from autopar.ir.yaml_tree import Node, read_yaml
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from autopar.base.errors import AnnotationError
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.cluster import Cluster, LinkLevel
-from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 
 

@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.cost.cluster import Cluster
-from autopar.cost.collective_memory import is_started
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.flops import product_flops
 from autopar.cost.halo import halo_bytes, redistribute_seconds
+from autopar.cost.memory.collectives import is_started
 from autopar.cost.roofline import local_bytes, op_seconds
 from autopar.ir.expr import Expr
 from autopar.ir.expr import evaluate as evaluate_expr
+from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
-from autopar.ir.rule import TensorType
-from autopar.ir.transfers import ENDED, STARTED
+from autopar.ir.rules.rule import TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ which it counts as if there were one group.
 
 from __future__ import annotations
 
-from autopar.ir.distribution import serial_points
 from autopar.ir.ops import PRODUCTS
-from autopar.ir.rule import Rule
+from autopar.ir.rules.distribution import serial_points
+from autopar.ir.rules.rule import Rule
 
 
 def product_flops(kind: str, rule: Rule | None) -> int:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.reblock import reblock_exchange
-from autopar.ir.window import Redistribution
+from autopar.cost.reshard.redistribution import reblock_exchange
+from autopar.ir.rules.window import Redistribution
 
 
 def redistribute_seconds(

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.evaluation import Evaluator
 from autopar.cost.windows import WindowWay
-from autopar.ir.distribution import consumed, produced, rank_call
 from autopar.ir.expr import evaluate
 from autopar.ir.program import Op, OpDist, Value
-from autopar.ir.rule import Rule
+from autopar.ir.rules.distribution import consumed, produced, rank_call
+from autopar.ir.rules.rule import Rule
 
 
 def part_seconds(

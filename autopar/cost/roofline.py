@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.cluster import Cluster
-from autopar.ir.distribution import local_points
 from autopar.ir.program import DTYPE_BYTES, OpDist
-from autopar.ir.rule import Dims, Rule, TensorType
+from autopar.ir.rules.distribution import local_points
+from autopar.ir.rules.rule import Dims, Rule, TensorType
 
 
 def local_operations(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) -> float:

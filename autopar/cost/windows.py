@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from autopar.cost.evaluation import Evaluator
-from autopar.ir.distribution import (
+from autopar.ir.expr import IntExpr, add, evaluate, multiply
+from autopar.ir.layout import Layout, local_dim_size, whole
+from autopar.ir.program import Arg, Op, OpDist, Ref, Value
+from autopar.ir.rules.distribution import (
     consumed,
     factor_layout,
     factor_start,
@@ -20,11 +23,8 @@ from autopar.ir.distribution import (
     window_extent,
     windows,
 )
-from autopar.ir.expr import IntExpr, add, evaluate, multiply
-from autopar.ir.layout import Layout, local_dim_size, whole
-from autopar.ir.program import Arg, Op, OpDist, Ref, Value
-from autopar.ir.rule import Rule
-from autopar.ir.window import Redistribution
+from autopar.ir.rules.rule import Rule
+from autopar.ir.rules.window import Redistribution
 
 
 @dataclass(frozen=True, slots=True)

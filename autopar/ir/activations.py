@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autopar.ir.errors import AnnotationError, near_misses
+from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.program import Op
 
 SAVE, RECOMPUTE, OFFLOAD = "save", "recompute", "offload"

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from autopar.ir.errors import Loc
+from autopar.base.errors import Loc
 from autopar.ir.program import ASSUMPTION, Arg, Function, Port, Program
 
 Scalar = bool | int | float

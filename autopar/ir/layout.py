@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeGuard
 
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
 from autopar.ir.mesh import ProcessMesh
 

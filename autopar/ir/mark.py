@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.layout import MONOIDS, DimMapping, Layout, check_length
 from autopar.ir.mesh import ProcessMesh
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from autopar.ir.arguments import NAMES, WHOLE, expect, one_of, shown
-from autopar.ir.errors import AnnotationError, near_misses
+from autopar.base.arguments import NAMES, WHOLE, expect, one_of, shown
+from autopar.base.errors import AnnotationError, near_misses
 
 RESERVED = ("min", "max", "None", "null", "Null", "NULL")
 """What axes can't be called: functions of rank expressions, and what stands for no axis in pins."""

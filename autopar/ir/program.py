@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
-from autopar.ir.errors import UNKNOWN, Loc
+from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.expr import Expr, IntExpr
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.expr import Expr, IntExpr
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 

@@ -10,8 +10,8 @@ import numpy as np
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr import IntExpr
 from autopar.ir.expr_arrays import Ints, evaluate_on_ranks
-from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg
+from autopar.ir.rules.numbering import Numbering
 from autopar.mapping.classes import RankClass
 from autopar.mapping.collectives import Collective
 from autopar.mapping.membership import Membership, at_ranks, rank_text

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from autopar.base.errors import InvalidInputError
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.evaluation import COLLECTIVE_SECONDS
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping.traffic import Traffic
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autopar.base.errors import VerificationError
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import VerificationError
 from autopar.mapping.classes import RankClass, rank_classes
 from autopar.mapping.collectives import Collective, Site, in_order, sites
 from autopar.mapping.matching import Matcher, Party

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.program import Function, Program
 from autopar.mapping.collectives import COMM
 

@@ -22,13 +22,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
+from autopar.base.arguments import FLAG, NAMES, WHOLE, Kind, expect, shown
+from autopar.base.errors import InvalidInputError
+from autopar.base.units import counted
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
-from autopar.frontend.torch.batch import call_arguments
-from autopar.ir.arguments import FLAG, NAMES, WHOLE, Kind, expect, shown
-from autopar.ir.errors import InvalidInputError
+from autopar.frontend.torch.step.batch import call_arguments
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.units import counted
 from autopar.mapping import Placement
 from autopar.parallel.instance import instance, skeleton
 from autopar.parallel.job import choose_device, connect

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.ir.layout import Layout
 from autopar.parallel.module import ParallelModule, State
 from autopar.parallel.runner import Runner

@@ -18,26 +18,26 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from autopar.annotate import MeshLike, as_mesh
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.mesh import ProcessMesh
 from autopar.parallel.parts import Shape
 from autopar.parallel.sharing import Plan
-from autopar.runtime.agreement import Agreement, Offer
-from autopar.runtime.closing import Closing, close_at_exit
-from autopar.runtime.disagreement import CALL, LOCAL
-from autopar.runtime.distributed import DEFAULT_START_TIMEOUT
-from autopar.runtime.failure import FailureBoard
-from autopar.runtime.groups import Group, ProcessGroups
-from autopar.runtime.handshake import meet
-from autopar.runtime.messages import Messages
-from autopar.runtime.patience import Patience
-from autopar.runtime.placements import device_mesh_of
-from autopar.runtime.processes import Processes
-from autopar.runtime.sums import Sums
-from autopar.runtime.supervise import Supervisor
-from autopar.runtime.talk import RankTalk
-from autopar.runtime.world import World, interface_of
+from autopar.runtime.agree.agreement import Agreement, Offer
+from autopar.runtime.agree.disagreement import CALL, LOCAL
+from autopar.runtime.agree.handshake import meet
+from autopar.runtime.agree.sums import Sums
+from autopar.runtime.agree.talk import RankTalk
+from autopar.runtime.collectives.groups import Group, ProcessGroups
+from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT
+from autopar.runtime.failure.failure import FailureBoard
+from autopar.runtime.failure.supervise import Supervisor
+from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.job.world import World, interface_of
+from autopar.runtime.state.placements import device_mesh_of
 
 Result = TypeVar("Result")
 

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autopar.ir.arguments import FLAG, PATH, expect
-from autopar.ir.errors import InvalidInputError
+from autopar.base.arguments import FLAG, PATH, expect
+from autopar.base.errors import InvalidInputError
 from autopar.parallel.runner import Modes, Runner
 from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
 from autopar.parallel.variant import Call, VariantCall
-from autopar.runtime.boxes import whole_box
-from autopar.runtime.outputs import Gathering
-from autopar.runtime.trainer import seed_of_step
-from autopar.runtime.weight_taking import (
+from autopar.runtime.ports.boxes import whole_box
+from autopar.runtime.ports.outputs import Gathering
+from autopar.runtime.training.trainer import seed_of_step
+from autopar.runtime.weights.taking import (
     Part,
     Wanted,
     expect_weights,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.layout import Layout, dim_axes
-from autopar.runtime.boxes import box_shape, layout_box
+from autopar.runtime.ports.boxes import box_shape, layout_box
 
 Shape = tuple[int, ...]
 

@@ -20,13 +20,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from autopar.annotate import apply_pins_of
+from autopar.base.arguments import FLAG, expect
+from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.completion.presets.strategy import AUTO
 from autopar.frontend.torch import Differentiable, capture_differentiable
-from autopar.frontend.torch.batch import Path, Structure, flatten, input_label, is_among
-from autopar.ir.arguments import FLAG, expect
-from autopar.ir.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.frontend.torch.step.batch import Path, Structure, flatten, input_label, is_among
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_to_bytes
@@ -35,11 +35,11 @@ from autopar.parallel.parts import peers_of, whole_layout
 from autopar.parallel.sharing import Plan
 from autopar.parallel.variant import Variant, wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
-from autopar.runtime.agreement import Offer
-from autopar.runtime.dense import odd_kind
-from autopar.runtime.digest import digest_bytes
-from autopar.runtime.disagreement import CALL, LOCAL, MODULE
-from autopar.runtime.placements import check_ascending, is_split, placeable
+from autopar.runtime.agree.agreement import Offer
+from autopar.runtime.agree.disagreement import CALL, LOCAL, MODULE
+from autopar.runtime.files.digest import digest_bytes
+from autopar.runtime.ports.dense import odd_kind
+from autopar.runtime.state.placements import check_ascending, is_split, placeable
 
 RETURNED = Origin("preset", "returned whole")
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autopar.ir.errors import InvalidInputError, os_reason
+from autopar.base.errors import InvalidInputError, os_reason
 from autopar.parallel.module import ParallelModule
 from autopar.parallel.spilling import Spill
-from autopar.runtime.agreement import Offer
-from autopar.runtime.disagreement import CALL, LOCAL
-from autopar.runtime.ranks import path_text
+from autopar.runtime.agree.agreement import Offer
+from autopar.runtime.agree.disagreement import CALL, LOCAL
+from autopar.runtime.execute.ranks import path_text
 
 _SETTINGS = ("config", "generation_config")
 """What users change of a module, and what is saved beside its parameters."""

@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
 from autopar.ir.layout import Layout, dim_axes, dim_size
-from autopar.runtime.boxes import Box, box_shape, layout_box, take
-from autopar.runtime.carriers import carried, restored
-from autopar.runtime.placements import as_dtensor, placements_of
+from autopar.runtime.collectives.wire_dtypes import carried, restored
+from autopar.runtime.ports.boxes import Box, box_shape, layout_box, take
+from autopar.runtime.state.placements import as_dtensor, placements_of
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import IO, NamedTuple
 import torch
 from torch import Tensor
 
-from autopar.runtime.closing import Closing
-from autopar.runtime.digest import tensor_bytes
+from autopar.runtime.files.digest import tensor_bytes
+from autopar.runtime.job.closing import Closing
 
 
 class _Place(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.program import Function, Op, Program
 
 BACKWARD = "backward"

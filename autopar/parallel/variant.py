@@ -12,27 +12,27 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Differentiable
 from autopar.ir.assumptions import assumption_ports
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 from autopar.parallel.job import Job
 from autopar.parallel.shards import shard_of
 from autopar.parallel.sharing import Plan
 from autopar.parallel.split import first_half, known_without, split
 from autopar.parallel.undoing import Undoing
-from autopar.runtime.boxes import box_shape, take
-from autopar.runtime.emit import emit
-from autopar.runtime.index_bounds import IndexBounds
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.placements import is_split, placements_of
-from autopar.runtime.ports import port_box, seed_input
-from autopar.runtime.specialize import specialize_functions
-from autopar.runtime.staging import moved
-from autopar.runtime.torch_compile import through_torch_compile
-from autopar.runtime.updates import abandoned_raised
-from autopar.runtime.wholes import whole_of
-from autopar.runtime.writing_back import check_writable
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.specialize import specialize_functions
+from autopar.runtime.execute.torch_compile import through_torch_compile
+from autopar.runtime.execute.updates import abandoned_raised
+from autopar.runtime.kernels.table import TORCH_DTYPES
+from autopar.runtime.ports.boxes import box_shape, take
+from autopar.runtime.ports.index_bounds import IndexBounds
+from autopar.runtime.ports.ports import port_box, seed_input
+from autopar.runtime.ports.staging import moved
+from autopar.runtime.ports.writing_back import check_writable
+from autopar.runtime.state.placements import is_split, placements_of
+from autopar.runtime.state.wholes import whole_of
 
 Code = Callable[..., tuple[Tensor, ...]]
 

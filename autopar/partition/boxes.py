@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
 from autopar.ir.layout import Layout, local_extent
 from autopar.ir.mesh import ProcessMesh

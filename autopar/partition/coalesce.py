@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from autopar.cost.buckets import BUCKET_BYTES, is_worth_joining
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.reshard.buckets import BUCKET_BYTES, is_worth_joining
 from autopar.ir.ops.view import VIEWS
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autopar.cost.evaluation import Evaluator
-from autopar.cost.making import Making
-from autopar.cost.reshard import ReshardPlanner
+from autopar.cost.reshard.making import Making
+from autopar.cost.reshard.planner import ReshardPlanner
 from autopar.cost.windows import WindowWay
 from autopar.ir.layout import Layout, dim_axes
 from autopar.ir.program import DTYPE_BYTES, Op

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from autopar.base.errors import VerificationError
 from autopar.cost.windows import WindowWay, window_ways
-from autopar.ir.distribution import (
+from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import rule_of
+from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
+from autopar.ir.rules.distribution import (
     consumed,
     produced,
     rank_call,
     replicated,
     split_axes,
 )
-from autopar.ir.errors import VerificationError
-from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
-from autopar.ir.mesh import ProcessMesh
-from autopar.ir.ops import rule_of
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
-from autopar.ir.rule import SAME, Rule
+from autopar.ir.rules.rule import SAME, Rule
 from autopar.ir.text import print_op
 
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.cost.permutation import permutation
-from autopar.cost.places import Place, cut, widen
-from autopar.cost.reshard import Move, Reshard
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
+from autopar.cost.reshard.permutation import permutation
+from autopar.cost.reshard.places import Place, cut, widen
+from autopar.cost.reshard.planner import Move, Reshard
 from autopar.ir.expr import IntExpr, minimum
 from autopar.ir.layout import (
     DimLayout,
@@ -28,9 +28,9 @@ from autopar.ir.layout import (
     local_extent,
 )
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.numbering import Numbering
 from autopar.ir.program import Arg
-from autopar.ir.window import Redistribution, Window
+from autopar.ir.rules.numbering import Numbering
+from autopar.ir.rules.window import Redistribution, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from autopar.cost.buckets import BUCKET_BYTES
+from autopar.cost.reshard.buckets import BUCKET_BYTES
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.coalesce import is_known
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from autopar.base.errors import VerificationError
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.reshard import ReshardError, ReshardPlanner
-from autopar.cost.waiting import awaited
-from autopar.ir.errors import VerificationError
+from autopar.cost.reshard.deferred_sums import awaited
+from autopar.cost.reshard.planner import ReshardError, ReshardPlanner
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op

@@ -12,9 +12,9 @@ from typing import Protocol, TypedDict
 
 from autopar.annotate import MeshLike
 from autopar.annotate.mapping_text import Entry
+from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
+from autopar.base.errors import near_misses
 from autopar.cost import Cluster
-from autopar.ir.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
-from autopar.ir.errors import near_misses
 from autopar.mapping import Placement
 
 

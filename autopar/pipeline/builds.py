@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from autopar import __version__
-from autopar.ir.arguments import PATH, expect
+from autopar.base.arguments import PATH, expect
 from autopar.ir.program import Program
 from autopar.pipeline.arguments import CompileArguments
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.passes import Compiled, compile_program
 from autopar.pipeline.recorded import recorded
+from autopar.version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +35,8 @@ def write(
     Raises:
         InvalidInputError: If the folder can't be written, or is something else than a build.
     """
-    from autopar.ir.build import write_build
-    from autopar.runtime.weight_writing import write_digested
+    from autopar.ir.builds.files import write_build
+    from autopar.runtime.weights.writing import write_digested
 
     write_build(
         path,

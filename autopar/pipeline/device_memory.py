@@ -12,15 +12,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autopar.base.errors import UNKNOWN, InvalidInputError
+from autopar.base.units import human_bytes
 from autopar.cost import Cluster, memory_timeline
-from autopar.cost.buffers import HOST, Execution
-from autopar.ir.errors import UNKNOWN, InvalidInputError
+from autopar.cost.memory.buffers import HOST, Execution
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.expr import FromFirst, evaluate
-from autopar.ir.manifest import ReportEntry
 from autopar.ir.ops import PRODUCTS
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Program, Value
-from autopar.ir.units import human_bytes
 
 MEMORY = "memory"
 """The category of the entry that a device's memory is exceeded."""

@@ -18,11 +18,11 @@ from autopar.annotate import (
     load_annotations,
     parse_pin,
 )
+from autopar.base.errors import AnnotationError, InvalidInputError
+from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
-from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.units import parse_limit
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
 from autopar.pipeline.arguments import (

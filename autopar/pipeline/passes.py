@@ -18,21 +18,21 @@ from autopar.annotate import (
     apply_pins,
     refuse_unexecuted,
 )
+from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
-from autopar.completion.apart import taken_apart
 from autopar.completion.complete import Completed
+from autopar.completion.prepare.split_fused_weights import taken_apart
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.search.watch import Watch
 from autopar.completion.undivided import undivided
 from autopar.cost import CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.passes import Pass
 from autopar.ir.program import STORED_ROLES, Program
-from autopar.ir.units import human_bytes
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import deploy
 from autopar.partition import Coalesce, Partition, Prefetch, Recompute

@@ -23,10 +23,10 @@ from textwrap import indent
 from typing import Any
 
 from autopar.annotate import ActivationPin
+from autopar.base.errors import InvalidInputError
+from autopar.base.yaml_tree import parse_yaml
 from autopar.cost.cluster_file import cluster_text, parse_cluster
-from autopar.ir.build import OPTIONS, Build
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.yaml_tree import parse_yaml
+from autopar.ir.builds.files import OPTIONS, Build
 from autopar.mapping import Placement
 from autopar.mapping.placement import NAMED
 from autopar.pipeline.options import CompileOptions

@@ -23,18 +23,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.annotate import apply_mesh
+from autopar.base.collector import paused_collector
+from autopar.base.errors import AnnotationError, InvalidInputError
+from autopar.base.units import human_seconds
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.plans import ROOM
 from autopar.completion.search.watch import Progress
 from autopar.cost import Cluster, CommunicationModel
-from autopar.ir.collector import paused_collector
-from autopar.ir.errors import AnnotationError, InvalidInputError
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
-from autopar.ir.units import human_seconds
 
 MOST_AXES = 3
 """Axes of the meshes that are tried."""

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from autopar.analysis.explanation.subject import Explainable, Subject
 from autopar.annotate.plan_text import PinnedActivations, PinnedOp, PinnedValue, plan_text
+from autopar.base.arguments import PATH, expect
+from autopar.base.errors import Loc
+from autopar.base.file import check_file, write_file
 from autopar.completion import Complete
 from autopar.completion.decisions import decisive_ops
-from autopar.completion.solve import SHARES_STORAGE
-from autopar.explanation.subject import Explainable, Subject
+from autopar.completion.propagate.solve import SHARES_STORAGE
 from autopar.ir.activations import NUMBERED, choice_of
-from autopar.ir.arguments import PATH, expect
-from autopar.ir.errors import Loc
-from autopar.ir.file import check_file, write_file
 from autopar.ir.layout import Origin
 from autopar.ir.program import Function, Op, Program, Value
 

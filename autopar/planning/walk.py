@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autopar.completion.complete import Completed
-from autopar.completion.search.held import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, HeldPrice
 from autopar.ir.program import Program
 
 PRICES = tuple(2.0**number for number in range(-2, 10))

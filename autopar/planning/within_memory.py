@@ -18,19 +18,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
+from autopar.base.errors import AnnotationError
+from autopar.base.units import counted, human_bytes, human_slowdown
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
+from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
-from autopar.completion.search.held import FREE
 from autopar.completion.search.incumbents import strategies
-from autopar.completion.search.limited import least_seconds_within
+from autopar.completion.search.network.memory_price import FREE
 from autopar.cost import Cluster, evaluate, fullest_timeline
 from autopar.ir.activations import is_asked
-from autopar.ir.errors import AnnotationError
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Program
-from autopar.ir.units import counted, human_bytes, human_slowdown
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
 from autopar.planning.walk import Plan, Step, Walk
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from autopar.ir.errors import AutoparError
-from autopar.runtime.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
-from autopar.runtime.files import check_output, read_arrays, save_arrays
-from autopar.runtime.libraries import import_modules
-from autopar.runtime.parent import end_with_parent
-from autopar.runtime.ports import complete_inputs, input_types, with_seed
-from autopar.runtime.processes import Processes
-from autopar.runtime.telling import tell
+from autopar.base.errors import AutoparError
+from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
+from autopar.runtime.execute.libraries import import_modules
+from autopar.runtime.failure.telling import tell
+from autopar.runtime.files.tensors import check_output, read_arrays, save_arrays
+from autopar.runtime.job.parent import end_with_parent
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.ports.ports import complete_inputs, input_types, with_seed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.arguments import (
+from autopar.base.arguments import (
     CALLABLE,
     FLAG,
     MAPPING,
@@ -21,28 +21,28 @@ from autopar.ir.arguments import (
     one_of,
     shown,
 )
-from autopar.ir.build import Build, read_build
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.builds.files import Build, read_build
 from autopar.ir.program import Program
-from autopar.runtime.checked_build import check_files, check_weights
-from autopar.runtime.distributed import DEFAULT_TIMEOUT, Session, read_or_tell
-from autopar.runtime.files import read_arrays, save_arrays
-from autopar.runtime.initialize import MakeModel
-from autopar.runtime.launcher import launch
-from autopar.runtime.ports import (
+from autopar.runtime.execute.distributed import DEFAULT_TIMEOUT, Session, read_or_tell
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.files.checked_build import check_files, check_weights
+from autopar.runtime.files.tensors import read_arrays, save_arrays
+from autopar.runtime.init.initialize import MakeModel
+from autopar.runtime.job.launcher import launch
+from autopar.runtime.ports.ports import (
     Arrays,
     complete_inputs,
     input_types,
     labelled_inputs,
     read_weights,
 )
-from autopar.runtime.rates import trains
-from autopar.runtime.serial import run_serial
-from autopar.runtime.specialize import specialize
-from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer
-from autopar.runtime.verification import Verification, verify_mesh
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.training.rates import trains
+from autopar.runtime.training.trainer import NonFiniteLoss, Trainer, open_trainer
+from autopar.runtime.verification.verification import Verification, verify_mesh
+from autopar.runtime.weights.weights import WeightFile
 
 
 def load(

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from autopar.annotate import ProcessMesh, shard_op
 from autopar.annotate.mapping_text import Entry
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.mark import Mark
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])

@@ -23,10 +23,10 @@ from autopar.annotate import (
     shard_op,
 )
 from autopar.annotate.mapping_text import Entry
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.mark import Mark
 from autopar.modules import CompiledModule
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.training.trainer import open_trainer
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.annotate import ProcessMesh, apply_mesh, parse_mesh
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from tests.completion.networks import mlp
 
 

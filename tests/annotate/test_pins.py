@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autopar.annotate import Pin, ProcessMesh, apply_pins, load_annotations, parse_pin
-from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.ir.program import Program
 from tests.completion.networks import Network
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar.annotate import ProcessMesh, offload, shard, shard_mask
 from autopar.annotate.mark import mark_op
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.layout import DimMapping
 from autopar.ir.mark import Mark
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from autopar.calibration import calibrating
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 
 SETTINGS = calibrating.Settings("gloo", 0.02, "", "")
 

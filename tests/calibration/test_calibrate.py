@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.calibration.levels import levels_of
 from autopar.cost import Cluster, CommunicationModel
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.calibration import ranks
 from tests.cli import command
 from tests.runtime.real import run_ranks

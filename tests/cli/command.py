@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from onnx import ModelProto
 
 from autopar.cli import main
-from autopar.ir.build import read_build, write_build
-from autopar.ir.manifest import FileEntry, WeightDigests
+from autopar.ir.builds.files import read_build, write_build
+from autopar.ir.builds.manifest import FileEntry, WeightDigests
 from autopar.ir.program import Op
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 

@@ -14,12 +14,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from autopar.analysis.reports.summary import human_bytes
+from autopar.base.errors import InvalidInputError
 from autopar.cli import main
 from autopar.cli.console import DEFECT, Commands, status
 from autopar.cli.progress import cropped, described, progress
 from autopar.completion.search.watch import Progress
-from autopar.ir.errors import InvalidInputError
-from autopar.reports.summary import human_bytes
 from tests.cli.command import autopar, command, refusal
 
 
@@ -61,7 +61,7 @@ def test_a_defect_is_told_from_a_mistake() -> None:
 
     text = refusal(run(defective), DEFECT)
     first, second, third = text.splitlines()
-    assert first.startswith("a defect of autopar, not a mistake of yours at autopar/ir/units.py:")
+    assert first.startswith("a defect of autopar, not a mistake of yours at autopar/base/units.py:")
     assert second.startswith("  ")
     assert "Error: " in second
     assert (

@@ -12,13 +12,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from autopar.analysis.reports.inspection import resolve, show_program
+from autopar.analysis.reports.summary import (
+    Summary,
+    human_bytes,
+    human_flops,
+    render_summary,
+    summarize,
+)
+from autopar.base.errors import Loc
 from autopar.cli import main
-from autopar.ir.build import read_build
-from autopar.ir.errors import Loc
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.files import read_build
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.text import parse_program
-from autopar.reports.inspection import resolve, show_program
-from autopar.reports.summary import Summary, human_bytes, human_flops, render_summary, summarize
 from tests.cli.command import WORDS, autopar
 
 SUMMARY = """\

@@ -16,7 +16,7 @@ import pytest
 
 from autopar import pipeline
 from autopar.frontend.onnx import ImportedModel, import_onnx
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from tests.cli.command import BATCH, command
 
 MESHES = ("2x4", "3")

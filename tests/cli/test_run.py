@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from autopar.cli.oracle import OnnxRuntime
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from tests.cli.command import INPUT, autopar
 
 

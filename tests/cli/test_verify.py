@@ -15,12 +15,12 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.ir.expr import Coord, add
 from autopar.ir.program import Op
-from autopar.runtime.boxes import whole_box
-from autopar.runtime.checkpoint import write_checkpoint
-from autopar.runtime.checkpoint_files import rectangles_of
-from autopar.runtime.checkpoint_series import Place
-from autopar.runtime.messages import Messages
-from autopar.runtime.state import Content, Held, Piece
+from autopar.runtime.checkpoint.checkpoint import write_checkpoint
+from autopar.runtime.checkpoint.files import rectangles_of
+from autopar.runtime.checkpoint.series import Place
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.ports.boxes import whole_box
+from autopar.runtime.state.state import Content, Held, Piece
 from tests.cli.command import autopar, process, rebuilt, refusal, renamed, two_layers
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 

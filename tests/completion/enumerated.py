@@ -8,11 +8,11 @@ from functools import partial
 from itertools import product
 
 from autopar.annotate import parse_mesh
-from autopar.completion.call import CallTable, Choice
-from autopar.completion.graph import Graph
-from autopar.completion.price import Price
-from autopar.completion.search.candidates import CandidateTable
-from autopar.completion.space import Form, Space
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import CallTable, Choice
+from autopar.completion.problem.price import Price
+from autopar.completion.problem.space import Form, Space
+from autopar.completion.search.network.candidates import CandidateTable
 from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program

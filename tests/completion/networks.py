@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.errors import Loc
+from autopar.base.errors import Loc
 from autopar.ir.program import Arg, Function, Op, Port, Program, Ref, Signature, Value
 
 

@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.completion.apart import ways_apart
-from autopar.completion.sections import find_sections
+from autopar.completion.prepare.sections import find_sections
+from autopar.completion.prepare.split_fused_weights import ways_apart
 from autopar.ir.program import Part, Program
 from autopar.ir.text import parse_program
 from autopar.ir.verify import verify_structure
 from autopar.pipeline import CompileOptions, compile_program, write
-from autopar.runtime.ports import read_weights
-from autopar.runtime.serial import run_serial
-from autopar.runtime.specialize import specialize
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.ports.ports import read_weights
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.fuzz.programs import random_case
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program

@@ -8,20 +8,20 @@ from dataclasses import replace
 import pytest
 
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh
+from autopar.base.errors import AnnotationError
 from autopar.completion import Complete, Legalize
-from autopar.completion.call import CallTable, Choice
-from autopar.completion.graph import Graph
-from autopar.completion.lifetimes import renew_views
-from autopar.completion.price import Price
-from autopar.completion.search.candidates import CandidateTable
+from autopar.completion.prepare.common_subexpressions import share_moves
+from autopar.completion.prepare.renew_views import renew_views
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import CallTable, Choice
+from autopar.completion.problem.price import Price
+from autopar.completion.problem.space import Form, Space
+from autopar.completion.propagate.solve import Solution
 from autopar.completion.search.fastest import search
-from autopar.completion.share import share_moves
-from autopar.completion.solve import Solution
-from autopar.completion.space import Form, Space
+from autopar.completion.search.network.candidates import CandidateTable
 from autopar.completion.write import write_solution
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
-from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.partition import Coalesce, Partition, Prefetch

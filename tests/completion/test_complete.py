@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from autopar.annotate import parse_mesh
+from autopar.base.errors import AnnotationError
 from autopar.completion import Complete
 from autopar.cost import Cluster
-from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
 from autopar.ir.verify import verify_distribution
 from tests.completion.networks import mlp

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autopar.annotate import parse_mesh
-from autopar.completion.graph import Graph
-from autopar.completion.search import dominated
-from autopar.completion.search.candidates import CandidateTable
-from autopar.completion.search.dominated import Dominated
+from autopar.completion.problem.graph import Graph
 from autopar.completion.search.fastest import search
+from autopar.completion.search.network import prune as dominated
+from autopar.completion.search.network.candidates import CandidateTable
+from autopar.completion.search.network.prune import Dominated
 from autopar.cost import Cluster
 from tests.completion.enumerated import MOST_PLANS, graph_of, least_seconds, random_network
 from tests.completion.networks import Network

@@ -13,14 +13,14 @@ from torch import nn
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
 from autopar.completion.complete import Completed
-from autopar.completion.graph import Graph
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.named import pin_strategy
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.variations import Variations
 from autopar.completion.search.auto import MORE
-from autopar.completion.search.candidates import Around, CandidateTable
 from autopar.completion.search.descent import descend
+from autopar.completion.search.network.candidates import Around, CandidateTable
 from autopar.completion.search.watch import TimeIsUp, Watch
-from autopar.completion.variations import Variations
 from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.layout import Layout

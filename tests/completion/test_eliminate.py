@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autopar.completion.search.eliminate import eliminate
-from autopar.completion.search.network import Network
+from autopar.completion.search.network.network import Network
+from autopar.completion.search.solvers.eliminate import eliminate
 
 LABELS = 4
 

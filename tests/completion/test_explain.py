@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.base.errors import Loc
 from autopar.completion import Complete, explain
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
-from autopar.ir.errors import Loc
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.program import Program
 from tests.completion.text import program
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.completion import Complete, Legalize
-from autopar.completion.call import CallTable
-from autopar.completion.space import Space
+from autopar.completion.problem.op_strategies import CallTable
+from autopar.completion.problem.space import Space
 from autopar.cost import Cluster
-from autopar.ir.distribution import consumed, produced
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Op, Program
+from autopar.ir.rules.distribution import consumed, produced
 from autopar.ir.verify import verify_distribution
 from tests.completion.networks import Network, encoder
 

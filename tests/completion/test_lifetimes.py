@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autopar.completion.lifetimes import renew_views
+from autopar.completion.prepare.renew_views import renew_views
 from autopar.ir.program import Function
 from tests.completion.networks import Network
 

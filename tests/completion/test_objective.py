@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from autopar.annotate import Pin, apply_mesh, apply_pins, parse_mesh
+from autopar.base.errors import AnnotationError
 from autopar.completion import Complete, Legalize
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
 from autopar.partition import Coalesce, Partition, Prefetch
 from tests.completion.enumerated import CLUSTERS, random_program

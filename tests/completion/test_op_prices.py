@@ -8,17 +8,17 @@ import pytest
 
 from autopar.annotate import apply_mesh
 from autopar.completion import Legalize
-from autopar.completion.call import CallTable, Choice
-from autopar.completion.graph import Graph
-from autopar.completion.solve import Solution
-from autopar.completion.space import Space
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import CallTable, Choice
+from autopar.completion.problem.space import Space
+from autopar.completion.propagate.solve import Solution
 from autopar.completion.write import write_solution
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
 from autopar.ir.layout import DimLayout, normalize_dim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Port, Program, Signature
-from autopar.ir.rule import Rule
+from autopar.ir.rules.rule import Rule
 from autopar.partition import Coalesce, Partition, Prefetch
 from tests.ops.sample import Sample
 from tests.ops.samples import RUN, samples_by_kind

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh, parse_pin
+from autopar.base.errors import AnnotationError
 from autopar.completion import Complete, apply_strategy
 from autopar.completion.presets.strategy import AxisPreset, parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.frontend.torch import Recipe, capture, capture_differentiable
-from autopar.frontend.torch.batch import flatten, input_label
-from autopar.ir.distribution import consumed
-from autopar.ir.errors import AnnotationError
+from autopar.frontend.torch.step.batch import flatten, input_label
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Program, Ref
+from autopar.ir.rules.distribution import consumed
 from autopar.pipeline import CompileOptions, compile_program
 from tests.completion.networks import Network, encoder, mlp
 

@@ -9,17 +9,17 @@ from itertools import count
 import pytest
 
 from autopar.annotate import apply_mesh, parse_mesh
+from autopar.base.errors import InvalidInputError
 from autopar.completion import Complete
-from autopar.completion.call import CallTable
-from autopar.completion.graph import Graph
-from autopar.completion.search.candidates import CandidateTable
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import CallTable
+from autopar.completion.problem.space import Space
 from autopar.completion.search.fastest import search
+from autopar.completion.search.network.candidates import CandidateTable
 from autopar.completion.search.watch import Watch
-from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
-from autopar.cost.memory import memory_timeline
-from autopar.ir.errors import InvalidInputError
+from autopar.cost.memory.timeline import memory_timeline
 from autopar.ir.layout import Layout, Origin, SubDim, dim_axes
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.planning.mesh_shape import fastest_shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.completion.share import share_moves
+from autopar.completion.prepare.common_subexpressions import share_moves
 from autopar.ir.program import Function
 from tests.completion.networks import Network
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autopar.completion.search.shares import Shares
+from autopar.completion.search.network.shares import Shares
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.completion.splits import SplitTable
+from autopar.completion.problem.splits import SplitTable
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, dim_size, dim_str
 from autopar.ir.mesh import ProcessMesh
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from tests.captured import Captured, check, collectives, compiled
 from tests.training import ADAMW, Loss, Step, training
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from autopar.cost import CommunicationModel
-from autopar.cost.reblock import reblock_exchange
+from autopar.cost.reshard.redistribution import reblock_exchange
 from autopar.ir.expr import evaluate
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, local_extent, normalize_dim
 from autopar.ir.mesh import ProcessMesh

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from autopar.analysis.profiling import profile_compiled
 from autopar.cost import Cluster
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from autopar.modules import CompiledModule, compile
-from autopar.profiling import profile_compiled
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import open_trainer
 from tests.tracking import Tracking
 
 BATCH, WIDTH, HIDDEN, LAYERS, CLASSES = 16, 128, 512, 3, 64

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from autopar.base.errors import InvalidInputError
 from autopar.cost import Cluster, CommunicationModel, LinkLevel
 from autopar.cost.cluster_file import cluster_text
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 
 GOOD = """

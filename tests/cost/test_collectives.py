@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from autopar.base.errors import AnnotationError
 from autopar.cost import Cluster, CommunicationModel, LinkLevel
-from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 
 FAST = LinkLevel("fast", 4, 1.0, 0.01)

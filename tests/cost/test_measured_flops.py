@@ -16,7 +16,7 @@ from torch.utils.flop_counter import (
 
 from autopar.cost import Cluster, evaluate
 from autopar.frontend.torch import Recipe, capture
-from autopar.frontend.torch.eager import record
+from autopar.frontend.torch.capture.eager import record
 from autopar.ir.program import Program
 from tests.cost.models import MORE
 from tests.zoo.models import ZOO, Example

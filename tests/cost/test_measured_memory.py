@@ -14,14 +14,14 @@ from torch.utils import _pytree as pytree
 
 from autopar.cost import AUTOGRAD, Cluster, MemoryTimeline, memory_timeline
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.frontend.torch.eager import record
-from autopar.frontend.torch.recorder import Recording
+from autopar.frontend.torch.capture.eager import record
+from autopar.frontend.torch.capture.recorder import Recording
 from autopar.ir.program import Program
 from autopar.partition.recompute import Recomputer
-from autopar.runtime.emit import emit
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.specialize import specialize
-from autopar.runtime.updates import InPlace
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.updates import InPlace
+from autopar.runtime.kernels.table import TORCH_DTYPES
 from tests.cost.models import MORE
 from tests.tracking import Tracking
 from tests.zoo import models as zoo

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autopar.cost import Cluster, evaluate
-from autopar.frontend.torch.eager import record
+from autopar.frontend.torch.capture.eager import record
 
 FACTOR = 10
 

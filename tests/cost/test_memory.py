@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autopar.cost import CUDA, Cluster, memory_timeline
-from autopar.cost.buffers import Execution
+from autopar.cost.memory.buffers import Execution
+from autopar.ir.memory.strides import dense, elementwise, reshaped
 from autopar.ir.program import Program
-from autopar.ir.strides import dense, elementwise, reshaped
 from autopar.ir.text import parse_program
 from autopar.partition import Partition
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from autopar.analysis.profiling import profile
 from autopar.cost import Execution, fullest_timeline, kinds_of_ranks, memory_timeline
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from autopar.partition.recompute import DoesNotFit
-from autopar.profiling import profile
 from tests.cost.rank_memory_jobs import WIDTH, build, compile_step, train_tracked
 from tests.runtime.real import run_ranks
 

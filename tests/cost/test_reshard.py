@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autopar.base.errors import VerificationError
 from autopar.cost import Cluster, CommunicationModel, LinkLevel, Move, Reshard, ReshardPlanner
-from autopar.cost.moves import LayoutGraph, State, Step
-from autopar.cost.reshard import plan_reshard
-from autopar.ir.errors import VerificationError
+from autopar.cost.reshard.moves import LayoutGraph, State, Step
+from autopar.cost.reshard.planner import plan_reshard
 from autopar.ir.layout import DimMapping, Layout
 from autopar.ir.mesh import ProcessMesh
 from tests.partition.simulate import check, run, scatter

@@ -9,7 +9,7 @@ from autopar.ir.layout import SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES
 from autopar.ir.program import OpDist
-from autopar.ir.rule import OpCall, Rule, TensorType
+from autopar.ir.rules.rule import OpCall, Rule, TensorType
 
 MESH = ProcessMesh.of_shape((2, 4), ("x", "y"))
 WHOLE = OpDist(MESH)

@@ -6,7 +6,7 @@ import pytest
 
 from autopar.annotate import parse_mesh
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
-from autopar.cost.waiting import awaited
+from autopar.cost.reshard.deferred_sums import awaited
 from autopar.ir.layout import Layout
 from autopar.ir.program import Op, Ref
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, compile_program
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
 
 X = torch.linspace(0.5, 2.0, 4 * 6 * 5 * 3).reshape(4, 6, 5, 3)
 DROPOUTS: dict[str, Callable[[float], nn.Module]] = {

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from autopar.frontend.explicit_writes import make_writes_explicit
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.serial import run_serial
+from autopar.base.errors import InvalidInputError
+from autopar.frontend.lower.explicit_writes import make_writes_explicit
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
+from autopar.runtime.execute.serial import run_serial
 from tests.captured import capture, check, compiled, kinds
 
 Tensors = dict[str, Tensor]

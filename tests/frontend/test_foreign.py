@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.ir.program import Program
 from autopar.pipeline import Compiled, CompileOptions, compile_program
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
 from tests.frontend import foreign_ops
 
 OPS = foreign_ops.OPS

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
-from autopar.ir.errors import InvalidInputError, Loc
+from autopar.base.errors import InvalidInputError, Loc
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.ir.program import DType, Program, Ref
 
 X = torch.arange(12.0).reshape(3, 4)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
-from autopar.frontend.lists import SINGLE, singles
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
+from autopar.frontend.lower.lists import SINGLE, singles
 from tests.ops.sample import Sample, compute, f, is_op, s
 from tests.ops.split_run_combine import assert_equal
 

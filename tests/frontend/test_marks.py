@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from autopar.analysis.reports.inspection import show_program
 from autopar.annotate import ProcessMesh, offload, pipeline_stage, shard, shard_mask, shard_op
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh as Mesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program
 from autopar.pipeline import CompileOptions, compile_program
-from autopar.reports.inspection import show_program
 from tests import captured
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])

@@ -15,9 +15,9 @@ from torch import Tensor
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program, print_program
 from autopar.pipeline import CompileOptions, compile_program, write
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
 from tests.frontend.test_fx import listing, lowered
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program
@@ -143,8 +143,8 @@ def test_programs_that_draw_nothing_have_no_seed() -> None:
 def test_the_backward_pass_uses_the_mask() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-    from autopar.frontend.fx import lower
+    from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+    from autopar.frontend.lower.fx import lower
 
     def step(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.detach().requires_grad_()

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from autopar.annotate import Pin
+from autopar.base.errors import InvalidInputError
 from autopar.cost import Cluster
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
-from autopar.ir.errors import InvalidInputError
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions

@@ -14,12 +14,12 @@ from typing import NoReturn
 
 import pytest
 
-from autopar.ir import folder as folder_module
+from autopar.base import folder as folder_module
+from autopar.base.errors import InvalidInputError, Loc
 from autopar.ir import program_pb2
-from autopar.ir.build import Build, check_output, read_build, write_build
+from autopar.ir.builds.files import Build, check_output, read_build, write_build
+from autopar.ir.builds.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.errors import InvalidInputError, Loc
-from autopar.ir.manifest import FileEntry, Manifest, ReportEntry, WeightDigests
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
 from tests.mutations.targets.builds import sign
@@ -177,7 +177,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from typing import NoReturn
-from autopar.ir.build import write_build
+from autopar.ir.builds.files import write_build
 from tests.ir.test_build import DEPLOYMENT, SERIAL
 
 def write_weights(file):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autopar.ir import claim
-from autopar.ir.claim import claimed, owned_name, remove_abandoned
+from autopar.base import claim
+from autopar.base.claim import claimed, owned_name, remove_abandoned
 
 
 def test_what_was_removed_before_it_was_held_is_made_again(

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from autopar.ir.distribution import (
+from autopar.ir.expr import Coord, Expr, IntExpr, evaluate
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Arg, OpDist
+from autopar.ir.rules.distribution import (
     consumed,
     local_args,
     local_points,
@@ -16,12 +20,8 @@ from autopar.ir.distribution import (
     shard_call,
     split_factors,
 )
-from autopar.ir.expr import Coord, Expr, IntExpr, evaluate
-from autopar.ir.layout import Layout
-from autopar.ir.local_arg import Offset, Size, Sizes
-from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Arg, OpDist
-from autopar.ir.rule import SAME, Body, OpCall, Rule, TensorType, make_rule
+from autopar.ir.rules.local_arg import Offset, Size, Sizes
+from autopar.ir.rules.rule import SAME, Body, OpCall, Rule, TensorType, make_rule
 from autopar.ir.text import parse_program
 
 MESH = ProcessMesh.of_shape((2, 4), ("dp", "tp"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.file import check_file, write_file
+from autopar.base.errors import InvalidInputError
+from autopar.base.file import check_file, write_file
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from autopar.ir.errors import AnnotationError
+from autopar.base.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 from tests.ir import strategies
 

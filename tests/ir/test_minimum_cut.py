@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.ir.minimum_cut import FlowGraph
+from autopar.base.minimum_cut import FlowGraph
 
 NODES = 5
 EDGES = st.lists(

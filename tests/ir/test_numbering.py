@@ -9,10 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from autopar.cost.reblock import reblock_exchange
+from autopar.cost.reshard.redistribution import reblock_exchange
 from autopar.ir.layout import block_size
-from autopar.ir.numbering import Numbering, permuted
-from autopar.ir.window import Redistribution, Window
+from autopar.ir.rules.numbering import Numbering, permuted
+from autopar.ir.rules.window import Redistribution, Window
 
 
 def numberings(sizes: tuple[int, ...]) -> list[Numbering]:

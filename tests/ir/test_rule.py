@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from autopar.ir.local_arg import Offset
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, Body, Linear, OpCall, Rule, RuleError, TensorType, make_rule
+from autopar.ir.rules.local_arg import Offset
+from autopar.ir.rules.rule import SAME, Body, Linear, OpCall, Rule, RuleError, TensorType, make_rule
 
 Shape = tuple[int, ...]
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from autopar.base.errors import InvalidInputError, Loc
 from autopar.ir import program_pb2 as pb
 from autopar.ir import serde
+from autopar.ir.builds.manifest import Manifest
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.errors import InvalidInputError, Loc
 from autopar.ir.expr import Binary, Coord, IntExpr
 from autopar.ir.layout import Layout, SubDim
-from autopar.ir.manifest import Manifest
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DType, Function, Op, Program, Ref, Value
 from autopar.ir.serde import (

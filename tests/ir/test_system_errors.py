@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from autopar.ir.errors import os_reason
+from autopar.base.errors import os_reason
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autopar.ir.errors import UNKNOWN, Loc
+from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.expr import Coord, maximum, minimum
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh

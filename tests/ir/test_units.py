@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.units import human_slowdown, parse_bytes
+from autopar.base.errors import InvalidInputError
+from autopar.base.units import human_slowdown, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.ir import verify_distribution as module
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.ops import call_of
 from autopar.ir.ops import rule_of as real_rule_of
 from autopar.ir.program import Op, Program, Value
-from autopar.ir.rule import SAME, Body, Linear, OpCall, Rule, make_rule
+from autopar.ir.rules.rule import SAME, Body, Linear, OpCall, Rule, make_rule
 from autopar.ir.text import parse_program
+from autopar.ir.verify import distribution as module
 from autopar.ir.verify import verify_distribution
 from tests.ir import programs
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.expr import Coord
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.window import Piece, Redistribution, Window, pieces
-from autopar.runtime import communication
-from autopar.runtime.groups import Group
+from autopar.base.errors import InvalidInputError
+from autopar.ir.rules.window import Piece, Redistribution, Window, pieces
+from autopar.runtime.collectives import communication
+from autopar.runtime.collectives.groups import Group
 
 
 def redistributions() -> Iterator[tuple[Redistribution, int]]:

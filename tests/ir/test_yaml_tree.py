@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autopar.annotate.annotation_file import load_annotations
+from autopar.base.errors import AutoparError, InvalidInputError
+from autopar.base.yaml_tree import LARGEST_FILE, LONGEST_WORD, MOST_NODES, parse_yaml
 from autopar.cost.cluster import Cluster
-from autopar.ir.errors import AutoparError, InvalidInputError
-from autopar.ir.yaml_tree import LARGEST_FILE, LONGEST_WORD, MOST_NODES, parse_yaml
 
 
 def content(text: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.errors import Loc
 from autopar.ir.expr import IntExpr
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value

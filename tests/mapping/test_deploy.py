@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autopar.base.errors import VerificationError
 from autopar.cost.cluster import Cluster
 from autopar.ir.deployment import RankEntry
-from autopar.ir.errors import VerificationError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program, print_program

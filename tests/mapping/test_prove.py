@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autopar.base.errors import VerificationError
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import VerificationError
 from autopar.ir.expr import Coord, maximum, minimum
 from autopar.ir.program import Op, Ref
 from autopar.mapping.prove import Proof, prove

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autopar.base.errors import VerificationError
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import VerificationError
 from autopar.mapping.collectives import collectives
 from autopar.mapping.prove import prove
 from tests.mapping.programs import deployment, program, step

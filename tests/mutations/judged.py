@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from tests.mutations import isolated
 from tests.mutations.isolated import carry_out_all
 from tests.mutations.target import Case, Step, Target, shown

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from autopar.base.errors import AutoparError
 from autopar.cli import main
-from autopar.ir.errors import AutoparError
 
 Step = Sequence[str] | Callable[[], object]
 """A command line, or a function of the Python interface; in the folder of the case."""

@@ -30,15 +30,15 @@ from autopar.annotate import Pin, parse_mesh
 from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.onnx import ImportedModel, import_onnx
-from autopar.frontend.onnx.problems import ModelError
-from autopar.ir.distribution import split_factors
+from autopar.frontend.onnx.model.problems import ModelError
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.rules.distribution import split_factors
 from autopar.pipeline import Compiled, CompileOptions, compile_program
-from autopar.runtime.ports import seed_input
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.ports.ports import seed_input
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.onnx_suite.cases import Array, Case, as_tensor
 from tests.onnx_suite.exact import exact_outputs
 from tests.onnx_suite.profile import freeze

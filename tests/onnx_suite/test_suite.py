@@ -16,9 +16,9 @@ import torch
 from torch import fx
 
 from autopar.frontend.onnx.importing import record_model
-from autopar.frontend.onnx.load import load
+from autopar.frontend.onnx.model.load import load
+from autopar.frontend.onnx.model.problems import ModelError
 from autopar.frontend.onnx.ops import TABLES
-from autopar.frontend.onnx.problems import ModelError
 from tests.onnx_suite.cases import Array, Case, as_tensor, load_cases
 from tests.onnx_suite.judge import Judge, Tensors, difference
 from tests.onnx_suite.profile import freeze, outside

@@ -15,14 +15,18 @@ from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Port, Program, Value
 from autopar.pipeline import Compiled, CompileOptions, compile_program
-from autopar.runtime.boxes import Box
-from autopar.runtime.ports import port_box
-from autopar.runtime.rounding import ALLOWED_ROUNDINGS
-from autopar.runtime.serial import run_serial
-from autopar.runtime.stepper import Scope
-from autopar.runtime.verification import FORCED_TOLERANCE, FREE_TOLERANCE, compare_outputs
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.stepper import Scope
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.ports.boxes import Box
+from autopar.runtime.ports.ports import port_box
+from autopar.runtime.verification.rounding import ALLOWED_ROUNDINGS
+from autopar.runtime.verification.verification import (
+    FORCED_TOLERANCE,
+    FREE_TOLERANCE,
+    compare_outputs,
+)
+from autopar.runtime.weights.weights import WeightFile
 from tests.op_database.capture import Captured
 from tests.op_database.uncertainty import uncertainty
 

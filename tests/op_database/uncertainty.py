@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from autopar.ir.program import Program, Value
-from autopar.runtime.rounding import rounding_of
-from autopar.runtime.serial import run_serial
-from autopar.runtime.stepper import Scope
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.stepper import Scope
+from autopar.runtime.verification.rounding import rounding_of
 
 DRAWS = 8
 """How often values are moved."""

@@ -15,12 +15,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from autopar.ir.distribution import consumed, produced
 from autopar.ir.layout import Layout, SubDim, block_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist, Pending
-from autopar.ir.rule import Rule
-from autopar.runtime.reduction import reduce_tensors
+from autopar.ir.rules.distribution import consumed, produced
+from autopar.ir.rules.rule import Rule
+from autopar.runtime.collectives.monoids import reduce_tensors
 from tests.ops.child import in_child
 from tests.ops.sample import Sample, compute
 from tests.ops.split_run_combine import random_pieces, tolerance_of

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.frontend.spelling import IR_DTYPES
+from autopar.frontend.lower.spelling import IR_DTYPES
 from tests.ops.sample import Sample
 
 SAMPLES_PER_OP = 8

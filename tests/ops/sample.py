@@ -12,9 +12,9 @@ from torch import Tensor
 
 from autopar.ir.ops import RULES, rule_of
 from autopar.ir.program import Arg, DType, Op, Ref, Value, refs
-from autopar.ir.rule import OpCall, Rule, TensorType
-from autopar.runtime.kernels import IR_DTYPES, kernel, to_torch
-from autopar.runtime.nested import tensors_in
+from autopar.ir.rules.rule import OpCall, Rule, TensorType
+from autopar.runtime.kernels.table import IR_DTYPES, kernel, to_torch
+from autopar.runtime.ports.nested import tensors_in
 
 
 def f(*shape: int, low: float = -2.0, high: float = 2.0, dtype: Any = torch.float64) -> Tensor:

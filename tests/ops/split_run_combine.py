@@ -13,7 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from autopar.ir.distribution import (
+from autopar.ir.expr import Expr, evaluate
+from autopar.ir.layout import DimLayout, Layout, SubDim, block_index, local_dim_size
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import RULES, call_of
+from autopar.ir.program import Arg, Op, OpDist, Value
+from autopar.ir.rules.distribution import (
     consumed,
     factor_layout,
     local_args,
@@ -24,15 +29,10 @@ from autopar.ir.distribution import (
     window_extent,
     windows,
 )
-from autopar.ir.expr import Expr, evaluate
-from autopar.ir.layout import DimLayout, Layout, SubDim, block_index, local_dim_size
-from autopar.ir.mesh import ProcessMesh
-from autopar.ir.ops import RULES, call_of
-from autopar.ir.program import Arg, Op, OpDist, Value
-from autopar.ir.rule import SAME, Linear, Rule
-from autopar.runtime.boxes import layout_box, place, take
-from autopar.runtime.reduction import identity, reduce_tensors
-from autopar.runtime.reference import window_of
+from autopar.ir.rules.rule import SAME, Linear, Rule
+from autopar.runtime.collectives.monoids import identity, reduce_tensors
+from autopar.runtime.collectives.reference import window_of
+from autopar.runtime.ports.boxes import layout_box, place, take
 from tests.ops.sample import Sample, compute
 
 PARTS = (2, 3)

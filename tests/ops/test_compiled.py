@@ -16,9 +16,9 @@ from torch import Tensor
 
 from autopar.ir.program import Function, Port, Program, Signature
 from autopar.pipeline import CompileOptions, compile_program
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.ops.sample import Sample, f, i, s
 from tests.ops.samples import RUN, samples_by_kind
 from tests.ops.split_run_combine import assert_equal, tolerance_of

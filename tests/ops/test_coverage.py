@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from autopar.ir.errors import Loc
+from autopar.base.errors import Loc
 from autopar.ir.ops import RULES, TABLES, RuleDefect, rule_of
 from autopar.ir.program import Op, Ref, Value
 from tests.ops.sample import is_op

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.ir.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
-from autopar.ir.rule import ALL_MONOIDS, Rule
-from autopar.ir.window import Window
+from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
+from autopar.ir.rules.rule import ALL_MONOIDS, Rule
+from autopar.ir.rules.window import Window
 from tests.ops.sample import Sample, b, f, i, s
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autopar.cost.kernel_results import effect
+from autopar.cost.memory.kernel_results import effect
+from autopar.ir.memory.strides import Placed
 from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
 from autopar.ir.ops.recurrent_memory import workspace_bytes
-from autopar.ir.strides import Placed
-from autopar.runtime.recurrent import recurrent, recurrent_backward
+from autopar.runtime.kernels.recurrent import recurrent, recurrent_backward
 from tests.tracking import Tracking
 
 LAYERS: list[dict[str, Any]] = [

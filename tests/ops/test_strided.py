@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 from torch import Tensor
 
-from autopar.cost.kernel_results import Args, effect
+from autopar.cost.memory.kernel_results import Args, effect
+from autopar.ir.memory.strides import Placed, is_contiguous
 from autopar.ir.ops.strided import LAID_OUT, LIKE_OPERANDS, VIEWS
 from autopar.ir.ops.view import RESHAPES
-from autopar.ir.strides import Placed, is_contiguous
 from tests.ops.sample import Sample, compute
 from tests.ops.samples import NOT_RUN, samples_by_kind
 from tests.ops.test_strides import every_second, last_first, wider

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.ir.local_arg import Size, Sizes
 from autopar.ir.ops.table import pending
-from autopar.ir.rule import Linear, Rule, Shard, make_rule
+from autopar.ir.rules.local_arg import Size, Sizes
+from autopar.ir.rules.rule import Linear, Rule, Shard, make_rule
 from tests.ops.sample import Sample, f, i, s
 from tests.ops.split_run_combine import check_body, check_linear, check_splits
 

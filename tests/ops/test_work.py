@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from autopar.ir.distribution import serial_points
 from autopar.ir.ops import PRODUCTS, RULES
-from autopar.ir.rule import OpCall, Rule, RuleError, TensorType
+from autopar.ir.rules.distribution import serial_points
+from autopar.ir.rules.rule import OpCall, Rule, RuleError, TensorType
 from tests.ops.sample import Sample, compute
 from tests.ops.samples import RUN, samples_by_kind
 

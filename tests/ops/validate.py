@@ -22,7 +22,7 @@ import torch
 
 from autopar.ir.ops import RULES
 from autopar.ir.program import refs
-from autopar.ir.rule import Rule
+from autopar.ir.rules.rule import Rule
 from tests.ops.brute_force import Strategy, missing_strategies, valid_strategies
 from tests.ops.child import in_child
 from tests.ops.coverage_page import write_page

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import autopar
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.parallel.targets import join, quietly
 from tests.parallel.tiny import VOCABULARY, TinyGPT, tiny, tokens
 

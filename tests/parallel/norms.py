@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import autopar
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.parallel.agreeing import said
 from tests.parallel.targets import join
 

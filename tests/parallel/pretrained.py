@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import autopar
-from autopar.ir.errors import AutoparError
-from autopar.runtime.processes import Processes
+from autopar.base.errors import AutoparError
+from autopar.runtime.job.processes import Processes
 from tests.parallel.targets import join
 
 KINDS = ("gpt2", "llama", "t5")

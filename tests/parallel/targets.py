@@ -21,10 +21,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import autopar
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.parallel import job, runner
-from autopar.runtime.processes import Processes
-from autopar.runtime.wholes import whole_of
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.state.wholes import whole_of
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
 
 

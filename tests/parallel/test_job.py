@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.parallel import job
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.parallel import targets
 from tests.runtime.real import run_ranks
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import autopar
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from tests.parallel import pretrained
 from tests.parallel.pretrained import batch, differing, model_of
 from tests.parallel.tiny import tiny, tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.ir.errors import VerificationError
+from autopar.base.errors import VerificationError
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program, print_program
 from autopar.parallel.split import first_half, split

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import autopar
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 
 
 class Halved(torch.autograd.Function):

@@ -6,8 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autopar.ir.distribution import produced
-from autopar.ir.errors import Loc
+from autopar.base.errors import Loc
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -24,7 +23,8 @@ from autopar.ir.program import (
     Signature,
     Value,
 )
-from autopar.ir.rule import Rule
+from autopar.ir.rules.distribution import produced
+from autopar.ir.rules.rule import Rule
 
 ARITHMETIC = {"sum", "max", "min", "prod"}
 """The reductions that make sense for floats."""

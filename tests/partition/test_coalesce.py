@@ -13,9 +13,9 @@ from autopar.ir.text import parse_program
 from autopar.ir.verify import verify_structure
 from autopar.mapping.deploy import deploy
 from autopar.partition import Coalesce, Partition
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.partition.programs import random_program
 from tests.partition.test_random_programs import arrays
 

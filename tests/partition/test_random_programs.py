@@ -13,10 +13,10 @@ from autopar.ir.text import print_program
 from autopar.ir.verify import verify_structure
 from autopar.mapping.deploy import deploy
 from autopar.partition import Partition
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.partition.programs import random_program
 
 CLUSTER = Cluster.load("cpu")

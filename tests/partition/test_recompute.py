@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 import autopar
 from autopar import ProcessMesh
+from autopar.base.errors import InvalidInputError
+from autopar.base.units import human_bytes
 from autopar.cost import Cluster, memory_timeline
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Op, Program
-from autopar.ir.units import human_bytes
 from autopar.ir.verify import verify_structure
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import recompute

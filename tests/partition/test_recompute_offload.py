@@ -18,9 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 import autopar
 from autopar import annotate
+from autopar.analysis.profiling import profile_compiled
+from autopar.base.errors import AnnotationError
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.cost.cluster import HostLink
-from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program
@@ -33,7 +34,6 @@ from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape, tape_of
 from autopar.partition.recompute.way import Way
-from autopar.profiling import profile_compiled
 from tests.cost.test_measured_memory import executed
 
 NO_LINK = Cluster.load("cpu")

@@ -11,9 +11,9 @@ from autopar.cost import Cluster
 from autopar.ir.text import parse_program
 from autopar.mapping.deploy import deploy
 from autopar.partition import Partition
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 
 CLUSTER = Cluster.load("cpu")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.onnx import import_onnx
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.text import parse_program
 from autopar.pipeline import Compiled, CompileOptions, compile_program, device_memory
 from autopar.pipeline.device_memory import check_machine_memory

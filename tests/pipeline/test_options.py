@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import autopar
-from autopar.ir.build import read_build
-from autopar.ir.errors import AutoparError, InvalidInputError
+from autopar.base.errors import AutoparError, InvalidInputError
+from autopar.ir.builds.files import read_build
 from autopar.pipeline import CompileArguments, CompileOptions, compile_onnx, recorded_options
 from tests.cli.command import compiled
 from tests.mutations.targets.builds import sign

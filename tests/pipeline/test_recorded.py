@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from autopar.base.errors import AutoparError
 from autopar.cost import Cluster
-from autopar.ir.build import Build
-from autopar.ir.errors import AutoparError
+from autopar.ir.builds.files import Build
 from autopar.ir.mesh import ProcessMesh
 from autopar.pipeline import CompileOptions
 from autopar.pipeline.recorded import recorded, recorded_options

@@ -14,13 +14,13 @@ from torch import nn
 
 import autopar
 from autopar.annotate import apply_mesh, parse_mesh
+from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.completion import Complete
 from autopar.completion.search.plans import CLOSE
 from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
-from autopar.cost.memory import memory_timeline
+from autopar.cost.memory.timeline import memory_timeline
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import AnnotationError, InvalidInputError
 from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, compile_program, with_fastest_mesh
 from autopar.planning.mesh_shape import fastest_shape, mesh_shapes, remark

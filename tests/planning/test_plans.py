@@ -13,13 +13,13 @@ import autopar
 from autopar.annotate import ProcessMesh, load_annotations
 from autopar.annotate.mapping_text import Entry
 from autopar.annotate.plan_text import PinnedOp, plan_text
+from autopar.base.errors import AnnotationError, InvalidInputError
+from autopar.base.units import human_bytes
 from autopar.cost import memory_timeline
-from autopar.ir.build import read_build
-from autopar.ir.errors import AnnotationError, InvalidInputError
+from autopar.ir.builds.files import read_build
 from autopar.ir.layout import DimLayout, SubDim
 from autopar.ir.program import OpDist
 from autopar.ir.serde import program_to_bytes
-from autopar.ir.units import human_bytes
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit
 from tests.cli import command

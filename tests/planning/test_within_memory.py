@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 import autopar
 from autopar.annotate import apply_mesh, parse_mesh
+from autopar.base.units import human_bytes, parse_bytes
 from autopar.completion import Complete
+from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
-from autopar.completion.search.limited import least_seconds_within
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner, evaluate, memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
-from autopar.ir.units import human_bytes, parse_bytes
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit, recompute
 from autopar.pipeline import CompileOptions

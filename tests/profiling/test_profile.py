@@ -11,11 +11,11 @@ from torch import Tensor, fx, nn
 from torch.nn.functional import mse_loss
 
 import autopar
-from autopar.ir.errors import InvalidInputError
+from autopar.analysis.profiling import profile_build, profile_compiled
+from autopar.analysis.profiling.figures import write_json
+from autopar.analysis.profiling.layers import grouped, layer_of
+from autopar.base.errors import InvalidInputError
 from autopar.ir.program import Op
-from autopar.profiling import profile_build, profile_compiled
-from autopar.profiling.figures import write_json
-from autopar.profiling.layers import grouped, layer_of
 
 WIDTH, HIDDEN, BATCH = 8, 32, 4
 

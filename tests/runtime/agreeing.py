@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.errors import AutoparError
-from autopar.runtime.distributed import Session
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import AutoparError
+from autopar.runtime.execute.distributed import Session
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.training import Batch, batches
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from autopar.ir.kernel_memory import SHORT_SUM_BYTES
 from autopar.ir.layout import block_size
-from autopar.ir.numbering import Numbering
+from autopar.ir.memory.kernels import SHORT_SUM_BYTES
 from autopar.ir.program import Arg, Op, Ref
-from autopar.ir.window import Redistribution, Window
-from autopar.runtime.kernels import TORCH_DTYPES
+from autopar.ir.rules.numbering import Numbering
+from autopar.ir.rules.window import Redistribution, Window
+from autopar.runtime.kernels.table import TORCH_DTYPES
 
 EVERY_SIZE = ("f32", "bool", "c64")
 """Dtypes with which all sizes of blocks are tried; with the others, few uneven ones."""

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
-from autopar.runtime import checkpoint
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.api import load
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.training import Batch, batches
 
 _BATCHES = batches(64)

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from autopar.ir.errors import AutoparError
-from autopar.runtime import checkpoint
-from autopar.runtime import emit as emitter
-from autopar.runtime.distributed import Session
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.messages import Messages
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import AutoparError
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.execute import emit as emitter
+from autopar.runtime.execute.distributed import Session
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.stateful import calls
 from tests.runtime.training import Model, batches
 

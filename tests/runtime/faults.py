@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from autopar.ir.errors import AutoparError
-from autopar.runtime.launcher import launch
+from autopar.base.errors import AutoparError
+from autopar.runtime.job.launcher import launch
 from tests.runtime.faulty import TIMEOUT
 from tests.runtime.programs import build, deploy
 from tests.runtime.sabotage import HOWS, NEG, PLACES, VARIABLE

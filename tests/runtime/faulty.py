@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from autopar.ir.errors import AutoparError
-from autopar.runtime.distributed import Session
+from autopar.base.errors import AutoparError
+from autopar.runtime.execute.distributed import Session
 from tests.runtime.sabotage import FAULT
 
 TIMEOUT = 5.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from autopar.ir.errors import AutoparError
-from autopar.runtime.distributed import Session
-from autopar.runtime.processes import Processes
-from autopar.runtime.trainer import open_trainer
+from autopar.base.errors import AutoparError
+from autopar.runtime.execute.distributed import Session
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import open_trainer
 
 
 def steps(processes: Processes, build: Path, right: Any, wrong: Any) -> tuple[list[str], float]:

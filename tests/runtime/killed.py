@@ -75,8 +75,9 @@ def main() -> None:
     kill = Kill(folder, attempt())
     kill.begin("start")
     from autopar import elastic
-    from autopar.runtime import checkpoint, distributed
-    from autopar.runtime.trainer import Trainer
+    from autopar.runtime.checkpoint import checkpoint
+    from autopar.runtime.execute import distributed
+    from autopar.runtime.training.trainer import Trainer
     from tests.runtime.checkpoint_targets import train_to
     from tests.runtime.training import LAYOUTS, compiled_step
 

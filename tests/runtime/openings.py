@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autopar.ir.errors import AutoparError
+from autopar.base.errors import AutoparError
 from autopar.runtime.api import load
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 
 ROUNDS = 3
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from autopar.ir.build import write_build
+from autopar.ir.builds.files import write_build
 from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.text import parse_program
-from autopar.runtime.weight_writing import write_digested
+from autopar.runtime.weights.writing import write_digested
 
 MLP_SERIAL = """
 program "mlp" serial

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 
 SECONDS = 600.0
 """After which a process is killed: no test takes so long on the slowest machine."""
@@ -25,7 +25,12 @@ def run_ranks(count: int, target: Callable[..., Any], *args: Any, size: int = 0)
     code.
     """
     CONTEXT.set_forkserver_preload(
-        ["torch", "torch.distributed", "autopar.runtime.distributed", "tests.runtime.targets"]
+        [
+            "torch",
+            "torch.distributed",
+            "autopar.runtime.execute.distributed",
+            "tests.runtime.targets",
+        ]
     )
     port = _free_port()
     ranks = []

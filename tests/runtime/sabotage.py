@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autopar.runtime import checkpoint, distributed
-from autopar.runtime import emit as emitter
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.execute import distributed
+from autopar.runtime.execute import emit as emitter
 
 VARIABLE = "AUTOPAR_TEST_FAULT"
 PLACES = ("start", "handshake", "load", "step", "between", "gather", "save", "close")

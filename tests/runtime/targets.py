@@ -25,20 +25,20 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.ir.errors import AutoparError, InvalidInputError
+from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.program import Op
-from autopar.runtime import checkpoint
-from autopar.runtime import emit as emitter
 from autopar.runtime.api import load
-from autopar.runtime.communication import COLLECTIVES
-from autopar.runtime.distributed import Session
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.groups import Group
-from autopar.runtime.patience import Patience
-from autopar.runtime.processes import Processes
-from autopar.runtime.reference import collective
-from autopar.runtime.started import end_sum, start_sum
-from autopar.runtime.trainer import NonFiniteLoss, open_trainer
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.collectives.async_collectives import end_sum, start_sum
+from autopar.runtime.collectives.communication import COLLECTIVES
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.collectives.reference import collective
+from autopar.runtime.execute import emit as emitter
+from autopar.runtime.execute.distributed import Session
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.trainer import NonFiniteLoss, open_trainer
 from tests.runtime.cases import LONG, cases
 
 Batch = tuple[Tensor, Tensor]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import autopar
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.agreement import Agreement, Offer, coefficient, device_digest
-from autopar.runtime.sampling import PERIOD, sampled
-from autopar.runtime.sketch import differ_by_rounding, sketched
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.agree.agreement import Agreement, Offer, coefficient, device_digest
+from autopar.runtime.agree.sampling import PERIOD, sampled
+from autopar.runtime.agree.sketch import differ_by_rounding, sketched
 from tests.runtime.agreeing import (
     ThreadTalk,
     differing_steps,

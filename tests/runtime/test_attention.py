@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.runtime.attention import BACKWARD, FORWARD, attention, attention_backward
-from autopar.runtime.kernels import kernel
+from autopar.runtime.kernels.attention import BACKWARD, FORWARD, attention, attention_backward
+from autopar.runtime.kernels.table import kernel
 
 
 def operands(mask: bool) -> tuple[list[Tensor], Tensor | None]:

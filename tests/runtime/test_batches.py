@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.batches import label_batch, looks_like_a_part
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.ports.batches import label_batch, looks_like_a_part
 
 A, B, C = (torch.full((1,), float(number)) for number in range(3))
 

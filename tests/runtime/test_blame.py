@@ -7,9 +7,9 @@ from threading import Thread
 
 from torch.distributed import HashStore
 
-from autopar.runtime.beats import Beat, Place
-from autopar.runtime.blame import inquire_lost, late
-from autopar.runtime.failure import FailureBoard
+from autopar.runtime.failure.beats import Beat, Place
+from autopar.runtime.failure.blame import inquire_lost, late
+from autopar.runtime.failure.failure import FailureBoard
 
 FETCHED = Place("meeting", "Trainer.fetched", step=1)
 GATHER = Place("collective", "comm.all_gather", group="dp", step=2)

@@ -12,15 +12,15 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import lr_scheduler
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime import checkpoint
-from autopar.runtime.boxes import Extent, take, whole_box
-from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint, write_checkpoint
-from autopar.runtime.checkpoint_files import rectangles_of
-from autopar.runtime.checkpoint_series import Place
-from autopar.runtime.messages import Messages
-from autopar.runtime.state import Content, Held, Key, Piece
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.checkpoint.checkpoint import open_checkpoint, read_checkpoint, write_checkpoint
+from autopar.runtime.checkpoint.files import rectangles_of
+from autopar.runtime.checkpoint.series import Place
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.ports.boxes import Extent, take, whole_box
+from autopar.runtime.state.state import Content, Held, Key, Piece
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import die_in_checkpoint
 from tests.runtime.training import LAYOUTS, Layout, Reference, assert_same, batches, training_build

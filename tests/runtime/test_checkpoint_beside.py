@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime import checkpoint, checkpoint_files
-from autopar.runtime.checkpoint_files import Rectangle
-from autopar.runtime.trainer import open_trainer
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.checkpoint import files as checkpoint_files
+from autopar.runtime.checkpoint.files import Rectangle
+from autopar.runtime.training.trainer import open_trainer
 from tests.runtime.training import LAYOUTS, assert_same, batches, training_build
 
 BATCHES = batches(8)

@@ -14,9 +14,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.checkpoint_index import DamagedCheckpoint
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.checkpoint.index import DamagedCheckpoint
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.training import LAYOUTS, Reference, assert_same, batches, training_build
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.runtime.checkpoint_targets import losses_of, train_on
 from tests.runtime.real import CONTEXT, _free_port
 from tests.runtime.training import LAYOUTS, training_build

@@ -17,15 +17,15 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.boxes import Box, Extent, box_shape, is_empty, take
-from autopar.runtime.checkpoint import open_checkpoint, read_checkpoint, write_checkpoint
-from autopar.runtime.checkpoint_files import rectangles_of
-from autopar.runtime.checkpoint_series import Place
-from autopar.runtime.digest import tensor_bytes
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.messages import Messages
-from autopar.runtime.state import Content, Held, Key, Piece
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.checkpoint.checkpoint import open_checkpoint, read_checkpoint, write_checkpoint
+from autopar.runtime.checkpoint.files import rectangles_of
+from autopar.runtime.checkpoint.series import Place
+from autopar.runtime.files.digest import tensor_bytes
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.kernels.table import TORCH_DTYPES
+from autopar.runtime.ports.boxes import Box, Extent, box_shape, is_empty, take
+from autopar.runtime.state.state import Content, Held, Key, Piece
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:torch.distributed is disabled", "ignore:ComplexHalf support is experimental"

@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.checkpoint_index import DamagedCheckpoint, growing_digest
-from autopar.runtime.inert import NotInert, read_inert
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.checkpoint.index import DamagedCheckpoint, growing_digest
+from autopar.runtime.checkpoint.inert_pickle import NotInert, read_inert
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.training import LAYOUTS, Reference, training_build
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -18,13 +18,13 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from autopar.ir import claim, folder
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime import checkpoint
+from autopar.base import claim, folder
+from autopar.base.errors import InvalidInputError
 from autopar.runtime.api import load
-from autopar.runtime.checkpoint_index import DamagedCheckpoint
-from autopar.runtime.checkpoint_owner import Owner
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.runtime.checkpoint import checkpoint
+from autopar.runtime.checkpoint.index import DamagedCheckpoint
+from autopar.runtime.checkpoint.owner import Owner
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.checkpoint_targets import save_too
 from tests.runtime.real import run_ranks
 from tests.runtime.training import LAYOUTS, assert_same, batches, training_build
@@ -272,7 +272,7 @@ def test_keep_and_extra_are_checked(tmp_path: Path, trainer: Trainer) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from autopar.ir.folder import replace_folder
+from autopar.base.folder import replace_folder
 
 def fill(folder):
     (folder / "half").write_bytes(b"half")
@@ -416,7 +416,7 @@ def test_a_folder_that_can_only_be_read(
 
 FULL = """
 import resource, signal, sys
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.training.trainer import open_trainer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for limit in (0, 1000, 30_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))

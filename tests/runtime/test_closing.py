@@ -7,7 +7,7 @@ import sys
 
 _SCRIPT = """
 import os, sys
-from autopar.runtime.closing import Closing, close_at_exit
+from autopar.runtime.job.closing import Closing, close_at_exit
 
 class Opened(Closing):
     def close(self):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.runtime.agreement import device_digest
-from autopar.runtime.digest import digest_bytes, digest_tensors, tensor_bytes
+from autopar.runtime.agree.agreement import device_digest
+from autopar.runtime.files.digest import digest_bytes, digest_tensors, tensor_bytes
 
 
 def test_parts_count_as_one_after_another() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.modules import compile
-from autopar.runtime.disagreement import GLOBAL_BATCH
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.agree.disagreement import GLOBAL_BATCH
+from autopar.runtime.training.trainer import open_trainer
 from tests.runtime import disorder
 from tests.runtime.real import run_ranks
 from tests.runtime.stateful import stateful_build

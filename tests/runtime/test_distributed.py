@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from autopar.ir.build import read_build
-from autopar.ir.errors import RuntimeFailure
+from autopar.base.errors import RuntimeFailure
+from autopar.ir.builds.files import read_build
+from autopar.runtime.agree.handshake import Identity, verdict
 from autopar.runtime.api import run_virtual
-from autopar.runtime.distributed import choose_device
-from autopar.runtime.handshake import Identity, verdict
-from autopar.runtime.processes import Processes
+from autopar.runtime.execute.distributed import choose_device
+from autopar.runtime.job.processes import Processes
 from tests.runtime.programs import LOOP, MLP, build, deploy, with_group
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import (

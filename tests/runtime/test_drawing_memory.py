@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.ir.kernel_memory import DRAWN_AT_ONCE
+from autopar.ir.memory.kernels import DRAWN_AT_ONCE
 from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
-from autopar.runtime import random_ops as kernels
+from autopar.runtime.kernels import random_ops as kernels
 from tests.tracking import Tracking
 
 SEED = torch.tensor(5)

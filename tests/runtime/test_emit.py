@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.text import parse_program
-from autopar.runtime.emit import emit
-from autopar.runtime.locate import failing_op
-from autopar.runtime.specialize import specialize
-from autopar.runtime.stepper import step
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.locate import failing_op
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.stepper import step
 from tests.runtime.programs import LOOP_SERIAL
 
 CHAIN = """
@@ -54,7 +54,7 @@ def live_negations(monkeypatch: pytest.MonkeyPatch, run: Callable[[fx.GraphModul
         alive.add(result)
         return result
 
-    import autopar.runtime.emit as emitter
+    import autopar.runtime.execute.emit as emitter
 
     original = emitter.kernel
     monkeypatch.setattr(

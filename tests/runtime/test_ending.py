@@ -16,9 +16,9 @@ from tests.runtime.targets import late_to_close
 _SCRIPT = """
 import sys, time
 from datetime import timedelta
-from autopar.runtime.patience import Patience
-from autopar.runtime.processes import Processes
-from autopar.runtime.supervise import Supervisor
+from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.failure.supervise import Supervisor
 
 processes, start = Processes.from_environment(), Patience(30.0)
 store = processes.connect(start)

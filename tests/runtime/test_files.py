@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.files import read_arrays, save_arrays
-from autopar.runtime.replacing import replacing
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.files.atomic_write import replacing
+from autopar.runtime.files.tensors import read_arrays, save_arrays
 
 
 def test_arrays_come_back_as_saved(tmp_path: Path) -> None:

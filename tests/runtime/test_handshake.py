@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.handshake import Identity, meet, shake_hands
-from autopar.runtime.patience import Patience
+from autopar.runtime.agree.handshake import Identity, meet, shake_hands
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job.patience import Patience
 
 IDENTITY = Identity("digest", 3, "1")
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import autopar
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.text_parse import parse_program
-from autopar.runtime.index_bounds import IndexBounds
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.base.errors import InvalidInputError
+from autopar.ir.text.parse import parse_program
+from autopar.runtime.ports.index_bounds import IndexBounds
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime import indexing
 from tests.runtime.real import run_ranks
 

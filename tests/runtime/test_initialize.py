@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import autopar
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.construction_record import record
-from autopar.runtime.construction_replay import replay
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.init.record import record
+from autopar.runtime.init.replay import replay
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import called, initialized
 from tests.runtime.training import MEGATRON, Model, batches

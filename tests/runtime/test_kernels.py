@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.ir.expr import Coord
 from autopar.ir.program import DTYPE_BYTES, DType, Ref
-from autopar.runtime.kernels import IR_DTYPES, TORCH_DTYPES, kernel, signature, to_torch
+from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES, kernel, signature, to_torch
 
 
 def test_every_dtype_has_its_size() -> None:

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.text import parse_program
 from autopar.runtime.api import launch, run_virtual
-from autopar.runtime.launcher import _what_happened
-from autopar.runtime.ports import labelled_inputs
-from autopar.runtime.scratch import PREFIX, scratch_folder
+from autopar.runtime.files.scratch import PREFIX, scratch_folder
+from autopar.runtime.job.launcher import _what_happened
+from autopar.runtime.ports.ports import labelled_inputs
 from tests.runtime.faults import RANKS, left_processes, sum_build
 from tests.runtime.programs import LOOP, LOOP_SERIAL, build, deploy
 from tests.runtime.sabotage import VARIABLE
@@ -99,7 +99,7 @@ def test_folders_of_killed_processes_are_removed_and_no_others(
 
 LAUNCHING = """
 import sys, torch
-from autopar.runtime.launcher import launch
+from autopar.runtime.job.launcher import launch
 launch(sys.argv[1], {"x": torch.ones(2)}, modules=["tests.runtime.sabotage"])
 """
 

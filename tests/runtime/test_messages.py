@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from torch.distributed import DistNetworkError, HashStore  # type: ignore[attr-defined]
 
-from autopar.ir.errors import AnnotationError, AutoparError, RuntimeFailure
-from autopar.runtime import messages as messages_module
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.messages import Messages
+from autopar.base.errors import AnnotationError, AutoparError, RuntimeFailure
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job import messages as messages_module
+from autopar.runtime.job.messages import Messages
 
 
 def among(count: int, talk: Callable[[Messages], Any], **options: Any) -> tuple[list[Any], int]:

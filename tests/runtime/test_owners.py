@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from autopar.ir.deployment import Deployment
-from autopar.runtime.boxes import Box, box_shape, is_empty
-from autopar.runtime.owners import pieces_written
-from autopar.runtime.ports import is_weight, port_box
+from autopar.runtime.ports.boxes import Box, box_shape, is_empty
+from autopar.runtime.ports.ports import is_weight, port_box
+from autopar.runtime.state.owners import pieces_written
 from tests.runtime.training import LAYOUTS, Layout, training_build
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from autopar.runtime.limited import Vain
-from autopar.runtime.patience import LEAST, Patience
+from autopar.runtime.job.limited import Vain
+from autopar.runtime.job.patience import LEAST, Patience
 
 
 def test_what_one_step_has_waited_the_next_ones_lack() -> None:

@@ -10,8 +10,8 @@ from torch.distributed.tensor import Replicate, Shard
 
 from autopar.ir.layout import Layout, SubDim
 from autopar.ir.mesh import ProcessMesh
-from autopar.runtime.boxes import layout_box, take
-from autopar.runtime.placements import placeable, placements_of
+from autopar.runtime.ports.boxes import layout_box, take
+from autopar.runtime.state.placements import placeable, placements_of
 
 MESH = ProcessMesh.of_shape((2, 3), ("a", "b"))
 

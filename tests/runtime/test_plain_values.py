@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.ir import program_pb2 as pb
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.leaves import leaves, recorded
 from autopar.ir.program import Example
 from autopar.ir.serde import program_from_bytes, program_to_bytes
-from autopar.ir.text_parse import parse_program
-from autopar.ir.text_print import print_program
-from autopar.runtime.batches import label_batch, label_call
+from autopar.ir.text.parse import parse_program
+from autopar.ir.text.print import print_program
+from autopar.runtime.ports.batches import label_batch, label_call
 
 X = torch.ones(3, 4)
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from autopar.runtime.beats import Beat, Place
-from autopar.runtime.failure import FailureBoard
-from autopar.runtime.pulse import Pulse
-from autopar.runtime.siblings import system
+from autopar.runtime.failure.beats import Beat, Place
+from autopar.runtime.failure.failure import FailureBoard
+from autopar.runtime.failure.pulse import Pulse
+from autopar.runtime.job.siblings import system
 
 BEAT = Beat(0, time.time(), 1.0, Place("call", "the start"), False, system(), os.getppid(), 1)
 LONG = 0.05

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from autopar.ir.errors import RuntimeFailure
+from autopar.base.errors import RuntimeFailure
 from autopar.ir.program import Op
 from autopar.ir.text import parse_program
-from autopar.runtime.emit import emit
-from autopar.runtime.groups import Group
-from autopar.runtime.started import end_sum, start_sum
-from autopar.runtime.stepper import step
-from autopar.runtime.updates import InPlace
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.collectives.async_collectives import end_sum, start_sum
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.stepper import step
+from autopar.runtime.execute.updates import InPlace
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.runtime.programs import deploy
 
 GROUP = Group("all", 2, 0, (0, 1), "virtual")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.ir.kernel_memory import DRAWN_AT_ONCE as CHUNK
-from autopar.runtime.random_bits import draw, mix, settle
-from autopar.runtime.random_ops import (
+from autopar.ir.memory.kernels import DRAWN_AT_ONCE as CHUNK
+from autopar.runtime.kernels.random_bits import draw, mix, settle
+from autopar.runtime.kernels.random_ops import (
     bernoulli,
     bernoulli_p,
     cauchy,

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from autopar.modules import compile
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.training.trainer import open_trainer
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.patience import Patience
-from autopar.runtime.processes import Processes
-from autopar.runtime.reaching import reach
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.job.reaching import reach
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import connected_in_vain
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.ir.errors import RuntimeFailure
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.reduction import identity, reduce_tensors
+from autopar.base.errors import RuntimeFailure
+from autopar.runtime.collectives.monoids import identity, reduce_tensors
+from autopar.runtime.kernels.table import TORCH_DTYPES
 
 MONOIDS = ("sum", "prod", "max", "min", "any", "all")
 DEFINED = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.ir.numbering import Numbering
-from autopar.ir.window import Redistribution, Window
-from autopar.runtime.reference import window_of
+from autopar.ir.rules.numbering import Numbering
+from autopar.ir.rules.window import Redistribution, Window
+from autopar.runtime.collectives.reference import window_of
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e5m2, torch.bool])

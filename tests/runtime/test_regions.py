@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.runtime.boxes import Box, Extent, box_shape, take
-from autopar.runtime.regions import Region, regions
+from autopar.runtime.ports.boxes import Box, Extent, box_shape, take
+from autopar.runtime.ports.regions import Region, regions
 
 
 @st.composite

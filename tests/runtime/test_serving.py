@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autopar.runtime.serving import listening_socket
+from autopar.runtime.job.serving import listening_socket
 from tests.runtime.openings import listening
 from tests.runtime.real import run_ranks
 from tests.runtime.test_openings import add_build

@@ -9,16 +9,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from autopar.cost.buffers import Execution
-from autopar.cost.lifetimes import lifetimes
-from autopar.ir.build import read_build
-from autopar.ir.errors import InvalidInputError
+from autopar.analysis.reports.summary import render_summary, summarize
+from autopar.base.errors import InvalidInputError
+from autopar.cost.memory.buffers import Execution
+from autopar.cost.memory.lifetimes import lifetimes
+from autopar.ir.builds.files import read_build
 from autopar.modules import compile
-from autopar.reports.summary import render_summary, summarize
 from autopar.runtime.api import run_one_device, verify
-from autopar.runtime.trainer import Trainer, open_trainer
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.weights.weights import WeightFile
 from tests.runtime.real import run_ranks
 from tests.runtime.stateful import (
     BATCH,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.ir.errors import RuntimeFailure
+from autopar.base.errors import RuntimeFailure
 from autopar.ir.text import parse_program, print_program
-from autopar.runtime.specialize import code_expressions, code_key, specialize
+from autopar.runtime.execute.specialize import code_expressions, code_key, specialize
 
 UNEVEN = """
 program "uneven" executable

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.runtime.staging import moved
+from autopar.runtime.ports.staging import moved
 
 
 def test_on_the_cpu_nothing_is_copied() -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from autopar.ir.storage import Storage
+from autopar.ir.memory.storage import Storage
 from autopar.ir.text import parse_program
-from autopar.runtime.emit import emit
-from autopar.runtime.groups import Group
-from autopar.runtime.started import end_sum, start_sum
-from autopar.runtime.stepper import step
-from autopar.runtime.updates import InPlace
+from autopar.runtime.collectives.async_collectives import end_sum, start_sum
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.stepper import step
+from autopar.runtime.execute.updates import InPlace
 
 PROGRAM = """
 program executable

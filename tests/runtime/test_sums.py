@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from autopar.ir.errors import RuntimeFailure
-from autopar.runtime import shared_lines
-from autopar.runtime.processes import Processes
-from autopar.runtime.shared_lines import SharedLines
-from autopar.runtime.sums import GroupSums, HostSums, Numbers
+from autopar.base.errors import RuntimeFailure
+from autopar.runtime.agree import shared_lines
+from autopar.runtime.agree.shared_lines import SharedLines
+from autopar.runtime.agree.sums import GroupSums, HostSums, Numbers
+from autopar.runtime.job.processes import Processes
 from tests.runtime.real import run_ranks
 
 TURNS = 300

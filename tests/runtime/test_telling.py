@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.failure import RankFailure
-from autopar.runtime.leaving import told as reason_for_others
-from autopar.runtime.processes import Processes
-from autopar.runtime.telling import tell
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.failure.leaving import told as reason_for_others
+from autopar.runtime.failure.telling import tell
+from autopar.runtime.job.processes import Processes
 
 HOST = 4
 TOLD = "test_others_are_told_the_line_that_failed_and_not_that_of_the_block"

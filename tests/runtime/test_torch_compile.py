@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.exc import BackendCompilerFailed
 
-from autopar.runtime.torch_compile import through_torch_compile
+from autopar.runtime.execute.torch_compile import through_torch_compile
 
 
 def below_nine(x: Tensor) -> tuple[Tensor]:

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.modules import compile
 from autopar.runtime.api import load
-from autopar.runtime.gate import Gate
-from autopar.runtime.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
+from autopar.runtime.execute.gate import Gate
+from autopar.runtime.training.trainer import NonFiniteLoss, Trainer, open_trainer, seed_of_step
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import (
     disagree,

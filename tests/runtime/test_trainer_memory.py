@@ -14,13 +14,13 @@ from torch.nn.functional import mse_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autopar.ir.build import read_build
+from autopar.ir.builds.files import read_build
 from autopar.modules import compile
-from autopar.runtime import weights as weight_files
-from autopar.runtime.ports import read_weights
-from autopar.runtime.specialize import specialize
-from autopar.runtime.trainer import open_trainer
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.ports.ports import read_weights
+from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.weights import weights as weight_files
+from autopar.runtime.weights.weights import WeightFile
 
 WIDTH, LAYERS = 64, 6
 PARAMETER = WIDTH * WIDTH * 4

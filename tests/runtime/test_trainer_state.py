@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.nn.functional import mse_loss
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.modules import compile
-from autopar.runtime.trainer import Trainer, open_trainer
+from autopar.runtime.training.trainer import Trainer, open_trainer
 from tests.runtime.training import (
     LAYOUTS,
     Layout,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autopar.ir.memory.updates import plan_writes
 from autopar.ir.text import parse_program
-from autopar.ir.updates import plan_writes
-from autopar.runtime.emit import emit
-from autopar.runtime.kernels import kernel
-from autopar.runtime.updates import Abandoned, InPlace
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.updates import Abandoned, InPlace
+from autopar.runtime.kernels.table import kernel
 
 KEEP = InPlace(lambda loss, refusal: None)
 W = torch.tensor([1.0, 2.0, 3.0])

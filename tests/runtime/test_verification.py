@@ -9,7 +9,7 @@ import torch
 
 from autopar.ir.text import parse_program
 from autopar.runtime.api import verify
-from autopar.runtime.verification import Verification, compare, compare_outputs
+from autopar.runtime.verification.verification import Verification, compare, compare_outputs
 from tests.runtime.programs import MLP, MLP_SERIAL, build, deploy
 
 

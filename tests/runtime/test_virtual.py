@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.deployment import Deployment
-from autopar.ir.errors import InvalidInputError, RuntimeFailure
-from autopar.runtime.serial import run_serial
-from autopar.runtime.virtual import VirtualMesh
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 from tests.runtime.programs import LOOP, LOOP_SERIAL, MLP, MLP_SERIAL, deploy, serial
 
 

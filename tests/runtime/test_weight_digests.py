@@ -13,17 +13,17 @@ from hypothesis import given
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from autopar.ir.build import Build, read_build
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.manifest import Manifest
-from autopar.runtime import weight_digests
+from autopar.base.errors import InvalidInputError
+from autopar.ir.builds.files import Build, read_build
+from autopar.ir.builds.manifest import Manifest
 from autopar.runtime.api import load, run_one_device, run_virtual, verify
-from autopar.runtime.boxes import Box, Extent, exposed, take, whole_box
-from autopar.runtime.checked_build import check_files
-from autopar.runtime.trainer import open_trainer
-from autopar.runtime.weight_digests import touched
-from autopar.runtime.weight_writing import write_digested
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.files.checked_build import check_files
+from autopar.runtime.ports.boxes import Box, Extent, exposed, take, whole_box
+from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.weights import digests as weight_digests
+from autopar.runtime.weights.digests import touched
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_digested
 from tests.runtime.training import LAYOUTS, training_build
 
 ROWS = 4096

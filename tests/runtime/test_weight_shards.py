@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime import weight_shards
-from autopar.runtime.boxes import whole_box
-from autopar.runtime.trainer import Trainer, open_trainer
-from autopar.runtime.weight_shards import write_folder
-from autopar.runtime.weight_sources import INDEX, WHOLE
-from autopar.runtime.weight_writing import Entry
-from autopar.runtime.weights import WeightFile
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.ports.boxes import whole_box
+from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.weights import shards as weight_shards
+from autopar.runtime.weights.shards import write_folder
+from autopar.runtime.weights.sources import INDEX, WHOLE
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import Entry
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import save_where_nothing_can, saves_folders
 from tests.runtime.training import LAYOUTS, assert_same, batches, training_build

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.runtime.api import load
-from autopar.runtime.trainer import Trainer, open_trainer
-from autopar.runtime.weight_sources import INDEX, WHOLE
-from autopar.runtime.weights import WeightFile
+from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.weights.sources import INDEX, WHOLE
+from autopar.runtime.weights.weights import WeightFile
 from tests.runtime.training import LAYOUTS, Model, assert_same, training_build
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from safetensors.torch import load_file, save_file
 
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.boxes import Box, Extent, box_shape, place, take, whole_box
-from autopar.runtime.weight_writing import write_weights
-from autopar.runtime.weights import WeightFile
+from autopar.base.errors import InvalidInputError
+from autopar.runtime.ports.boxes import Box, Extent, box_shape, place, take, whole_box
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
 
 
 @st.composite

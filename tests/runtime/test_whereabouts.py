@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from autopar.runtime.whereabouts import Whereabouts
+from autopar.runtime.failure.whereabouts import Whereabouts
 
 
 def test_a_thread_that_waits_in_the_users_code_is_there() -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import autopar
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
 from autopar.runtime import run_virtual
-from autopar.runtime.trainer import NonFiniteLoss
+from autopar.runtime.training.trainer import NonFiniteLoss
 from tests.runtime import writing
 from tests.runtime.real import run_ranks
 from tests.runtime.writing import Batch, batch_of, eager_step, off, part, writer

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.api import load
-from autopar.runtime.boxes import take
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.ports.boxes import take
 from tests.parallel.targets import join
 
 Batch = dict[str, Tensor]

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 import autopar
 from autopar import ProcessMesh
 from autopar.annotate import shard, shard_op
+from autopar.base.errors import AnnotationError
 from autopar.ir import program_pb2
-from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Op, Program
 from autopar.ir.serde import (
     MINIMUM_READER_VERSION,
@@ -26,11 +26,11 @@ from autopar.ir.text import parse_program, print_program
 from autopar.mapping.prove import prove
 from autopar.modules import CompiledModule
 from autopar.runtime.api import read_program
-from autopar.runtime.boxes import is_empty
-from autopar.runtime.emit import emit
-from autopar.runtime.groups import Group
-from autopar.runtime.ports import port_box
-from autopar.runtime.specialize import specialize
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.ports.boxes import is_empty
+from autopar.runtime.ports.ports import port_box
 from tests.slices.models import (
     CUBE,
     PAIR,

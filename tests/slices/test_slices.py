@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 import autopar
 from autopar import ProcessMesh
-from autopar.ir.errors import AnnotationError
-from autopar.reports.inspection import show_rank
+from autopar.analysis.reports.inspection import show_rank
+from autopar.base.errors import AnnotationError
 from autopar.runtime.api import run_virtual
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.training.trainer import open_trainer
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program, train
 from tests.runtime.training import assert_same

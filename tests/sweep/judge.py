@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from autopar.analysis.reports.summary import summarize_programs
+from autopar.base.errors import AutoparError
 from autopar.completion.undivided import UNDIVIDED
-from autopar.ir.errors import AutoparError
 from autopar.ir.mesh import ProcessMesh
 from autopar.modules import CompiledModule
-from autopar.reports.summary import summarize_programs
 from autopar.runtime import run_virtual
 from tests.random_pins import random_pins
 from tests.sweep.case import Case, cloned

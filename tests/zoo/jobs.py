@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 import autopar
-from autopar.runtime.processes import Processes
+from autopar.runtime.job.processes import Processes
 from tests.parallel.targets import join
 from tests.zoo.models import ZOO
 from tests.zoo.training import Trained, compare, example_optimizer, loss_of, train_eagerly

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from autopar.annotate import apply_mesh, parse_mesh
+from autopar.base.errors import AnnotationError
 from autopar.completion import Complete
-from autopar.completion.call import CallTable
+from autopar.completion.problem.op_strategies import CallTable
+from autopar.completion.problem.space import Space
 from autopar.completion.search.incumbents import strategies
-from autopar.completion.space import Space
 from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import AnnotationError
 from tests.zoo.models import ZOO
 
 CLUSTERS = ("cpu", "a100", "h100", "mi300x", "torus")

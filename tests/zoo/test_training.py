@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import autopar
+from autopar.base.errors import AnnotationError
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 from tests.random_pins import random_pins
 from tests.zoo.models import ZOO, mixtral

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from autopar.completion.graph import Graph, Node
 from autopar.completion.presets.marks import Marks, Stretch, factor_of, is_unknown
+from autopar.completion.problem.graph import Graph, Node
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 

@@ -8,11 +8,11 @@ weight has such a dimension.
 
 from __future__ import annotations
 
-from autopar.completion.graph import Graph, Node
+from autopar.base.errors import AnnotationError
 from autopar.completion.presets.pinning import extend
 from autopar.completion.presets.strategy import AxisPreset
-from autopar.completion.space import Form
-from autopar.ir.errors import AnnotationError
+from autopar.completion.problem.graph import Graph, Node
+from autopar.completion.problem.space import Form
 from autopar.ir.layout import SubDim
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autopar.completion.graph import Graph, Node
-from autopar.ir.rule import Dims, Rule
+from autopar.completion.problem.graph import Graph, Node
+from autopar.ir.rules.rule import Dims, Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autopar.completion.call import CallTable
-from autopar.completion.graph import Graph
+from autopar.base.errors import AnnotationError
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.expert import expert
 from autopar.completion.presets.pinning import extend, pin, split_batch
@@ -30,9 +29,10 @@ from autopar.completion.presets.settle import settle_batch
 from autopar.completion.presets.strategy import AxisPreset, parse_strategy
 from autopar.completion.presets.tensor import split_weights
 from autopar.completion.presets.zero import fsdp, zero1, zero2
-from autopar.completion.space import Space
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import CallTable
+from autopar.completion.problem.space import Space
 from autopar.cost import Cluster
-from autopar.ir.errors import AnnotationError
 from autopar.ir.program import Program
 
 KEPT_SPLIT = ("zero1", "zero2", "fsdp")

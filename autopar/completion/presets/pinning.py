@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.graph import Graph
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.marks import Stretch
 from autopar.completion.presets.strategy import AxisPreset
-from autopar.completion.space import Form
-from autopar.completion.splits import Key
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.space import Form
+from autopar.completion.problem.splits import Key
 from autopar.ir.layout import Origin, SubDim, normalize_dim
 
 

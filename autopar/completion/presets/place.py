@@ -11,10 +11,10 @@ Parameters that aren't contracted (biases) follow what their readers then want.
 
 from __future__ import annotations
 
-from autopar.completion.graph import Graph
 from autopar.completion.presets.tensor import place_weights
-from autopar.completion.space import Form
-from autopar.completion.spread import Spread
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.space import Form
+from autopar.completion.propagate.propagation import Spread
 from autopar.ir.program import STORED_ROLES
 
 

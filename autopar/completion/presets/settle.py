@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autopar.completion.graph import Graph
 from autopar.completion.presets.batch import batch_inputs, passed_on
 from autopar.completion.presets.marks import Stretch
 from autopar.completion.presets.pinning import split_further, split_stretch
-from autopar.completion.space import Form
-from autopar.completion.spread import Spread
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.space import Form
+from autopar.completion.propagate.propagation import Spread
 
 
 def settle_batch(graph: Graph, axes: Sequence[str]) -> None:

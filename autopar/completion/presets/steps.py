@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from autopar.completion.call import Choice
-from autopar.completion.graph import Graph, Node
-from autopar.completion.space import Form
-from autopar.completion.splits import Splits
+from autopar.completion.problem.graph import Graph, Node
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.space import Form
+from autopar.completion.problem.splits import Splits
 
 COLLECTIVE_OVERHEAD = 0.1
 """What a further collective costs besides, in parts of its latency: among equals, fewer win."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from autopar.ir.errors import AnnotationError, near_misses
+from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.mesh import ProcessMesh
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}")

@@ -14,12 +14,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.completion.call import Choice
-from autopar.completion.graph import Graph, Node
 from autopar.completion.presets.steps import Forms, Step, Steps
 from autopar.completion.presets.weights import minor_weights, parameters, readers, sources
-from autopar.completion.space import Form
-from autopar.completion.splits import Splits
+from autopar.completion.problem.graph import Graph, Node
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.space import Form
+from autopar.completion.problem.splits import Splits
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
 BEAM = 128

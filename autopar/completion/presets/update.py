@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.completion.graph import Graph
+from autopar.completion.problem.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from autopar.completion.graph import Graph, Node
-from autopar.completion.space import bytes_of
+from autopar.completion.problem.graph import Graph, Node
+from autopar.completion.problem.space import bytes_of
 
 
 def readers(graph: Graph, value: int) -> Iterator[int]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autopar.completion.graph import Graph
 from autopar.completion.presets.pinning import pin, split_along, split_further
 from autopar.completion.presets.strategy import AxisPreset
 from autopar.completion.presets.update import Update, updates
-from autopar.completion.space import Form, bytes_of
-from autopar.completion.spread import Spread
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.space import Form, bytes_of
+from autopar.completion.propagate.propagation import Spread
 from autopar.ir.layout import Origin, dim_axes
 from autopar.ir.program import STORED_ROLES, Value
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.completion.refine import GAIN
+from autopar.completion.propagate.local_search import GAIN
+from autopar.completion.propagate.solve import Solution
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.found import Found
-from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.incumbents import PROVEN, Incumbent
 from autopar.completion.search.naming import named
+from autopar.completion.search.network.memory_price import FREE, HeldPrice
 from autopar.completion.search.plans import CLOSE
 from autopar.completion.search.watch import Progress
-from autopar.completion.solve import Solution
 
 NO_GAIN = (
     "no split was found to help at this size: communication would take longer than it saves"

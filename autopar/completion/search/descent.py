@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from autopar.completion.call import Choice
-from autopar.completion.refine import GAIN
-from autopar.completion.search.candidates import Around
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.propagate.local_search import GAIN
 from autopar.completion.search.found import Found
+from autopar.completion.search.network.candidates import Around
 
 if TYPE_CHECKING:
     from autopar.completion.search.fastest import Search

@@ -15,10 +15,11 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 
-from autopar.completion.call import Choice
-from autopar.completion.graph import Graph
-from autopar.completion.price import Price
-from autopar.completion.search.candidates import Around
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.price import Price
+from autopar.completion.propagate.solve import Solution
+from autopar.completion.search.bounds.proving import Proving
 from autopar.completion.search.descent import descend
 from autopar.completion.search.effort import (
     BODY_WORK,
@@ -31,15 +32,14 @@ from autopar.completion.search.effort import (
     PATIENCE,
 )
 from autopar.completion.search.found import Found
-from autopar.completion.search.held import FREE, HeldPrice
 from autopar.completion.search.incumbents import PROVEN, Incumbent, Incumbents
-from autopar.completion.search.network import Costs
+from autopar.completion.search.network.candidates import Around
+from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.network import Costs
+from autopar.completion.search.network.tables import Tables
 from autopar.completion.search.plans import CLOSE, ENOUGH, FAR, ROOM
-from autopar.completion.search.proving import Proving
 from autopar.completion.search.starts import labels_of
-from autopar.completion.search.tables import Tables
 from autopar.completion.search.watch import Progress, TimeIsUp, Watch, is_idle
-from autopar.completion.solve import Solution
 
 STARTS = 2
 """How many presets are improved at a time."""

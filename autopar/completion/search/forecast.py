@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autopar.base.units import human_seconds, human_slowdown
 from autopar.completion.search.plans import CLOSE
-from autopar.ir.manifest import ReportEntry
-from autopar.ir.units import human_seconds, human_slowdown
+from autopar.ir.builds.manifest import ReportEntry
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.completion.call import Choice
-from autopar.completion.graph import Graph
-from autopar.completion.solve import Solution
-from autopar.completion.space import Form
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.space import Form
+from autopar.completion.propagate.solve import Solution
 from autopar.ir.layout import Origin
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, islice, product
 
-from autopar.completion.graph import Graph
-from autopar.completion.refine import GAIN
+from autopar.base.errors import AnnotationError
+from autopar.completion.problem.graph import Graph
+from autopar.completion.propagate.local_search import GAIN
+from autopar.completion.propagate.solve import Solution
 from autopar.completion.search.effort import BODY_WORK, PRESET_WORK
 from autopar.completion.search.watch import Progress, Watch
-from autopar.completion.solve import Solution
-from autopar.ir.errors import AnnotationError
 from autopar.ir.mesh import ProcessMesh
 
 PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "expert")

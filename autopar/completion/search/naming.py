@@ -7,10 +7,10 @@ says which stage of ZeRO it is.
 
 from __future__ import annotations
 
-from autopar.completion.graph import Node
 from autopar.completion.presets.batch import batch_inputs
-from autopar.completion.solve import Solution
-from autopar.completion.space import bytes_of
+from autopar.completion.problem.graph import Node
+from autopar.completion.problem.space import bytes_of
+from autopar.completion.propagate.solve import Solution
 
 MOST = 0.5
 """The part that has to be split for a plan to be called after it."""

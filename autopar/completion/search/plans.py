@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autopar.completion.call import Choice
-from autopar.completion.graph import Graph
-from autopar.completion.price import Price
-from autopar.completion.search.dual import Dual
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.price import Price
+from autopar.completion.search.bounds.proof import Proof
 from autopar.completion.search.effort import CHECKED, MAX_ASCENTS, MAX_ROUNDS, ROUND_WORK
-from autopar.completion.search.eliminate import eliminate
 from autopar.completion.search.found import Found, solution_of
-from autopar.completion.search.held import FREE, HeldPrice
-from autopar.completion.search.improve import improve_whole
-from autopar.completion.search.model import Model, build_model
-from autopar.completion.search.network import Costs, Network
-from autopar.completion.search.proof import Proof
+from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.model import Model, build_model
+from autopar.completion.search.network.network import Costs, Network
+from autopar.completion.search.network.tables import Tables
+from autopar.completion.search.solvers.eliminate import eliminate
+from autopar.completion.search.solvers.improve import improve_whole
+from autopar.completion.search.solvers.trws import Dual
 from autopar.completion.search.starts import labels_of
-from autopar.completion.search.tables import Tables
 from autopar.completion.search.watch import Progress, Watch
 
 CLOSE = 1e-6

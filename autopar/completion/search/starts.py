@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.call import Choice
-from autopar.completion.search.candidates import Candidates
-from autopar.completion.search.improve import solve_forest
-from autopar.completion.search.model import Model
-from autopar.completion.splits import Key
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.splits import Key
+from autopar.completion.search.network.candidates import Candidates
+from autopar.completion.search.network.model import Model
+from autopar.completion.search.solvers.improve import solve_forest
 from autopar.ir.layout import DimLayout, SubDim
 
 

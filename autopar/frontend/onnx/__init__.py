@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autopar.ir.arguments import MAPPING, PATH, WHOLE, Kind, expect
-from autopar.ir.manifest import ReportEntry
+from autopar.base.arguments import MAPPING, PATH, WHOLE, Kind, expect
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.program import Program
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def import_onnx(
         allow_external: Folders, besides the model's own, that external data may be read from.
 
     Raises:
-        autopar.frontend.onnx.problems.ModelError: If the file can't be read or is malformed, a
-            size is unbound or contradicted, or nodes can't be expressed. Holds all problems.
+        autopar.frontend.onnx.model.problems.ModelError: If the file can't be read or is
+            malformed, a size is unbound or contradicted, or nodes can't be expressed. Holds all
+            problems.
     """
     from autopar.frontend.onnx.importing import import_model
 

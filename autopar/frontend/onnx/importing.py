@@ -9,23 +9,23 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from autopar.frontend.exported import GraphInput, GraphOutput, Lowering
-from autopar.frontend.fx import lower
+from autopar.base.collector import paused_collector
+from autopar.base.errors import UNKNOWN, Loc
+from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
+from autopar.frontend.lower.fx import lower
 from autopar.frontend.onnx import ImportedModel
-from autopar.frontend.onnx.bind import bind_inputs
-from autopar.frontend.onnx.load import LoadedModel, load
-from autopar.frontend.onnx.names import weight_names
-from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.model.load import LoadedModel, load
+from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.notes import ignored
-from autopar.frontend.onnx.problems import Problems
-from autopar.frontend.onnx.record import Recorder
-from autopar.frontend.onnx.trace import origin_of
-from autopar.frontend.onnx.values import Failed, Known, StoredTensor, Traced, Value
-from autopar.frontend.onnx.walk import Walker
+from autopar.frontend.onnx.trace.bind import bind_inputs
+from autopar.frontend.onnx.trace.names import weight_names
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.record import Recorder
+from autopar.frontend.onnx.trace.trace import origin_of
+from autopar.frontend.onnx.trace.values import Failed, Known, StoredTensor, Traced, Value
+from autopar.frontend.onnx.trace.walk import Walker
 from autopar.frontend.quiet import quiet
-from autopar.ir.collector import paused_collector
-from autopar.ir.errors import UNKNOWN, Loc
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.manifest import ReportEntry
 
 
 @dataclass(frozen=True, slots=True)

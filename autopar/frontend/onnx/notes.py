@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from onnx import ModelProto
 
-from autopar.frontend.onnx.check import node_label
-from autopar.ir.errors import Loc
-from autopar.ir.manifest import ReportEntry
+from autopar.base.errors import Loc
+from autopar.frontend.onnx.model.check import node_label
+from autopar.ir.builds.manifest import ReportEntry
 
 _SEEDED = (
     "Bernoulli",

@@ -7,8 +7,8 @@
 Nothing is computed and no weight is copied: capture runs on fake tensors.
 """
 
-from autopar.frontend.torch.capture import Captured, capture
-from autopar.frontend.torch.differentiable import Differentiable, capture_differentiable
-from autopar.frontend.torch.recipe import Recipe
+from autopar.frontend.torch.capture.capture import Captured, capture
+from autopar.frontend.torch.capture.differentiable import Differentiable, capture_differentiable
+from autopar.frontend.torch.step.recipe import Recipe
 
 __all__ = ["Captured", "Differentiable", "Recipe", "capture", "capture_differentiable"]

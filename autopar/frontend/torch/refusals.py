@@ -7,8 +7,8 @@ import traceback
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from autopar.frontend.torch.origin import HANDLERS, is_user_code
-from autopar.ir.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError
+from autopar.frontend.torch.capture.origin import HANDLERS, is_user_code
 
 DEPENDENT = (
     GuardOnDataDependentSymNode,

@@ -53,7 +53,7 @@ from autopar.ir.ops import (
 )
 from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.program import Arg, Op, Ref, Value
-from autopar.ir.rule import OpCall, Rule, RuleError, TensorType
+from autopar.ir.rules.rule import OpCall, Rule, RuleError, TensorType
 
 
 class RuleDefect(RuntimeError):

@@ -22,7 +22,7 @@ from autopar.ir.ops.table import (
     same,
 )
 from autopar.ir.ops.writing import splitting
-from autopar.ir.rule import Dims, OpCall, Rule, RuleError, Shard, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, Shard, build_rule
 
 
 @dataclass(frozen=True)

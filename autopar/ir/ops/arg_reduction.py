@@ -13,7 +13,7 @@ from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.reduction import DimsOf, last_dim, only_listed_dims, reduced
 from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, OpCall, Rule, build_rule
 
 
 def searching(dims_of: DimsOf, extremum: str) -> RuleFunction:

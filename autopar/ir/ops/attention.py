@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
 from autopar.ir.ops.table import RuleFunction, Table, operand_dims, pending
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rule import SAME, Body, Dims, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.rule import SAME, Body, Dims, OpCall, Rule, RuleError, build_rule
 
 INFINITY = float("inf")
 LOWEST = {"f32": -(2 - 2**-23) * 2.0**127, "f64": -(2 - 2**-52) * 2.0**1023}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from autopar.ir.ops.attention import heads, mask_dims, masked, splitting_more
 from autopar.ir.ops.body import body
 from autopar.ir.ops.table import Table, operand_dims, pending
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 
 def attention_backward(call: OpCall) -> Rule | None:

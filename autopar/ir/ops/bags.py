@@ -6,9 +6,9 @@ adds those that it has.
 
 from __future__ import annotations
 
-from autopar.ir.local_arg import Size
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors, operand_dims
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, Shard, build_rule
+from autopar.ir.rules.local_arg import Size
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, Shard, build_rule
 
 MAX = 2
 """The `mode` of maxima; the others are sums and means."""

@@ -22,7 +22,7 @@ from autopar.ir.ops.normalization import (
 )
 from autopar.ir.ops.table import Again, Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 CHANNEL: Dims = (("c",),)
 PARAMETERS = ("weight", "bias", "running_mean", "running_var")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autopar.ir.ops.indexing import BISECTION
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, operand_dims, pending, same
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 
 def membership(call: OpCall) -> Rule | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.ir.program import Arg, DType, Op, Ref, Value
-from autopar.ir.rule import Body, Rule
+from autopar.ir.rules.rule import Body, Rule
 
 Write = Callable[["BodyWriter"], None]
 """Writes the ops that replace one op."""

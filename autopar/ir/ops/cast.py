@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.ir.ops.pointwise import broadcast_dims, pointwise
 from autopar.ir.ops.table import FIRST, Table, pending, row, same
-from autopar.ir.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
 
 SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
 _HALVES = ("f16", "bf16")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autopar.ir.local_arg import IfSplit, LocalArg, Size, Sizes
 from autopar.ir.ops.body import BodyWriter, Write, body, with_bodies
 from autopar.ir.ops.spatial import Space, axes_of, spatial
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, pending, per_dim, same
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.local_arg import IfSplit, LocalArg, Size, Sizes
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 BIASED = (pending(0, 2), pending(1, 2))
 

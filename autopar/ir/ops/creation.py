@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autopar.ir.local_arg import Offset, Sizes
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.pointwise import pointwise
 from autopar.ir.ops.table import Again, RuleFunction, Table, factors, row, same, whole
 from autopar.ir.program import Arg, DType
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.local_arg import Offset, Sizes
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 
 def constant(size: str = "size") -> RuleFunction:

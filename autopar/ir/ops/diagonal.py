@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.ir.local_arg import Offset, Sizes
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import (
     FIRST,
@@ -24,7 +23,8 @@ from autopar.ir.ops.table import (
     same,
 )
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule, make_rule
+from autopar.ir.rules.local_arg import Offset, Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule, make_rule
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, pending, row
 from autopar.ir.ops.vector_norm import MONOIDS, order_of, write_norm
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule, make_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule, make_rule
 
 
 def _lead(shape: Sequence[int], batch: Sequence[int]) -> Dims:

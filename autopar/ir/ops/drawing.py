@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from autopar.ir.kernel_memory import DRAWN_AT_ONCE
+from autopar.ir.memory.kernels import DRAWN_AT_ONCE
 
 _BITS = 24
 """Bytes per element while bits are mixed: of the index, the bits, and these shifted."""

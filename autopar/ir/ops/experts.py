@@ -8,7 +8,7 @@ Of its own experts it computes the rows and leaves zeros in the others'. The ops
 from __future__ import annotations
 
 from autopar.ir.ops.table import BILINEAR, Table, operand_dims, pending
-from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, Shard, build_rule
 
 INPUT: Dims = (("m",), ("k",))
 WEIGHT: Dims = (("g",), ("k",), ("n",))

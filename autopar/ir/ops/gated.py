@@ -6,7 +6,7 @@ The dimension is `(g c)`, two halves of `c` channels, which may be split.
 from __future__ import annotations
 
 from autopar.ir.ops.table import Table, axis, factors, pending
-from autopar.ir.rule import Dims, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
 
 
 def _dims(call: OpCall, operand: int) -> tuple[Dims, Dims]:

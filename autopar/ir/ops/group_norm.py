@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autopar.ir.local_arg import Size
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.normalization import (
     mask_of,
@@ -22,7 +21,8 @@ from autopar.ir.ops.normalization import (
     write_sum,
 )
 from autopar.ir.ops.table import Table, factors, operand_dims, pending
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.local_arg import Size
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 CHANNELS: Dims = (("g", "c"),)
 STATISTICS: Dims = (("n",), ("g",))

@@ -16,7 +16,7 @@ from autopar.ir.ops.table import (
     row,
     whole,
 )
-from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule, make_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, Shard, build_rule, make_rule
 
 
 def outside(call: OpCall) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autopar.ir.local_arg import IfSplit, LocalArg, Offset, Size, Sizes
 from autopar.ir.ops.table import ZERO_FILLED, Table, axis, chosen, factors, operand_dims
-from autopar.ir.rule import Dims, OpCall, Rule, Shard, build_rule
-from autopar.ir.window import Fill, Window
+from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Size, Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, Shard, build_rule
+from autopar.ir.rules.window import Fill, Window
 
 
 def select_backward(call: OpCall) -> Rule | None:

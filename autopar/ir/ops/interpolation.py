@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autopar.ir.local_arg import IfSplit, LocalArg, Sizes
 from autopar.ir.ops.body import BodyWriter, body
 from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import Dims, OpCall, Rule, RuleError, build_rule
-from autopar.ir.window import Window
+from autopar.ir.rules.local_arg import IfSplit, LocalArg, Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.window import Window
 
 RESIZE = "autopar.resize"
 

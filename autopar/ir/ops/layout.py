@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from autopar.ir.local_arg import LocalArg, Size, Sizes
 from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
     FIRST,
@@ -22,7 +21,8 @@ from autopar.ir.ops.table import (
     same,
     whole,
 )
-from autopar.ir.rule import (
+from autopar.ir.rules.local_arg import LocalArg, Size, Sizes
+from autopar.ir.rules.rule import (
     ALL_MONOIDS,
     Dims,
     Linear,
@@ -32,7 +32,7 @@ from autopar.ir.rule import (
     build_rule,
     make_rule,
 )
-from autopar.ir.window import Window
+from autopar.ir.rules.window import Window
 
 
 def moved(call: OpCall, operand: Dims, result: Dims, whole: Sequence[str] = ()) -> Rule:

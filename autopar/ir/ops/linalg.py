@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, operand_dims, pending, same
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, TensorType, build_rule, make_rule
+from autopar.ir.rules.rule import (
+    SAME,
+    Dims,
+    Linear,
+    OpCall,
+    Rule,
+    TensorType,
+    build_rule,
+    make_rule,
+)
 
 OWN = "_"
 """In the text of a matrix: a dimension that must not be split, and is no other tensor's."""

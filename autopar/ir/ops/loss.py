@@ -13,7 +13,7 @@ from autopar.ir.ops.nll import MEAN, NONE, SUM
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, operand_dims, pending, same
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 
 def elementwise_loss(call: OpCall) -> Rule | None:

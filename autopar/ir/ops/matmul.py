@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, factors, pending, row, same
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule, make_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule, make_rule
 
 BIAS_LINEAR = (pending(0, 1), pending(0, 2))
 """Linear in the bias and one of the two factors."""

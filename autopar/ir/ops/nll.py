@@ -14,7 +14,7 @@ from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.softmax import write_log_softmax
 from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 NONE, MEAN, SUM = 0, 1, 2
 """Values of `reduction`."""

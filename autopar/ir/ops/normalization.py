@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.table import Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 
 @dataclass(frozen=True, slots=True)

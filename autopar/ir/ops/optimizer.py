@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, same
-from autopar.ir.rule import SAME, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, OpCall, Rule, build_rule
 
 FUSED_STEPS = tuple(
     f"aten._fused_{name}.{overload}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.ir.ops.table import BILINEAR, Table, operand_dims, row
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 BLOCK = 16
 """Elements of a row that are not split."""

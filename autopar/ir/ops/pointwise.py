@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
-from autopar.ir.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 
 def broadcast_dims(shape: Sequence[int], result: Sequence[int]) -> Dims:

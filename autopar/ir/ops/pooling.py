@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.ir.local_arg import IfSplit, LocalArg, Offset, Sizes
 from autopar.ir.ops.body import BodyWriter, with_body
 from autopar.ir.ops.reduction import mean
 from autopar.ir.ops.spatial import Axis
 from autopar.ir.ops.table import TAP, RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import Dims, Linear, OpCall, Rule, build_rule
-from autopar.ir.window import Fill, Window
+from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Sizes
+from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, build_rule
+from autopar.ir.rules.window import Fill, Window
 
 SUM, MAX = pending(0), pending(0, monoids=("max",))
 

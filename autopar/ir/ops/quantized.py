@@ -5,7 +5,7 @@ from __future__ import annotations
 from autopar.ir.ops.pointwise import pointwise
 from autopar.ir.ops.reduction import along, last_dim
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, same
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule, make_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule, make_rule
 
 
 def per_channel(call: OpCall) -> Rule | None:

@@ -6,10 +6,10 @@ would have drawn there.
 
 from __future__ import annotations
 
-from autopar.ir.local_arg import Grid, LocalArg, Sizes
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, factors, operand_dims, same
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.local_arg import Grid, LocalArg, Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 WORK = 10
 """Integer operations that an element's bits take."""

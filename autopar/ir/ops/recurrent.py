@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from autopar.ir.ops.table import RuleFunction, Table
-from autopar.ir.rule import Dims, OpCall, Rule, RuleError, TensorType, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, TensorType, build_rule
 
 RECURRENT, GRADIENT = "autopar.recurrent", "autopar.recurrent_backward"
 

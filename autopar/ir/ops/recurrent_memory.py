@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.ir.memory.strides import Placed, Shape
 from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
 from autopar.ir.program import Arg
-from autopar.ir.strides import Placed, Shape
 
 PAGE = 4096
 """What the parts of a workspace are rounded up to, in bytes."""

@@ -18,7 +18,7 @@ from autopar.ir.ops.table import (
     same,
 )
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 COMPLEX = ("c64", "c128")
 

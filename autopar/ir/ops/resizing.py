@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from autopar.ir.local_arg import LocalArg, Sizes
 from autopar.ir.ops.interpolation import SPATIAL
 from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
-from autopar.ir.rule import OpCall, Rule, build_rule
+from autopar.ir.rules.local_arg import LocalArg, Sizes
+from autopar.ir.rules.rule import OpCall, Rule, build_rule
 
 SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 """The arguments that may give the ratio of sizes, by the number of resized dimensions."""

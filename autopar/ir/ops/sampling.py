@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.local_arg import Size, Sizes
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
@@ -23,7 +22,8 @@ from autopar.ir.ops.table import (
     row,
     same,
 )
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule, make_rule
+from autopar.ir.rules.local_arg import Size, Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule, make_rule
 
 
 def images_backward(spatial: int) -> RuleFunction:

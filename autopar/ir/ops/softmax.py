@@ -7,7 +7,7 @@ from functools import partial
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending
 from autopar.ir.program import Ref
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 
 def softmax(log: bool) -> RuleFunction:

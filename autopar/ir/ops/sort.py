@@ -6,7 +6,7 @@ import math
 
 from autopar.ir.ops.reduction import along, last_dim
 from autopar.ir.ops.table import COMPARISON, Table, same
-from autopar.ir.rule import OpCall, Rule
+from autopar.ir.rules.rule import OpCall, Rule
 
 
 def sort(call: OpCall) -> Rule | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autopar.ir.local_arg import IfSplit, LocalArg
 from autopar.ir.ops.table import per_dim
-from autopar.ir.rule import OpCall
-from autopar.ir.window import Window
+from autopar.ir.rules.local_arg import IfSplit, LocalArg
+from autopar.ir.rules.rule import OpCall
+from autopar.ir.rules.window import Window
 
 
 @dataclass(frozen=True)

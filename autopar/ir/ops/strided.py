@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from autopar.ir.ops.pointwise import RULES as POINTWISE
-from autopar.ir.ops.recurrent_memory import layer_workspace
-from autopar.ir.program import Arg
-from autopar.ir.strides import (
+from autopar.ir.memory.strides import (
     Placed,
     Result,
     Shape,
@@ -21,7 +18,10 @@ from autopar.ir.strides import (
     expanded,
     is_contiguous,
 )
-from autopar.ir.transfers import ENDED, STARTED
+from autopar.ir.memory.transfers import ENDED, STARTED
+from autopar.ir.ops.pointwise import RULES as POINTWISE
+from autopar.ir.ops.recurrent_memory import layer_workspace
+from autopar.ir.program import Arg
 
 View = Callable[[Mapping[str, Arg], Placed, Shape, int], Result]
 """(arguments, operand, shape of a result, its position) -> where it is."""

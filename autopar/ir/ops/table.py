@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autopar.ir.rule import (
+from autopar.ir.rules.rule import (
     ALL_MONOIDS,
     Dims,
     Linear,

@@ -15,7 +15,7 @@ from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.reduction import DimsOf, all_dims, listed_dims, reduced, reduction
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, same
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 MONOIDS = {0.0: "sum", 1.0: "sum", math.inf: "max", -math.inf: "min"}
 """The orders whose norm is a reduction of absolute values."""

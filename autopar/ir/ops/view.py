@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autopar.ir.local_arg import Sizes
 from autopar.ir.ops.strided import VIEWS as STRIDED
 from autopar.ir.ops.table import MOVED, RuleFunction, Table, same
-from autopar.ir.rule import Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.local_arg import Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 
 @dataclass

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autopar.ir.local_arg import IfSplit, LocalArg, Size, Sizes
 from autopar.ir.ops.layout import blocks, moved
 from autopar.ir.ops.reduction import along, first_dim
 from autopar.ir.ops.table import (
@@ -28,8 +27,9 @@ from autopar.ir.ops.table import (
     same,
     whole,
 )
-from autopar.ir.rule import Linear, OpCall, Rule, RuleError, build_rule
-from autopar.ir.window import Fill, Window
+from autopar.ir.rules.local_arg import IfSplit, LocalArg, Size, Sizes
+from autopar.ir.rules.rule import Linear, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.window import Fill, Window
 
 
 def slice_(call: OpCall) -> Rule | None:

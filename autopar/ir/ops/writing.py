@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from autopar.ir.local_arg import Size
 from autopar.ir.ops.table import (
     IDEMPOTENT,
     RuleFunction,
@@ -24,7 +23,8 @@ from autopar.ir.ops.table import (
     pending,
     whole,
 )
-from autopar.ir.rule import Dims, Linear, OpCall, Rule, Shard, build_rule, make_rule
+from autopar.ir.rules.local_arg import Size
+from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, Shard, build_rule, make_rule
 
 REPLACED = chosen(0, 2)
 """What is written replaces what is written to."""

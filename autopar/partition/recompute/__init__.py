@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from autopar.base.collector import paused_collector
+from autopar.base.errors import InvalidInputError
+from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
-from autopar.ir.collector import paused_collector
-from autopar.ir.errors import InvalidInputError
-from autopar.ir.manifest import ReportEntry
+from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.memory.transfers import OFFLOAD
 from autopar.ir.program import Program
-from autopar.ir.transfers import OFFLOAD
-from autopar.ir.units import counted, human_bytes, human_seconds
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies

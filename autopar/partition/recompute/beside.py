@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from autopar.cost import Cluster, evaluate, fullest_timeline, memory_timeline
+from autopar.ir.memory.transfers import END_OFFLOAD, OFFLOAD, RELOAD
 from autopar.ir.program import Op, Program
-from autopar.ir.transfers import END_OFFLOAD, OFFLOAD, RELOAD
 
 Place = tuple[int, int]
 """Where an op is put: by which op of the old order, and whether before it (-1) or behind it."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.ir.layout import Origin
+from autopar.ir.memory.transfers import END_OFFLOAD, END_RELOAD, OFFLOAD, PLAN, RELOAD
 from autopar.ir.program import Function, Op, OpDist, Ref, Value
-from autopar.ir.transfers import END_OFFLOAD, END_RELOAD, OFFLOAD, PLAN, RELOAD
 from autopar.partition.recompute.replay import Held, Step
 from autopar.partition.recompute.tape import Tape
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autopar.ir.minimum_cut import FlowGraph
+from autopar.base.minimum_cut import FlowGraph
 from autopar.partition.recompute.tape import Tape
 
 HUGE = 1e12

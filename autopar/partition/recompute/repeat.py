@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autopar.ir.foreign import FUNCTIONAL, bare_kind
 from autopar.ir.ops.repeating import again
 from autopar.ir.program import Op
+from autopar.ir.rules.foreign import FUNCTIONAL, bare_kind
 
 PLAN = "recompute"
 """The plan field of copies; its value is the first result of the op that they repeat."""

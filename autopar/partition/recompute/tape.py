@@ -16,10 +16,10 @@ from autopar.cost import Cluster, Lifetimes, evaluate, kinds_of_ranks, lifetimes
 from autopar.ir.activations import OFFLOAD, SAVE, choice_of
 from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.program import Function, Op, Program
-from autopar.partition.recompute.leaving import Leaving, leaving_of
+from autopar.partition.recompute.offload_candidates import Leaving, leaving_of
 from autopar.partition.recompute.repeat import repeated
+from autopar.partition.recompute.user_choices import wished
 from autopar.partition.recompute.way import Way
-from autopar.partition.recompute.wishes import wished
 
 
 @dataclass(frozen=True)

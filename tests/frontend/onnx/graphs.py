@@ -21,7 +21,7 @@ from onnx import (
 )
 
 from autopar.frontend.onnx import ImportedModel, import_onnx
-from autopar.runtime.serial import run_serial
+from autopar.runtime.execute.serial import run_serial
 
 Array = npt.NDArray[Any]
 Shape = Sequence[int | str | None]

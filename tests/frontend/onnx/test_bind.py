@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from onnx import GraphProto, TensorProto, helper
 
-from autopar.frontend.onnx.bind import bind_inputs
-from autopar.frontend.onnx.problems import Problems
+from autopar.frontend.onnx.model.problems import Problems
+from autopar.frontend.onnx.trace.bind import bind_inputs
 from tests.frontend.onnx.graphs import FLOAT, INT64, graph
 
 TEXT = graph([], {"ids": (INT64, ["batch", "sequence"]), "mask": (INT64, ["batch", 8])}, [])

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from autopar.annotate import Pin, apply_pins
+from autopar.base.errors import AnnotationError, Loc
 from autopar.frontend.onnx import ImportedModel
-from autopar.frontend.onnx.problems import ModelError
-from autopar.ir.errors import AnnotationError, Loc
+from autopar.frontend.onnx.model.problems import ModelError
 from tests.frontend.onnx.graphs import (
     FLOAT,
     INT64,

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from autopar.base.errors import AutoparError
 from autopar.frontend.onnx import import_onnx
-from autopar.frontend.onnx.load import load
-from autopar.frontend.onnx.problems import ModelError
-from autopar.ir.errors import AutoparError
+from autopar.frontend.onnx.model.load import load
+from autopar.frontend.onnx.model.problems import ModelError
 from tests.frontend.onnx.graphs import FLOAT, graph, imported, model, node, run, save
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autopar.frontend.onnx import import_onnx
-from autopar.runtime.serial import run_serial
+from autopar.runtime.execute.serial import run_serial
 from tests.models import MODELS, model_inputs, model_path
 
 TOLERANCE = 1e-4

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
-from autopar.frontend.onnx.node import Node
-from autopar.frontend.onnx.trace import Trace, origin_of, stand_in
+from autopar.frontend.onnx.trace.node import Node
+from autopar.frontend.onnx.trace.trace import Trace, origin_of, stand_in
 from tests.frontend.onnx.graphs import node
 
 X = torch.randn(3, 4)

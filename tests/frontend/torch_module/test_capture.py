@@ -14,10 +14,10 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.utils import _pytree as pytree
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.ir.errors import InvalidInputError
-from autopar.runtime.kernels import TORCH_DTYPES
-from autopar.runtime.serial import run_serial
+from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.kernels.table import TORCH_DTYPES
 
 
 class Net(nn.Module):

@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 import autopar
 from autopar import ProcessMesh, runtime
-from autopar.frontend.torch import Captured, capture, cones
+from autopar.base.errors import InvalidInputError
+from autopar.frontend.torch import Captured, capture
+from autopar.frontend.torch.conditions import cones
 from autopar.ir.assumptions import Assumption, assumption_ports
-from autopar.ir.errors import InvalidInputError
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
-from autopar.ir.errors import InvalidInputError
 from autopar.runtime.api import run_virtual
-from autopar.runtime.trainer import open_trainer
+from autopar.runtime.training.trainer import open_trainer
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 

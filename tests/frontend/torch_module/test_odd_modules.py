@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
-from autopar.ir.errors import InvalidInputError
 
 
 class Around(nn.Module):

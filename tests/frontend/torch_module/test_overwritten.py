@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import InvalidInputError
 
 Does = Callable[["Model", Tensor], Tensor]
 Optimize = Callable[[Any], torch.optim.Optimizer]

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.cost import Cluster, evaluate
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.mesh import ProcessMesh
 from tests.zoo.models import Example
 from tests.zoo.training import check

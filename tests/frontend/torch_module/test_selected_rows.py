@@ -17,11 +17,11 @@ from torch.nn import functional
 
 import autopar
 from autopar import runtime
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
-from autopar.frontend.torch.counts import Count
-from autopar.frontend.torch.recipe import Recipe
+from autopar.frontend.torch.conditions.counts import Count
+from autopar.frontend.torch.step.recipe import Recipe
 from autopar.ir.assumptions import Assumption, assumption_ports
-from autopar.ir.errors import InvalidInputError
 
 Mix = Callable[["Mixture", Tensor, Tensor, Tensor], Tensor]
 """(module, tokens, weights, chosen experts) -> what the experts make of the tokens."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autopar.frontend.torch.simplify import simplify
+from autopar.frontend.torch.capture.simplify import simplify
 
 
 def traced(x: Tensor) -> fx.GraphModule:

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autopar
-from autopar.frontend.torch.strided import name_strided_views
+from autopar.frontend.torch.ops.strided import name_strided_views
 
 aten = torch.ops.aten
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import autopar
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.leaves import any_of, recorded
 from autopar.ir.program import Example
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import autopar
 from autopar import ProcessMesh, runtime
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
-from autopar.ir.errors import InvalidInputError
 
 
 class Masked(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
-from autopar.ir.errors import InvalidInputError
 from autopar.ir.program import Program
 
 Forward = Callable[["Model", Tensor], Tensor]

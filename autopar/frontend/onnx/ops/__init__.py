@@ -26,7 +26,7 @@ from autopar.frontend.onnx.ops.sequence import TABLE as SEQUENCE
 from autopar.frontend.onnx.ops.signal import TABLE as SIGNAL
 from autopar.frontend.onnx.ops.training import TABLE as TRAINING
 from autopar.frontend.onnx.ops.vision import TABLE as VISION
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.values import Translation
 
 TABLES: tuple[Mapping[str, Translation], ...] = (
     ACTIVATION,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Node
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Node
+from autopar.frontend.onnx.trace.values import Translation
 
 Function = Callable[[torch.Tensor, int], torch.Tensor]
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from autopar.frontend.onnx.node import Array, Node, Refused
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 Boxes = npt.NDArray[np.float64]
 

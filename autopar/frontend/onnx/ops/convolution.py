@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import torch
 
-from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import as_ints
 from autopar.frontend.onnx.ops.window import Window, pad_spatial, window
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def convolve(

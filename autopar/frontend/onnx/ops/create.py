@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 from onnx import TensorProto
 
-from autopar.frontend.onnx.dtypes import FLOAT4_VALUES, ElementType
-from autopar.frontend.onnx.node import Array, Node, Refused
+from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES, ElementType
 from autopar.frontend.onnx.ops.layout import as_ints
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 _SATURATING = (
     torch.float8_e4m3fn,

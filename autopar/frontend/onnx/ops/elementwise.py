@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from autopar.frontend.onnx.node import Array, Node
 from autopar.frontend.onnx.ops.unsigned import (
     divide_unsigned,
     is_wide_unsigned,
@@ -15,7 +14,8 @@ from autopar.frontend.onnx.ops.unsigned import (
     signed,
     unsigned,
 )
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node
+from autopar.frontend.onnx.trace.values import Translation
 
 Number = float | int
 Binary = Callable[[torch.Tensor, Any], torch.Tensor]

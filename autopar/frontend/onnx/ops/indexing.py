@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import as_axes
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def _wrapped(node: Node, position: int, index: torch.Tensor, size: int) -> torch.Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
-from autopar.frontend.onnx.node import Node, Refused
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def times_matrix(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import as_axes
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def _batch_norm(

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import as_ints
 from autopar.frontend.onnx.ops.window import Window, pad_spatial, window
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 _MAX_POOL: tuple[Callable[..., torch.Tensor], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _MAX_POOL_INDICES: tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]], ...] = (

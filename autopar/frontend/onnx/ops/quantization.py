@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from onnx import TensorProto
 
-from autopar.frontend.onnx.dtypes import ElementType
-from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.model.dtypes import ElementType
 from autopar.frontend.onnx.ops.convolution import convolve
 from autopar.frontend.onnx.ops.create import round_float4, to_float8
 from autopar.frontend.onnx.ops.unsigned import is_wide_unsigned
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def _aligned(node: Node, parameter: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from autopar.frontend.onnx.node import Node, Refused
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def _random_normal(node: Node) -> torch.Tensor:

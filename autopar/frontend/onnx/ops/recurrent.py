@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Node, Refused
 from autopar.frontend.onnx.ops.linear import times_matrix
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 LONGEST = 4096
 """Time steps that are unrolled at most."""

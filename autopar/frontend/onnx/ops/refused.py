@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autopar.frontend.onnx.node import Node, Refused
-from autopar.frontend.onnx.values import TensorTree, Translation
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.values import TensorTree, Translation
 
 _TEXT = ("strings have no place in a program", "do this before the program is run")
 _REASONS: Mapping[str, tuple[str, str]] = {

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused, as_array
 from autopar.frontend.onnx.ops.layout import MOST_INDICES, as_axes, as_ints
 from autopar.frontend.onnx.ops.linear import times_matrix
-from autopar.frontend.onnx.values import Known, Traced, Translation, Value
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array
+from autopar.frontend.onnx.trace.values import Known, Traced, Translation, Value
 
 Weights = npt.NDArray[np.float64]
 

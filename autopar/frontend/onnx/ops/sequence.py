@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import as_axes, as_ints
-from autopar.frontend.onnx.values import TensorTree, Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import TensorTree, Translation
 
 Sequence = list[torch.Tensor]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from autopar.frontend.onnx.node import Node, Refused
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 Tensors = tuple[torch.Tensor, ...]
 Update = Callable[..., Tensors]

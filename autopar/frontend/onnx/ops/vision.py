@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Array, Node, Refused
 from autopar.frontend.onnx.ops.layout import as_ints
 from autopar.frontend.onnx.ops.window import window
-from autopar.frontend.onnx.values import Translation
+from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.values import Translation
 
 
 def _grid_sample(node: Node, x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.node import Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,29 @@
+"""Explanations of a compiled program: why something is split as it is, and what else it could be.
+
+subject        what is explained: a build, or what was just compiled
+why            the chain of reasons behind a layout or a choice
+alternatives   other layouts of a value, other choices of an op, and what each would cost
+communication  the most expensive collectives, with the user's lines
+price          seconds and bytes of a completed program
+show           all of this as text
+"""
+
+from __future__ import annotations
+
+from autopar.analysis.explanation.alternatives import Alternative
+from autopar.analysis.explanation.communication import Expense
+from autopar.analysis.explanation.explaining import Explanation, Overview, explain
+from autopar.analysis.explanation.price import Price
+from autopar.analysis.explanation.subject import Subject
+from autopar.analysis.explanation.why import Reason
+
+__all__ = [
+    "Alternative",
+    "Expense",
+    "Explanation",
+    "Overview",
+    "Price",
+    "Reason",
+    "Subject",
+    "explain",
+]

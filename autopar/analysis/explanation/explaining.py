@@ -1,0 +1,210 @@
+"""`autopar.explain`: what is known of a value and the op that makes it, or of all communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import overload
+
+from autopar.analysis.explanation.alternatives import (
+    Alternative,
+    op_alternatives,
+    value_alternatives,
+)
+from autopar.analysis.explanation.communication import Expense, expenses
+from autopar.analysis.explanation.price import Price, price
+from autopar.analysis.explanation.subject import Explainable, Subject
+from autopar.analysis.explanation.why import Reason, reasons
+from autopar.base.arguments import FLAG, TEXT, expect
+from autopar.completion.presets.strategy import AUTO
+from autopar.completion.search.watch import Progress, Watch
+from autopar.cost import Cluster, Reshard
+from autopar.ir.layout import Layout
+from autopar.ir.ops import rule_of
+from autopar.ir.program import Function, Op, Value
+from autopar.ir.rules.distribution import consumed
+from autopar.pipeline.arguments import CLUSTER
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An op that reads a value.
+
+    Attributes:
+        op: The op.
+        layout: The layout that it needs.
+        reshard: How the value gets there; without moves if it lies so.
+    """
+
+    op: Op
+    layout: Layout
+    reshard: Reshard
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of a value.
+
+    Attributes:
+        value: The value, with its layout.
+        op: The op that produces it; None for an input.
+        rule: How the factors of that op index its operands and results; empty without one.
+        readings: The ops that read it.
+        reasons: Why it is split as it is, by mesh axis.
+        alternatives: Of an input other layouts, of a result other choices of the op, the cheapest
+            first; empty if they weren't asked for.
+        within: Where this is a value within a body: the value that the body leads to.
+        cluster: The name of the cluster that prices are for.
+        is_searched: Whether alternatives are searched from the present plan on, so that a search
+            from scratch may find faster ones.
+    """
+
+    value: Value
+    op: Op | None
+    rule: str
+    readings: tuple[Reading, ...]
+    reasons: dict[str, tuple[Reason, ...]]
+    alternatives: tuple[Alternative, ...]
+    within: str
+    cluster: str
+    is_searched: bool = False
+
+    def __str__(self) -> str:
+        """Returns the explanation as text for a terminal."""
+        from autopar.analysis.explanation.show import render_explanation
+
+        return render_explanation(self)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All communication of a program.
+
+    Attributes:
+        name: The model's name.
+        price: Of one execution.
+        expenses: Its collectives by the user's line, the most expensive first.
+        cluster: The name of the cluster that prices are for.
+    """
+
+    name: str
+    price: Price
+    expenses: tuple[Expense, ...]
+    cluster: str
+
+    def __str__(self) -> str:
+        """Returns the overview as text for a terminal."""
+        from autopar.analysis.explanation.show import render_overview
+
+        return render_overview(self)
+
+
+@overload
+def explain(
+    what: Explainable, name: None = None, *, cluster: str | Cluster | None = None
+) -> Overview: ...
+
+
+@overload
+def explain(
+    what: Explainable,
+    name: str,
+    *,
+    cluster: str | Cluster | None = None,
+    alternatives: bool = True,
+    tell: Callable[[Progress], None] | None = None,
+) -> Explanation: ...
+
+
+def explain(
+    what: Explainable,
+    name: str | None = None,
+    *,
+    cluster: str | Cluster | None = None,
+    alternatives: bool = True,
+    tell: Callable[[Progress], None] | None = None,
+) -> Overview | Explanation:
+    """Explains why a value is split as it is, or what of a program's communication costs most.
+
+        >>> print(autopar.explain("build/", "layers.0.attention.weight"))  # doctest: +SKIP
+
+    Args:
+        what: A build folder, or what `compile` or `compile_onnx` returned.
+        name: A value; None for the most expensive collectives.
+        cluster: The hardware to predict for, if it isn't what the program was compiled for.
+        alternatives: Whether to price other layouts of the value, or other choices of its op.
+            The program is completed and lowered once for each.
+        tell: Called before each of them, with how far it is.
+
+    Raises:
+        InvalidInputError: If there is no such build or value.
+    """
+    expect(TEXT.or_none, name=name)
+    expect(CLUSTER.or_none, cluster=cluster)
+    expect(FLAG, alternatives=alternatives)
+    subject = Subject.of(what)
+    if cluster is not None:
+        subject = subject.on(Cluster.load(cluster) if isinstance(cluster, str) else cluster)
+    if name is None:
+        total = price(subject.completed, subject.options, subject.planner)
+        found = expenses(subject)
+        return Overview(subject.serial.name, total, found, subject.options.cluster.name)
+    options = subject.options
+    watch = None
+    if alternatives:
+        watch = Watch(options.seconds_limit, tell, effort=options.effort)
+    return _explained(subject, subject.value(name), watch)
+
+
+def _explained(subject: Subject, value: Value, watch: Watch | None) -> Explanation:
+    main = subject.program(value.name).main
+    value = main.values[value.name]
+    op = main.producers().get(value.name)
+    return Explanation(
+        value,
+        op,
+        _rule_text(main, op),
+        tuple(_readings(subject, main, value)),
+        reasons(main, value),
+        _alternatives(subject, value, op, watch) if watch is not None else (),
+        "" if value.name in subject.completed.main.values else _end_of_body(subject, value.name),
+        subject.options.cluster.name,
+        is_searched=subject.options.strategy == AUTO,
+    )
+
+
+def _rule_text(main: Function, op: Op | None) -> str:
+    rule = rule_of(op, main.values) if op is not None else None
+    return str(rule.under(op.dist.body)) if rule and op and op.dist else ""
+
+
+def _alternatives(
+    subject: Subject, value: Value, op: Op | None, watch: Watch
+) -> tuple[Alternative, ...]:
+    if value.name not in subject.completed.main.values:
+        return ()
+    if op is None:
+        return value_alternatives(subject, value, watch)
+    return op_alternatives(subject, op, watch)
+
+
+def _end_of_body(subject: Subject, name: str) -> str:
+    """Returns the nearest value after a part of a body that was there before the body."""
+    consumers = subject.serial.main.consumers()
+    queue, seen = [name], {name}
+    while queue:
+        for result in (result for op in consumers[queue.pop(0)] for result in op.results):
+            if result in subject.completed.main.values:
+                return result
+            if result not in seen:
+                seen.add(result)
+                queue.append(result)
+    return ""
+
+
+def _readings(subject: Subject, main: Function, value: Value) -> Iterator[Reading]:
+    for op in main.ops:
+        rule = rule_of(op, main.values) if value.name in op.operands else None
+        if rule is not None and op.dist is not None and value.dist is not None:
+            needed = consumed(rule, op.dist, op.operands.index(value.name))
+            yield Reading(op, needed, subject.planner.plan(value.dist, needed, value.itemsize))

@@ -1,0 +1,184 @@
+"""Profiles as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from textwrap import wrap
+
+from autopar.analysis.profiling.figures import Layer, Node, Profile
+from autopar.base.errors import Loc
+from autopar.base.units import human_bytes, human_flops, human_seconds
+
+TOP = 10
+"""How many layers and ops are listed."""
+
+COLUMNS = 64
+"""Width of the curve of memory over time."""
+
+TERMINAL, INDENT = 80, 9
+"""The columns within which running text stays, and those before it."""
+
+NAME, PLACE = 44, 40
+"""How many letters are shown of names and of ONNX nodes, whose ends tell more."""
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def render_profile(profile: Profile, top: int = TOP, depth: int | None = None) -> str:
+    """Returns a profile as text.
+
+    Args:
+        profile: The profile.
+        top: How many layers and ops to list.
+        depth: See `Profile.layers`.
+    """
+    blocks = [_totals(profile), _layers(profile, top, depth), _ops(profile, top)]
+    return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _totals(profile: Profile) -> Iterator[str]:
+    costs, timeline = profile.evaluation, profile.timeline
+    yield f"{profile.title}, on {profile.cluster}"
+    links = costs.communication_seconds
+    beside = f", {human_seconds(links)} of it communication" if links else ""
+    yield (
+        f"compute  {human_flops(profile.flops)};"
+        f" {human_seconds(profile.serialized_seconds)} one op after another{beside}"
+    )
+    if links:
+        seconds = human_seconds(profile.overlapped_seconds)
+        yield f"         {seconds} where sums run beside other work"
+    node = profile.peak_node
+    if node is not None:
+        where = f"{_tail(node.name, NAME)}{_place(node.loc)}"
+        yield f"peak     {human_bytes(profile.peak_bytes)} at {where}"
+    kinds = timeline.breakdown_bytes().items()
+    parts = [f"{kind.replace('_', ' ')} {human_bytes(size)}" for kind, size in kinds if size]
+    yield from _wrapped(parts)
+    if profile.saved_bytes:
+        yield f"saved    {human_bytes(profile.saved_bytes)} for the backward pass"
+    if costs.unknown:
+        counts = ", ".join(
+            kind if count == 1 else f"{kind} ({count} times)"
+            for kind, count in costs.unknown.items()
+        )
+        yield f"no rule  {counts}: priced by bytes, without flops"
+    if timeline.host_bytes:
+        seconds = human_seconds(costs.transfer_seconds)
+        yield f"host     {human_bytes(timeline.host_bytes)} offloaded; transfers take {seconds}"
+    yield f"memory   {_curve(timeline.at_bytes)}"
+
+
+def _wrapped(parts: Sequence[str]) -> Iterator[str]:
+    """Yields indented lines of parts, none of which is broken."""
+    whole = ", ".join(part.replace(" ", "\0") for part in parts)
+    for line in wrap(whole, TERMINAL - INDENT):
+        yield " " * INDENT + line.replace("\0", " ")
+
+
+def _curve(sizes: Sequence[int]) -> str:
+    """Returns memory over time as bars, each the most of its part of the ops."""
+    if not sizes:
+        return ""
+    count, most = min(COLUMNS, len(sizes)), max(sizes) or 1
+    edges = [at * len(sizes) // count for at in range(count + 1)]
+    parts = (max(sizes[low:high]) for low, high in pairwise(edges))
+    return "".join(_BARS[-(-part * (len(_BARS) - 1) // most)] for part in parts)
+
+
+def _layers(profile: Profile, top: int, depth: int | None) -> list[str]:
+    layers = profile.layers(depth)
+    shown = sorted(layers, key=lambda layer: layer.seconds, reverse=True)[:top]
+    head = ("layer", "ops", "FLOP", "forward", "backward", "update", "links", "saved", "peak")
+    rows = [head, *(_layer_row(layer) for layer in layers if layer in shown)]
+    rows.append(_total_row(layers))
+    used = [at for at in range(len(head)) if at in (0, 1) or any(r[at] != "-" for r in rows[1:])]
+    lines = _table([[row[at] for at in used] for row in rows])
+    if len(layers) > len(shown):
+        rest = f"... and {len(layers) - len(shown)} more that take less time"
+        lines.insert(len(lines) - 1, rest)
+    return lines
+
+
+def _layer_row(layer: Layer) -> tuple[str, ...]:
+    return (
+        layer.name or "(no module)",
+        str(layer.ops),
+        _or_dash(layer.flops, human_flops).removesuffix("FLOP").strip(),
+        _or_dash(layer.forward_seconds, human_seconds),
+        _or_dash(layer.backward_seconds, human_seconds),
+        _or_dash(layer.update_seconds, human_seconds),
+        _or_dash(layer.communication_seconds, human_seconds),
+        _or_dash(layer.saved_bytes, human_bytes),
+        human_bytes(layer.peak_bytes),
+    )
+
+
+def _total_row(layers: Sequence[Layer]) -> tuple[str, ...]:
+    return _layer_row(
+        Layer(
+            "total",
+            sum(each.ops for each in layers),
+            sum(each.flops for each in layers),
+            sum(each.forward_seconds for each in layers),
+            sum(each.backward_seconds for each in layers),
+            sum(each.update_seconds for each in layers),
+            sum(each.communication_seconds for each in layers),
+            sum(each.saved_bytes for each in layers),
+            max((each.peak_bytes for each in layers), default=0),
+        )
+    )
+
+
+def _ops(profile: Profile, top: int) -> list[str]:
+    shown = sorted(profile.nodes, key=lambda node: node.seconds, reverse=True)[:top]
+    rows: list[tuple[str, ...]] = [("op, the slowest first", "time", "FLOP", "bytes", "saved", "")]
+    rows += [_op_row(node) for node in shown if node.seconds]
+    lines = _table(rows, right=(1, 2, 3, 4))
+    left = [node for node in profile.nodes if node not in shown and node.seconds]
+    if left:
+        seconds = sum(node.seconds for node in left)
+        lines.append(f"... and {len(left)} more, {human_seconds(seconds)} together")
+    return lines
+
+
+def _op_row(node: Node) -> tuple[str, ...]:
+    return (
+        _tail(node.name, NAME),
+        human_seconds(node.seconds),
+        _or_dash(node.flops, human_flops).removesuffix("FLOP").strip(),
+        human_bytes(node.moved_bytes or node.communicated_bytes),
+        _or_dash(node.saved_bytes, human_bytes),
+        f"{node.kind}{_place(node.loc)}",
+    )
+
+
+def _or_dash(figure: float, human: object) -> str:
+    assert callable(human)
+    return str(human(figure)) if figure else "-"
+
+
+def _table(rows: Sequence[Sequence[str]], right: Sequence[int] | None = None) -> list[str]:
+    """Returns rows as aligned lines; columns but the first are at the right, or those named."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    aligned = range(1, len(widths)) if right is None else right
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if at in aligned else f"{cell:<{width}}"
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _place(loc: Loc) -> str:
+    """Returns where an op comes from, the file without its folder."""
+    if loc.line:
+        return f" [{Path(loc.file).name}:{loc.line}]"
+    return f" [{_tail(loc.name, PLACE)}]" if loc.name else ""
+
+
+def _tail(text: str, length: int) -> str:
+    return text if len(text) <= length else f"...{text[3 - length :]}"

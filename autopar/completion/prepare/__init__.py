@@ -1,0 +1,7 @@
+"""What is done to a program before it is completed.
+
+split_fused_weights     a fused weight of unequal parts becomes one parameter per part
+sections                fused dimensions that are only used in parts
+common_subexpressions   what is moved in the same way is moved once
+renew_views             a view of a parameter is taken again in each phase
+"""

@@ -1,0 +1,92 @@
+"""Cuts: how the program takes a tensor's dimensions apart, or has put them together.
+
+384 columns that later become 12 heads of 32 should be split between heads, not through one. So the
+boundaries that views introduce are carried through the factors, backward, forward, and backward
+again: heads that meet others in an op, as those of a query meet the groups of keys, learn of them
+only from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autopar.ir.rules.rule import Dims
+
+if TYPE_CHECKING:
+    from autopar.completion.problem.graph import Node
+
+Strides = frozenset[int]
+"""Boundaries within a dimension, each as the number of elements minor to it."""
+
+_NONE: Strides = frozenset()
+
+
+class Cuts:
+    """The boundaries within the dimensions of every value of a graph."""
+
+    def __init__(self, ops: Sequence[Node]) -> None:
+        self._strides: dict[tuple[int, int], Strides] = {}
+        for node in (*reversed(ops), *ops, *reversed(ops)):
+            self._visit(node)
+
+    def sizes(self, value: int, dim: int, size: int) -> tuple[int, ...]:
+        """Returns the sub-dimensions, major to minor, that a dimension consists of."""
+        strides = sorted(self._strides.get((value, dim), _NONE))
+        found: list[int] = []
+        inner = 1
+        for stride in [*strides, size]:
+            if stride % inner:
+                return (size,)
+            found.append(stride // inner)
+            inner = stride
+        return tuple(reversed(found))
+
+    def within(self, node: Node) -> dict[str, Strides]:
+        """Returns the boundaries within an op's factors, as far as its tensors have them."""
+        return self._within_factors(node, node.call.tensors, node.call.rule.sizes)
+
+    def _visit(self, node: Node) -> None:
+        rule = node.call.rule
+        tensors = node.call.tensors
+        within = self._within_factors(node, tensors, rule.sizes)
+        for dims, value in zip(tensors, node.tensors, strict=True):
+            for at, factors in enumerate(dims):
+                if len(factors) > 1 or (factors and factors[0] in within):
+                    self._add(value, at, factors, within, rule.sizes)
+
+    def _add(
+        self,
+        value: int,
+        at: int,
+        factors: tuple[str, ...],
+        within: Mapping[str, Strides],
+        sizes: Mapping[str, int],
+    ) -> None:
+        """Adds the boundaries between a dimension's factors and those within them."""
+        strides = set(self._strides.get((value, at), _NONE))
+        inner = 1
+        for factor in reversed(factors):
+            strides.update(inner * stride for stride in within.get(factor, _NONE))
+            inner *= sizes[factor]
+            strides.add(inner)
+        self._strides[value, at] = frozenset(strides - {1, inner})
+
+    def _within_factors(
+        self, node: Node, tensors: tuple[Dims, ...], sizes: Mapping[str, int]
+    ) -> dict[str, Strides]:
+        """Returns the boundaries within the op's factors, as far as its tensors have them."""
+        within: dict[str, Strides] = {}
+        for dims, value in zip(tensors, node.tensors, strict=True):
+            for at, factors in enumerate(dims):
+                strides = self._strides.get((value, at))
+                if not strides:
+                    continue
+                inner = 1
+                for factor in reversed(factors):
+                    outer = inner * sizes[factor]
+                    inside = {s // inner for s in strides if inner < s < outer and s % inner == 0}
+                    if inside:
+                        within[factor] = within.get(factor, _NONE) | inside
+                    inner = outer
+        return within

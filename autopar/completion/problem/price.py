@@ -1,0 +1,127 @@
+"""Price: the seconds of all reshards of a value, as partition will carry them out.
+
+A form that is there serves all that need it, and others are made from the nearest. What was
+gathered is there for one phase only; what is no larger than the value was at first stays. Of a
+whole plan, sums that nobody waits for travel together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from autopar.completion.problem.buckets import Buckets, Filled, Steps
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.space import Form, Need, Windows
+from autopar.cost.reshard.making import Making
+
+Needs = tuple[tuple[Need, ...], ...]
+"""How a value is read in each phase of a microbatch that reads it."""
+
+Way = tuple[float, Steps]
+"""Seconds, and the reshards that take them."""
+
+NOWHERE: Way = (0.0, ())
+
+
+class Price:
+    """The seconds of the values of one graph; equal ones are computed once.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.space = graph.space
+        self.buckets = Buckets(graph)
+        self._known: dict[tuple[Form, Needs, int, bool], Way] = {}
+
+    def total(self, choices: Sequence[Choice], forms: Sequence[Form]) -> float:
+        """Returns the seconds of all ops and reshards, with sums joined.
+
+        Args:
+            choices: Per op.
+            forms: Per value, how it is stored.
+        """
+        own = sum(choice.own_seconds for choice in choices)
+        return own + self.moves(choices, forms, range(len(forms)))
+
+    def moves(
+        self, choices: Sequence[Choice], forms: Sequence[Form], values: Iterable[int]
+    ) -> float:
+        """Returns the seconds of the reshards of some values, with their sums joined.
+
+        Args:
+            choices: Per op.
+            forms: Per value, how it is stored.
+            values: The values.
+        """
+        ways = {value: self._way(choices, value, forms[value]) for value in values}
+        saved = sum(bucket.saved_seconds for bucket in self._filled(choices, ways))
+        return sum(way[0] for way in ways.values()) - saved
+
+    def _filled(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> Iterator[Filled]:
+        """Returns the buckets in which sums of values travel."""
+        found = ((value, ways[value][1]) for value in self.graph.waiting.group if value in ways)
+        pending = ((value, way) for value, way in found if way and way[0][0].layout.partial)
+        return self.buckets.filled(choices, pending)
+
+    def value(self, choices: Sequence[Choice], value: int, stored: Form) -> float:
+        """Returns the seconds of a value's reshards, each by itself.
+
+        Args:
+            choices: Per op.
+            value: The value.
+            stored: How it is stored.
+        """
+        return self._way(choices, value, stored)[0]
+
+    def _way(self, choices: Sequence[Choice], value: int, stored: Form) -> Way:
+        graph = self.graph
+        producer = graph.producer[value]
+        first = stored
+        needs: dict[tuple[str, int], dict[Need, None]] = {}
+        if producer is not None:
+            node, at = producer
+            first = choices[node.index].leaves(at)
+            if value in graph.outputs:
+                if graph.pins[value] is None and first is not choices[node.index].produced[at]:
+                    stored = self.space.complete(first)
+                needs[node.op.phase, node.op.microbatch] = {stored: None}
+            for need in choices[node.index].reads_again(at):
+                needs.setdefault((node.op.phase, node.op.microbatch), {})[need] = None
+        for node, at in graph.uses[value]:
+            lifetime = node.op.phase, node.op.microbatch
+            needs.setdefault(lifetime, {}).update(dict.fromkeys(choices[node.index].reads(at)))
+        ordered = sorted(needs, key=graph.lifetimes.__getitem__)
+        waits = graph.waiting.group_of(value) is not None
+        return self._through(
+            first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value], waits
+        )
+
+    def _through(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
+        """Returns how a value is brought from its first form to others, phase by phase."""
+        if all(form is first for forms in needs for form in forms):
+            return NOWHERE
+        key = (first, needs, itemsize, waits)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._new_way(*key)
+        return found
+
+    def _new_way(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
+        space, reduced = self.space, self.space.complete(first)
+        making: Making[Form] = Making(partial(space.seconds, itemsize=itemsize, waits=waits))
+        lasting, total = [first], 0.0
+        steps: Steps = ()
+        known: set[Windows] = set()
+        for phase in needs:
+            forms = [need for need in phase if isinstance(need, Form)]
+            windows = [need for need in phase if isinstance(need, Windows) and need not in known]
+            made = making.made(lasting, forms, reduced, [each.ways for each in windows])
+            total, steps = total + made.seconds, steps + made.steps
+            lasting += [form for _, form in made.steps if not space.is_gathered(form, first)]
+            known.update(each for each in windows if not space.is_gathered(each.blocks, first))
+        return total, steps

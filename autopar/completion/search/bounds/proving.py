@@ -1,0 +1,116 @@
+"""Proving: how fast a plan can be at most, on a network that charges none more than it takes.
+
+What the labels of the network stand for is planned, whereupon they cost more, until the bound is
+close (`proof`, `dual`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.search.bounds.proof import Proof
+from autopar.completion.search.effort import (
+    ASCENTS,
+    FEW_PROOFS,
+    IDLE_PART,
+    IDLE_PROOFS,
+    MAX_ASCENTS,
+    MAX_PROOFS,
+    PATIENCE,
+    ROUND_WORK,
+    TURN_ASCENTS,
+    TURN_ROUNDS,
+)
+from autopar.completion.search.incumbents import PROVEN
+from autopar.completion.search.network.network import Array, Costs
+from autopar.completion.search.plans import CLOSE, Plans
+from autopar.completion.search.solvers.eliminate import eliminate
+from autopar.completion.search.solvers.trws import Dual
+from autopar.completion.search.watch import is_idle
+
+
+@dataclass
+class Proving(Plans):
+    """The best plan of a graph so far, with a bound of all plans."""
+
+    _proof: Proof | None = field(init=False, default=None)
+    _messages: Array | None = field(init=False, default=None)
+    _promising: Sequence[Choice] = field(init=False, default=())
+    """The choices that take least by the proof, which may be those of a faster plan."""
+
+    def _prove(
+        self, above: float, enough: float, patience: float = PATIENCE, *, in_turn: bool = False
+    ) -> None:
+        """Raises the bound of every plan towards the best one, or above what matters.
+
+        What labels stand for is planned, whereupon they cost more, until the bound is close.
+
+        Args:
+            above: A bound that ends it.
+            enough: So does this relative gap.
+            in_turn: Whether to go on for a few rounds, whatever they promise, in which pairs of
+                readers are weighed anew.
+        """
+        self._costs = Costs(self.watch)
+        if self._proof is None:
+            self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
+        proof, before = self._proof, -math.inf
+        rounds, least = (TURN_ROUNDS, TURN_ASCENTS) if in_turn else (MAX_PROOFS, ASCENTS)
+        ascents, gaps = least, list[float]()
+        for number in range(1, rounds + 1):
+            self._tell(f"proving, round {number}")
+            self.watch.spend(ROUND_WORK * len(self.graph.nodes))
+            reduced = eliminate(proof.network(self.tables.held, self.held_price))
+            dual = Dual(reduced.core, self._messages)
+            for _ in range(ascents):
+                self.bound = max(self.bound, dual.ascend() + reduced.seconds)
+            self._messages = dual.messages
+            if self.bound > above or self.watch.is_late:
+                break
+            if not in_turn and self.best is not None and self._is_for_presets:
+                break
+            if self.best is None and above - self.bound > patience * (self.bound - before):
+                break
+            labels = reduced.labels(dual.labels())
+            self._promising = proof.choices(labels)
+            if self.is_small and self.best is not None:
+                self._keep(proof, labels)
+            gaps.append(self._gap_to(self.bound))
+            if gaps[-1] <= enough or is_idle(gaps, IDLE_PROOFS, IDLE_PART):
+                break
+            if in_turn:
+                proof.follow(labels)
+            moves = list(proof.transfers_of(labels))
+            learned = proof.learn(labels)
+            learned = self.tables.least.look(moves) or learned
+            if not learned and self.best is not None:
+                learned = self.tables.least.learn(moves)
+            rise, before = self.bound - before, self.bound
+            if not in_turn and self._is_settled(rise, rounds - number, learned):
+                break
+            # Where nothing is left to learn, the network stays, and only messages help.
+            ascents = least if learned else min(2 * ascents, MAX_ASCENTS)
+
+    def _is_settled(self, rise: float, rounds: int, learned: bool) -> bool:
+        """Whether as many more rounds that raise the bound like the last one don't help."""
+        if self.is_small or self.best is None:
+            return not learned and rise <= CLOSE * self.bound
+        return (self.bound + rise * rounds) * (1 + PROVEN) < self.best.seconds
+
+    def _sharpen(self) -> None:
+        """Looks for better plans where the proof sees some, which knows least of what they take."""
+        if self._proof is None:
+            self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
+        for _ in range(FEW_PROOFS):
+            reduced = eliminate(self._proof.network(self.tables.held, self.held_price))
+            dual = Dual(reduced.core, self._messages)
+            for _ in range(ASCENTS):
+                dual.ascend()
+            self._messages = dual.messages
+            labels = reduced.labels(dual.labels())
+            self._improve(self._proof.choices(labels), itself=True)
+            if not self.tables.least.look(self._proof.transfers_of(labels)):
+                break

@@ -1,0 +1,174 @@
+"""Memory of collectives: their results, and what the runtime takes while it communicates.
+
+Formulas follow the runtime's collectives: blocks travel along dimension 0, so that a collective
+along another dimension copies what it sends and what it gets. Sums, gathers and scattered sums are
+started, and awaited where their result is read first; until then, what is sent stays, and so does
+what arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from autopar.cost.halo import halo_bytes
+from autopar.ir.layout import block_size
+from autopar.ir.memory.kernels import SHORT_GATHER_BYTES, SHORT_SUM_BYTES
+from autopar.ir.memory.strides import Placed, is_contiguous
+from autopar.ir.program import Arg, Op
+
+STARTABLE = frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"))
+"""Dtypes of which backends form sums themselves, beside what is computed meanwhile."""
+
+
+def is_started(op: Op, dtype: str) -> bool:
+    """Whether the runtime starts a collective, and waits for it where its result is read first."""
+    if op.kind in ("comm.all_gather", "comm.broadcast"):
+        return True
+    sums = op.kind in ("comm.all_reduce", "comm.reduce_scatter") and op.arg("monoid") == "sum"
+    return sums and dtype in STARTABLE
+
+
+class Exchange(NamedTuple):
+    """What a collective does with memory.
+
+    Attributes:
+        result_bytes: What its result takes; 0 if that is in memory that it has already.
+        temporary_bytes: What is taken besides when it starts, and given back then.
+        sent_bytes: A copy of the operand that is sent, and stays until somebody waits.
+        arriving_bytes: Where it arrives, from the start on, if that isn't the result.
+        ending_bytes: What is taken besides when the result is made of what has arrived.
+        sends_operand: Whether the operand itself is sent, and stays until somebody waits.
+    """
+
+    result_bytes: int
+    temporary_bytes: int = 0
+    sent_bytes: int = 0
+    arriving_bytes: int = 0
+    ending_bytes: int = 0
+    sends_operand: bool = False
+
+
+class Collective(NamedTuple):
+    """A collective on one rank.
+
+    Attributes:
+        args: Its arguments.
+        operand: What the rank brings.
+        result: What it gets.
+        members: How many ranks take part.
+        backend: `gloo` or `nccl`.
+        started: Whether others run beside it.
+        overwrites: Whether a sum may be written over the operand.
+    """
+
+    args: Mapping[str, Arg]
+    operand: Placed
+    result: Placed
+    members: int
+    backend: str = "gloo"
+    started: bool = False
+    overwrites: bool = False
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of a contiguous copy of the operand; 0 if it is contiguous."""
+        operand = self.operand
+        return 0 if is_contiguous(operand.shape, operand.strides) else operand.nbytes
+
+    def along(self, name: str) -> int:
+        """Returns the dimension that an argument names, 0 if it is left out."""
+        found = self.args.get(name, 0)
+        assert isinstance(found, int)
+        return found % max(1, len(self.operand.shape))
+
+
+def exchange(kind: str, collective: Collective) -> Exchange:
+    """Returns what a collective does with memory.
+
+    Args:
+        kind: Its kind, such as `comm.all_gather`.
+        collective: The rest.
+    """
+    # An empty block is padded like a short one, to be gathered.
+    moved = collective.result if kind == "comm.all_gather" else collective.operand
+    if collective.members == 1 or moved.nbytes == 0:
+        same = collective.operand.shape == collective.result.shape
+        return Exchange(0 if same else collective.result.nbytes)
+    formula = _FORMULAS.get(kind)
+    if formula is None:
+        return Exchange(collective.result.nbytes, collective.packed_bytes)
+    found = formula(collective)
+    if collective.started:
+        return found
+    # Awaited at once: what is pending is given back, too.
+    besides = found.arriving_bytes + max(found.sent_bytes, found.ending_bytes)
+    return Exchange(found.result_bytes, max(found.temporary_bytes, besides))
+
+
+def _all_reduce(c: Collective) -> Exchange:
+    """A short sum on gloo is gathered, and added up by every member."""
+    if c.backend == "gloo" and c.members * c.operand.nbytes <= SHORT_SUM_BYTES:
+        adding = c.result.nbytes if c.members > 2 else 0
+        gathered = c.members * c.operand.nbytes
+        temporary, sent = _gathering(c, gathered, c.packed_bytes)
+        return Exchange(c.result.nbytes, temporary, sent, gathered, adding, not sent)
+    if c.overwrites:
+        return Exchange(c.packed_bytes)
+    return Exchange(c.result.nbytes, c.packed_bytes)
+
+
+def _all_gather(c: Collective) -> Exchange:
+    dim = c.along("dim")
+    size = c.result.shape[dim]
+    rows = block_size(size, c.members) * c.members
+    gathered = c.result.nbytes // max(1, size) * rows
+    packed = c.operand.nbytes if dim or c.packed_bytes else 0
+    if rows != size and c.operand.shape[dim] * c.members != rows:
+        packed = gathered // c.members
+    temporary, sent = _gathering(c, gathered, packed)
+    if dim == 0:
+        return Exchange(gathered, temporary, sent, sends_operand=not sent)
+    return Exchange(c.result.nbytes, temporary, sent, gathered, sends_operand=not sent)
+
+
+def _gathering(c: Collective, gathered: int, packed: int) -> tuple[int, int]:
+    """Returns the bytes of what is packed only, and of what is sent: a copy for each, if short."""
+    if c.backend == "gloo" and gathered <= SHORT_GATHER_BYTES:
+        return packed, gathered
+    return 0, packed
+
+
+def _reduce_scatter(c: Collective) -> Exchange:
+    dim, whole, piece = c.along("dim"), c.operand.nbytes, c.result.nbytes
+    sent = whole if dim or c.packed_bytes else 0
+    if c.backend == "gloo":
+        # Every member is sent its block, and adds up what arrives.
+        arriving, adding = c.members * piece, piece if c.members > 2 else 0
+        return Exchange(piece, sent, sent, arriving, adding, not sent)
+    return Exchange(piece, 0, sent, piece if dim else 0, sends_operand=not sent)
+
+
+def _all_to_all(c: Collective) -> Exchange:
+    sent, got = c.operand.nbytes, c.result.nbytes
+    return Exchange(got, max(2 * sent - got, sent, got))
+
+
+def _permute(c: Collective) -> Exchange:
+    return Exchange(c.result.nbytes, c.operand.nbytes + c.packed_bytes)
+
+
+def _redistribute(c: Collective) -> Exchange:
+    halo = halo_bytes(c.args, c.result.shape, c.result.itemsize)
+    copied = c.result.nbytes if c.along("dim") else 0
+    return Exchange(c.result.nbytes, 2 * halo + copied)
+
+
+_FORMULAS: Mapping[str, Callable[[Collective], Exchange]] = {
+    "comm.all_reduce": _all_reduce,
+    "comm.all_gather": _all_gather,
+    "comm.reduce_scatter": _reduce_scatter,
+    "comm.all_to_all": _all_to_all,
+    "comm.permute": _permute,
+    "comm.redistribute": _redistribute,
+}

@@ -1,0 +1,374 @@
+"""Lifetimes: which memory a rank's program takes, from which op to which.
+
+This is what the emitter's code does, derived from the program alone: a value is dropped after its
+last use, views keep alive what they are views of, new content is written into stored inputs where
+that is safe, and a started sum is written over an operand that nobody else reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from autopar.cost.memory.buffers import (
+    COMMUNICATION,
+    GRADIENTS,
+    HOST,
+    INPUTS,
+    PARAMETERS,
+    SAVED,
+    STATE,
+    TEMPORARIES,
+    Buffer,
+    Execution,
+    Lifetimes,
+)
+from autopar.cost.memory.collectives import Collective, Exchange, exchange, is_started
+from autopar.cost.memory.kernel_results import Args, Effect, effect
+from autopar.ir.expr import Expr, FromFirst, evaluate
+from autopar.ir.memory.joining import runs
+from autopar.ir.memory.storage import Storage
+from autopar.ir.memory.strides import Placed, dense
+from autopar.ir.memory.transfers import OFFLOAD
+from autopar.ir.memory.updates import Mutation, Writes, plan_writes
+from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
+from autopar.ir.program import Arg, Function, Op, Program
+
+_STORED = {
+    "parameter": PARAMETERS,
+    "buffer": PARAMETERS,
+    "state": PARAMETERS,
+    "constant": PARAMETERS,
+    "optimizer_state": STATE,
+}
+
+
+class _Pending(NamedTuple):
+    """A collective under way: its kind, the buffers that are sent and that it arrives in."""
+
+    kind: str
+    sent: tuple[int, ...]
+    arriving: int | None
+    exchange: Exchange
+
+
+def lifetimes(
+    program: Program,
+    coords: Mapping[str, int] | None = None,
+    execution: Execution | None = None,
+) -> Lifetimes:
+    """Returns the memory that `main` takes on a rank.
+
+    Args:
+        program: A serial, partitioned or executable program.
+        coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
+        execution: How it is executed; by default as a trainer does, on gloo.
+    """
+    known = _Known(program, coords or {}, execution or Execution())
+    return _Walk(known, program.main).run(known.execution.held)
+
+
+class _Known:
+    """What all functions of a program have in common."""
+
+    def __init__(
+        self,
+        program: Program,
+        coords: Mapping[str, int],
+        execution: Execution,
+    ) -> None:
+        self.program = program
+        # An executable program has no mesh, and its expressions have axes all the same.
+        self.coords = FromFirst(coords)
+        self.execution = execution
+        self.evaluated: dict[Expr, int] = {}
+        self.inside: dict[str, int] = {}
+
+    def integer(self, size: int | Expr) -> int:
+        if isinstance(size, int):
+            return size
+        found = self.evaluated.get(size)
+        if found is None:
+            found = self.evaluated[size] = evaluate(size, self.coords)
+        return found
+
+    def plain(self, op: Op) -> Args:
+        """Returns the arguments of an op that are integers, texts or lists of integers."""
+        found: list[tuple[str, Arg]] = []
+        for name, arg in op.args:
+            if isinstance(arg, str):
+                found.append((name, arg))
+            elif isinstance(arg, (int, Expr)):
+                found.append((name, self.integer(arg)))
+            elif isinstance(arg, tuple) and all(isinstance(item, (int, Expr)) for item in arg):
+                found.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
+        return tuple(found)
+
+    def taken_by(self, name: str) -> int:
+        """Returns the most bytes that a callee takes, besides its operands."""
+        if name not in self.inside:
+            found = _Walk(self, self.program.functions[name]).run({})
+            given = sum(each.nbytes for each in found.buffers if each.first < 0)
+            self.inside[name] = max(found.at_bytes(), default=given) - given
+        return self.inside[name]
+
+    def members(self, op: Op) -> int:
+        """Returns how many ranks take part in a collective."""
+        axes, mesh = op.arg("axes"), self.program.mesh
+        if isinstance(axes, tuple) and mesh is not None:
+            return mesh.axes_size(tuple(map(str, axes)))
+        return self.execution.group_sizes.get(str(op.arg("group")), 1)
+
+
+class _Walk:
+    """Goes once over the ops of a function, in the order in which they are executed."""
+
+    def __init__(self, known: _Known, function: Function) -> None:
+        self.known = known
+        self.function = function
+        self.read = frozenset(name for op in function.ops for name in op.operands)
+        self.storage = Storage(known.program, function, self._starts)
+        in_place = known.execution.in_place and function.name == "main"
+        # Trainers look at the loss before a step writes anything; inference writes what it can.
+        guarded = any(op.phase == "update" for op in function.ops)
+        self.writes = (
+            plan_writes(known.program, self.storage, guarded=guarded) if in_place else Writes(-1)
+        )
+        until = known.execution.until if function.name == "main" else ()
+        self.together = until or _executed_together(function, self.writes)
+        self.placed: dict[str, Placed] = {}
+        self.buffers: list[Buffer] = []
+        self.of: dict[str, tuple[int, ...]] = {}
+        self.temporary = [0] * len(function.ops)
+        self.communication = [0] * len(function.ops)
+        self.awaited = [0] * len(function.ops)
+        self.under_way: dict[str, _Pending] = {}
+
+    def run(self, held: Mapping[str, int]) -> Lifetimes:
+        ops = self.function.ops
+        for name in self.function.inputs:
+            kind = _STORED.get(self.function.values[name].role, INPUTS)
+            self._bind(name, self._dense(name), (self._take(name, self._dense(name), kind, -1),))
+            self._extend(self.of[name], len(ops))
+        for at, op in enumerate(ops):
+            self._read(op, at)
+            self._compute(op, at)
+            self._write(at)
+        for name in tuple(self.under_way):
+            self._await(name, len(ops) - 1)
+        self._write(len(ops))
+        for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
+            self._extend(self.of[name], at)
+        return Lifetimes(
+            ops,
+            tuple(self.buffers),
+            self.of,
+            tuple(self.temporary),
+            tuple(self.communication),
+            tuple(self.awaited),
+        )
+
+    def _write(self, at: int) -> None:
+        """New content goes over the old one."""
+        for output, source in self.writes.after.get(at, ()):
+            self._extend(self.of[output], at)
+            self._bind(output, self.placed[source], self.of[source])
+
+    def _read(self, op: Op, at: int) -> None:
+        for name in op.operands:
+            if name in self.under_way:
+                self._await(name, at)
+        for name in op.operands:
+            self._extend(self.of[name], self.together[at])
+            if op.phase == "backward" and op.kind not in _OF_A_SHAPE:
+                for index in self.of[name]:
+                    buffer = self.buffers[index]
+                    if buffer.kind in _BY_CHANCE and self._is_forward(buffer):
+                        buffer.kind = SAVED
+
+    def _is_forward(self, buffer: Buffer) -> bool:
+        return buffer.first >= 0 and self.function.ops[buffer.first].phase == "forward"
+
+    def _compute(self, op: Op, at: int) -> None:
+        if op.kind.startswith("comm."):
+            self._exchange(op, at)
+        elif op.kind in ("call", "repeat"):
+            self._call(op, at)
+        elif op.kind == "barrier":
+            for result, operand in zip(op.results, op.operands, strict=True):
+                self._bind(result, self.placed[operand], self.of[operand])
+        elif at in self.writes.mutations:
+            self._mutate(op, at, self.writes.mutations[at])
+        else:
+            self._apply(op, at, self._effect(op))
+
+    def _effect(self, op: Op) -> Effect:
+        operands = tuple(self.placed[name] for name in op.operands)
+        results = tuple(self._shape(name) for name in op.results)
+        found = effect(op.kind, self.known.plain(op), operands, results)
+        if not self.known.execution.dense_copies:
+            return Effect(found.results)
+        drawing = self._drawing_bytes(op) if op.kind in DRAWINGS else 0
+        return Effect(found.results, found.temporary_bytes + drawing)
+
+    def _drawing_bytes(self, op: Op) -> int:
+        """Returns what a random op takes besides its results."""
+        on_cpu = self.known.execution.backend == "gloo"
+        results = [self._dense(name) for name in op.results]
+        most = drawing_bytes(
+            op.kind, math.prod(results[0].shape), results[0].itemsize, in_pieces=on_cpu
+        )
+        return max(0, most - sum(each.nbytes for each in results))
+
+    def _apply(self, op: Op, at: int, found: Effect) -> None:
+        self.temporary[at] += found.temporary_bytes
+        operands = op.operands
+        for name, result in zip(op.results, found.results, strict=True):
+            placed = Placed(self._shape(name), result.strides, self._itemsize(name))
+            if result.operand is None:
+                kind = HOST if op.kind == OFFLOAD else TEMPORARIES
+                taken = self._take(name, placed, kind, at)
+                self.buffers[taken].nbytes = max(placed.nbytes, result.nbytes)
+                self._bind(name, placed, (taken,))
+            else:
+                self._bind(name, placed, self.of[operands[result.operand]])
+
+    def _mutate(self, op: Op, at: int, mutation: Mutation) -> None:
+        """Results are operands, or copies of those that are read later."""
+        end = self.together[at]
+        self.temporary[end] += self._effect(op).temporary_bytes
+        for result, operand in mutation.results.items():
+            if operand in mutation.copied:
+                placed = self._dense(operand)
+                self._bind(result, placed, (self._take(result, placed, TEMPORARIES, at),))
+            else:
+                self._bind(result, self.placed[operand], self.of[operand])
+            self._extend(self.of[result], end)
+
+    def _exchange(self, op: Op, at: int) -> None:
+        (operand,), (name,) = op.operands, op.results
+        started = self._starts(op)
+        if started and op.kind in _ONE_AT_A_TIME:
+            for other in [n for n, each in self.under_way.items() if each.kind == op.kind]:
+                self._await(other, at)
+        placed = self._dense(name)
+        collective = Collective(
+            {**dict(op.args), **dict(self.known.plain(op))},
+            self.placed[operand],
+            placed,
+            self.known.members(op),
+            self.known.execution.backend,
+            started,
+            started and self.storage.is_dead(operand, at),
+        )
+        found = exchange(op.kind, collective)
+        self.communication[at] += found.temporary_bytes
+        if not found.result_bytes:
+            self._bind(name, placed, self.of[operand])
+        elif started:
+            self._start(op, at, found)
+        else:
+            self._bind(name, placed, (self._communicate(name, found.result_bytes, at),))
+
+    def _start(self, op: Op, at: int, found: Exchange) -> None:
+        """Takes what a collective has under way, and its result if it arrives there."""
+        (operand,), (name,) = op.operands, op.results
+        sent = self.of[operand] if found.sends_operand else ()
+        if found.sent_bytes:
+            sent = (*sent, self._communicate(name, found.sent_bytes, at))
+        arriving = None
+        if found.arriving_bytes:
+            arriving = self._communicate(name, found.arriving_bytes, at)
+        else:
+            result = self._communicate(name, found.result_bytes, at)
+            self._bind(name, self._dense(name), (result,))
+        self.under_way[name] = _Pending(op.kind, sent, arriving, found)
+
+    def _await(self, name: str, at: int) -> None:
+        """Ends a collective before an op: gives back what was sent, then makes the result."""
+        pending = self.under_way.pop(name)
+        found = pending.exchange
+        sent = sum(self._give_back(index, at) for index in pending.sent)
+        if pending.arriving is None:
+            self.awaited[at] += sent
+            return
+        arrived = self._give_back(pending.arriving, at)
+        result = self._communicate(name, found.result_bytes, at)
+        self._bind(name, self._dense(name), (result,))
+        self.awaited[at] += arrived + max(sent, found.result_bytes + found.ending_bytes)
+
+    def _give_back(self, index: int, at: int) -> int:
+        """Keeps a buffer until before an op; returns its bytes if nothing else keeps it longer."""
+        buffer = self.buffers[index]
+        buffer.last = max(buffer.last, at - 1)
+        return buffer.nbytes if buffer.last == at - 1 else 0
+
+    def _communicate(self, name: str, nbytes: int, at: int) -> int:
+        self.buffers.append(Buffer(name, nbytes, COMMUNICATION, at, at))
+        return len(self.buffers) - 1
+
+    def _starts(self, op: Op) -> bool:
+        """Whether a collective runs beside what follows."""
+        value = self.function.values[op.results[0]]
+        if not is_started(op, value.dtype) or self.known.members(op) == 1:
+            return False
+        if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.read:
+            return False
+        return 0 not in map(self.known.integer, value.shape)
+
+    def _call(self, op: Op, at: int) -> None:
+        """Results of a call are new, and what its function takes besides is a temporary."""
+        name = str(op.arg("callee" if op.kind == "call" else "body"))
+        inside = self.known.taken_by(name)
+        for result in op.results:
+            placed = self._dense(result)
+            self._bind(result, placed, (self._take(result, placed, TEMPORARIES, at),))
+        made = sum(self.placed[result].nbytes for result in op.results)
+        self.temporary[at] += max(0, inside - made) if op.kind == "call" else inside + made
+
+    def _take(self, name: str, placed: Placed, kind: str, at: int) -> int:
+        if self.function.values[name].role == "gradient" and kind != HOST:
+            kind = GRADIENTS
+        self.buffers.append(Buffer(name, placed.nbytes, kind, at, at))
+        return len(self.buffers) - 1
+
+    def _bind(self, name: str, placed: Placed, buffers: tuple[int, ...]) -> None:
+        self.placed[name] = placed
+        self.of[name] = buffers
+        if self.function.values[name].role == "gradient":
+            for index in buffers:
+                if self.buffers[index].kind in _BY_CHANCE:
+                    self.buffers[index].kind = GRADIENTS
+
+    def _extend(self, buffers: tuple[int, ...], at: int) -> None:
+        for index in buffers:
+            if self.buffers[index].last < at:
+                self.buffers[index].last = at
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(map(self.known.integer, self.function.values[name].shape))
+
+    def _itemsize(self, name: str) -> int:
+        return self.function.values[name].itemsize
+
+    def _dense(self, name: str) -> Placed:
+        shape = self._shape(name)
+        return Placed(shape, dense(shape), self._itemsize(name))
+
+
+_OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
+"""Ops that read no element of their operand."""
+
+_ONE_AT_A_TIME = ("comm.reduce_scatter", "comm.broadcast")
+"""Collectives that take the memory of whole tensors: one of a kind is under way."""
+
+_BY_CHANCE = (TEMPORARIES, COMMUNICATION)
+"""Kinds of memory that turns out to be saved, or a gradient."""
+
+
+def _executed_together(function: Function, writes: Writes) -> Sequence[int]:
+    """Returns, per op, the last one that is executed in one call with it."""
+    if not writes.mutations:
+        return range(len(function.ops))
+    return [run[-1] for run in runs(function, writes) for _ in run]

@@ -1,0 +1,81 @@
+"""The rank that holds most.
+
+Parameters and activations are largest on the first rank, but what a rank holds at once needn't be.
+With uneven blocks a rank whose block is shorter sends a padded copy of it to be gathered, and a
+window in the middle has neighbours on both sides. Ranks on which all sizes are equal hold the same,
+so one of each kind is looked at: where all blocks are even, that is the first one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from autopar.cost.memory.buffers import Execution
+from autopar.cost.memory.timeline import EXACT, Allocator, MemoryTimeline, memory_timeline
+from autopar.ir.expr import Expr, axes_of
+from autopar.ir.expr_arrays import Ints, evaluate_on_ranks
+from autopar.ir.program import Program
+
+Coords = Mapping[str, int]
+
+
+def kinds_of_ranks(program: Program, ranks: Sequence[Coords] | None = None) -> tuple[Coords, ...]:
+    """Returns the coordinates of the first rank of each kind, as sizes of values tell them apart.
+
+    Args:
+        program: A program of any level.
+        ranks: The coordinates of those who run it; by default all of the program's mesh.
+    """
+    sizes = _sizes(program)
+    if not sizes:
+        return (ranks[0] if ranks else {},)
+    axes = sorted({axis for size in sizes for axis in axes_of(size)})
+    columns = _columns(program, axes, ranks)
+    rows = np.stack([evaluate_on_ranks(size, columns) for size in sizes], axis=1)
+    _, firsts = np.unique(rows, axis=0, return_index=True)
+    firsts.sort()
+    if ranks is not None:
+        return tuple(ranks[at] for at in firsts)
+    return tuple({axis: int(columns[axis][at]) for axis in axes} for at in firsts)
+
+
+def fullest_timeline(
+    program: Program,
+    kinds: Sequence[Coords] | None = None,
+    *,
+    allocator: Allocator = EXACT,
+    execution: Execution | None = None,
+) -> MemoryTimeline:
+    """Returns the memory over time of the rank whose peak is the highest; the first one of several.
+
+    Args:
+        program, execution: As of `autopar.cost.memory.lifetimes.lifetimes`.
+        kinds: The coordinates of the ranks to look at; by default those of `kinds_of_ranks`.
+        allocator: How bytes are counted.
+    """
+    found = (
+        memory_timeline(program, coords, allocator=allocator, execution=execution)
+        for coords in (kinds_of_ranks(program) if kinds is None else kinds)
+    )
+    return max(found, key=lambda timeline: timeline.peak_bytes)
+
+
+def _sizes(program: Program) -> list[Expr]:
+    """Returns the sizes that differ between ranks, each once."""
+    values = (value for each in program.functions.values() for value in each.values.values())
+    return list(
+        dict.fromkeys(size for value in values for size in value.shape if isinstance(size, Expr))
+    )
+
+
+def _columns(
+    program: Program, axes: Sequence[str], ranks: Sequence[Coords] | None
+) -> dict[str, Ints]:
+    """Returns the coordinates of all ranks along axes."""
+    if ranks is not None:
+        return {axis: np.array([coords[axis] for coords in ranks], np.int64) for axis in axes}
+    assert program.mesh is not None
+    grid = np.indices([program.mesh.axis_size(axis) for axis in axes], np.int64)
+    return dict(zip(axes, grid.reshape(len(axes), -1), strict=True))

@@ -1,0 +1,297 @@
+"""Resharding: the fastest way from one layout of a tensor to another.
+
+Moves change a layout step by step: collectives, a permutation of the pieces, a dimension cut anew,
+and local steps that cost nothing. Of all sequences of moves the fastest is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.base.errors import VerificationError
+from autopar.cost.collectives import CommunicationModel
+from autopar.cost.reshard.coarse import Coarse, Coarsening
+from autopar.cost.reshard.moves import Step
+from autopar.cost.reshard.path import PathSearch
+from autopar.cost.reshard.places import Place
+from autopar.ir.layout import Layout, block_size
+from autopar.ir.mesh import ProcessMesh
+
+
+class ReshardError(VerificationError):
+    """No reshard leads from one layout to another; the problems say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of a reshard.
+
+    Attributes:
+        kind: `all_gather`, `all_reduce`, `reduce_scatter` and `all_to_all` are those collectives.
+            `permute` sends every process's piece to one other, which the axes of the new layout
+            name; `reblock` cuts a dimension into the blocks of other axes. Local are `slice`;
+            `to_partial`, which keeps the tensor on the first process of the axis and puts the
+            monoid's identity elsewhere; and `reshape_empty`, which gives a tensor without elements
+            its new local shape. Between slices of a mesh lead `restrict`, after which only the
+            processes of a part count, and which is local; `send` to the same coordinates on another
+            slice; and `spread` from one index of the axes to all.
+        axes: The mesh axes of the group, major to minor.
+        layout: The layout afterwards.
+        source: The sub-dimension that the axes split before and no longer do.
+        target: The sub-dimension that they split from now on. Its further axes are major to them.
+        monoid: The reduction of all_reduce, reduce_scatter and to_partial.
+        seconds: Predicted time.
+        bytes: Size of the result of a collective on the rank with the largest piece; 0 if local.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    layout: Layout
+    source: Place | None = None
+    target: Place | None = None
+    monoid: str = ""
+    seconds: float = 0.0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        over = f" {self.monoid}" if self.monoid else ""
+        return f"{self.kind}{over} over {','.join(self.axes)} -> {self.layout}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reshard:
+    """A way from one layout to another.
+
+    Attributes:
+        moves: In order; empty if the layouts are the same.
+        seconds: Predicted time.
+        bytes: Results of all collectives, on the rank with the largest pieces.
+    """
+
+    moves: tuple[Move, ...]
+    seconds: float
+    bytes: int
+
+    @classmethod
+    def of(cls, moves: tuple[Move, ...]) -> Reshard:
+        """Returns the reshard that consists of some moves."""
+        return cls(moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves))
+
+
+def plan_reshard(
+    source: Layout, target: Layout, itemsize: int, model: CommunicationModel
+) -> Reshard:
+    """Returns the fastest reshard. To plan many, keep a `ReshardPlanner`, which remembers them.
+
+    Args:
+        source: The layout that the tensor has.
+        target: The layout that is needed.
+        itemsize: Bytes per element.
+        model: Predicts seconds.
+
+    Raises:
+        ReshardError: If the layouts are of different tensors or meshes, or pending over
+            different reductions at once, whose order would matter.
+    """
+    return ReshardPlanner(model).plan(source, target, itemsize)
+
+
+class ReshardPlanner:
+    """Plans reshards and remembers them.
+
+    Args:
+        model: Predicts seconds.
+        axes: The only mesh axes that layouts split and over which processes may communicate; all
+            by default.
+    """
+
+    def __init__(self, model: CommunicationModel, axes: tuple[str, ...] | None = None) -> None:
+        self.model = model
+        self.axes = axes
+        self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
+        self._coarsenings: dict[ProcessMesh, Coarsening] = {}
+        self._searches: dict[tuple[Coarse, Layout, int], PathSearch] = {}
+
+    @cached_property
+    def waiting(self) -> ReshardPlanner:
+        """The planner of values that wait, whose sums travel with others."""
+        from autopar.cost.reshard.deferred_sums import WaitingPlanner
+
+        return WaitingPlanner(self)
+
+    def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
+        """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
+        if source == target:
+            return _IDENTITY
+        key = (source, target, itemsize)
+        reshard = self._known.get(key)
+        if reshard is None:
+            reshard = self._known[key] = self._plan(*key)
+        return reshard
+
+    def least_seconds(self, source: Layout, target: Layout, itemsize: int) -> float:
+        """Returns seconds that a reshard takes at least, much faster than it could be planned.
+
+        Args:
+            source: Normalized, as the target is, and of the same tensor.
+            target: The layout that is needed.
+            itemsize: Bytes per element.
+        """
+        reshard = self._known.get((source, target, itemsize))
+        if reshard is not None:
+            return reshard.seconds
+        if source == target or 0 in source.shape:
+            return 0.0
+        if source.mesh != target.mesh:
+            return self.plan(source, target, itemsize).seconds
+        return self._least(source, target, itemsize)
+
+    def least_seconds_found(
+        self, source: Layout, target: Layout, itemsize: int, most_states: int
+    ) -> float:
+        """Returns seconds that a reshard on one mesh takes at least, after a short look for it.
+
+        Args:
+            source: Normalized, as the target is, and of the same tensor.
+            target: The layout that is needed.
+            itemsize: Bytes per element.
+            most_states: At how many layouts on the way to look at most.
+        """
+        reshard = self._known.get((source, target, itemsize))
+        if reshard is not None:
+            return reshard.seconds
+        if source == target or 0 in source.shape:
+            return 0.0
+        coarse = self._coarsening(target.mesh).between(source, target)
+        return self._search(coarse, target, itemsize).least_of(coarse.state(source), most_states)
+
+    def least_seconds_between(
+        self, sources: Sequence[Layout], targets: Sequence[Layout], itemsize: int
+    ) -> NDArray[np.float64]:
+        """Returns bounds like `least_seconds` from each source to each target on one mesh."""
+        if 0 in targets[0].shape or not targets[0].mesh.dim_names:
+            return np.zeros((len(sources), len(targets)))
+        return self._coarsening(targets[0].mesh).least_seconds(sources, targets, itemsize)
+
+    def _least(self, source: Layout, target: Layout, itemsize: int) -> float:
+        coarse = self._coarsening(target.mesh).between(source, target)
+        search = self._search(coarse, target, itemsize)
+        return search.least(coarse.state(source))
+
+    def _search(self, coarse: Coarse, target: Layout, itemsize: int) -> PathSearch:
+        key = (coarse, target, itemsize)
+        search = self._searches.get(key)
+        if search is None:
+            search = PathSearch(coarse.graph, coarse.layout(target), itemsize)
+            self._searches[key] = search
+        return search
+
+    def _coarsening(self, mesh: ProcessMesh) -> Coarsening:
+        found = self._coarsenings.get(mesh)
+        if found is None:
+            found = Coarsening(self.model, mesh, self.axes or mesh.dim_names)
+            self._coarsenings[mesh] = found
+        return found
+
+    def _plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
+        source, target = source.normalized(), target.normalized()
+        _check(source, target)
+        if source == target:
+            return _IDENTITY
+        if source.mesh != target.mesh:
+            return self._between_slices(source, target, itemsize)
+        if 0 in source.shape:
+            return Reshard((Move("reshape_empty", (), target),), 0.0, 0)
+        coarse = self._coarsening(target.mesh).between(source, target)
+        steps = self._search(coarse, target, itemsize).best(coarse.layout(source))
+        if steps is None:
+            raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
+        return Reshard.of(tuple(_move(step, coarse) for step in steps))
+
+    def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
+        """Returns the faster of two ways: split along the common axes as before, or as after."""
+        first = source.onto(target.mesh).onto(source.mesh)
+        second = target.onto(source.mesh)
+        ways = []
+        for leaves in dict.fromkeys((first, second)):
+            arrives = leaves.onto(target.mesh)
+            ways.append(
+                (
+                    *self.plan(source, leaves, itemsize).moves,
+                    *moves_between(self.model, leaves, target.mesh, itemsize),
+                    *self.plan(arrives, target, itemsize).moves,
+                )
+            )
+        return min(map(Reshard.of, ways), key=lambda way: way.seconds)
+
+
+_IDENTITY = Reshard((), 0.0, 0)
+
+
+def moves_between(
+    model: CommunicationModel, layout: Layout, mesh: ProcessMesh, itemsize: int
+) -> Iterator[Move]:
+    """Yields the moves from one slice of a mesh to another.
+
+    First the processes that lie in the other slice, as far as it crosses this one; from there to
+    the same coordinates on the other; then along the axes that are free only there. So processes
+    of neither slice have nothing to do with it.
+
+    Args:
+        model: Predicts seconds.
+        layout: The layout before, split along axes only that are free in both slices.
+        mesh: The slice to reach.
+        itemsize: Bytes per element.
+    """
+    root, here, there = mesh.root, dict(layout.mesh.fixed), dict(mesh.fixed)
+    nbytes = _largest_piece(layout) * itemsize
+    crossing = layout.onto(root.at({**there, **here}.items()))
+    if crossing.mesh != layout.mesh:
+        yield Move("restrict", (), crossing)
+    axes = tuple(a for a in root.dim_names if a in here and there.get(a, here[a]) != here[a])
+    if axes:
+        sent = layout.onto(root.at({**here, **there}.items()))
+        yield Move("send", axes, sent, seconds=model.point_to_point(nbytes, axes), bytes=nbytes)
+    axes = tuple(a for a in mesh.dim_names if a in here)
+    if axes:
+        seconds = model.broadcast(nbytes, axes)
+        yield Move("spread", axes, layout.onto(mesh), seconds=seconds, bytes=nbytes)
+
+
+def _largest_piece(layout: Layout) -> int:
+    parts = (block_size(s.size, layout.mesh.axes_size(s.axes)) for dim in layout.dims for s in dim)
+    return math.prod(parts)
+
+
+def _check(source: Layout, target: Layout) -> None:
+    problems = []
+    if source.mesh.root != target.mesh.root:
+        problems.append(f"the meshes differ: {source.mesh} and {target.mesh}")
+    if source.shape != target.shape:
+        problems.append(f"the shapes differ: {list(source.shape)} and {list(target.shape)}")
+    for layout in (source, target):
+        if layout.mask is not None or layout.offload:
+            problems.append(f"{layout} is masked or offloaded")
+        if len(monoids := {monoid for _, monoid in layout.partial}) > 1:
+            problems.append(f"{layout} is pending over {sorted(monoids)}, in no defined order")
+    if problems:
+        raise ReshardError(f"can't reshard {source} to {target}", problems)
+
+
+def _move(step: Step, coarse: Coarse) -> Move:
+    return Move(
+        step.kind,
+        coarse.fine_axes(step.axes),
+        coarse.fine_layout(step.state),
+        step.source,
+        step.target,
+        step.monoid,
+        step.seconds,
+        step.bytes,
+    )

@@ -1,0 +1,286 @@
+"""Reads the marks in a graph: which values the user pinned, and to which layouts.
+
+A mark says how its result lies. The result is the operand, so the operand's value is pinned and
+the mark itself is gone; only where that value is pinned otherwise already does the mark stay, as an
+op that does nothing but connect the two layouts. A mark on a slice of the mesh stays if its result
+is used: what it returns is on the slice, and what it is given where that was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from autopar.base.errors import AnnotationError, Loc
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.mark import MARK_OP, STAGE, Mark
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Value
+
+Locate = Callable[[fx.Node], Loc]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What all marks of one value say.
+
+    Attributes:
+        place: Where the user wrote them.
+        layout: Its layout; None if none of them says.
+        mask: Ids of the processes that hold it; None for all, or if none of them says.
+        offload: The memory that holds it between uses; "" if none of them says.
+    """
+
+    place: str
+    layout: Layout | None = None
+    mask: tuple[int, ...] | None = None
+    offload: str = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a reduction is pending."""
+        return self.layout is not None and bool(self.layout.partial)
+
+    def is_part_of(self, mesh: ProcessMesh) -> bool:
+        """Whether the tensor is to be on a slice of a mesh."""
+        return self.layout is not None and self.layout.mesh != mesh
+
+    def merged(self, other: Pinned) -> Pinned | None:
+        """Returns what both say together; None if they contradict one another."""
+        for mine, theirs in (
+            (self.layout, other.layout),
+            (self.mask, other.mask),
+            (self.offload or None, other.offload or None),
+        ):
+            if mine is not None and theirs is not None and mine != theirs:
+                return None
+        both = Pinned(
+            self.place,
+            self.layout or other.layout,
+            other.mask if self.mask is None else self.mask,
+            self.offload or other.offload,
+        )
+        if both == self or other.place in self.place.split(", "):
+            return both
+        return replace(both, place=f"{self.place}, {other.place}")
+
+    def pin(self, value: Value, mesh: ProcessMesh) -> Value:
+        """Returns the value as it is pinned on a mesh."""
+        layout = self.layout or Layout.replicated(mesh, value.global_shape)
+        dist = replace(layout, mask=self.mask, offload=self.offload)
+        # A memory alone says nothing about how the tensor is split.
+        kind = "default" if self.layout is None and self.mask is None else "annotated"
+        return replace(value, dist=dist, origin=Origin(kind, self.place))
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of a graph.
+
+    Attributes:
+        mesh: The program's mesh; None if nobody named one.
+        pins: What is pinned, by the node that computes it.
+        same: The marks that are gone, and the nodes that compute what they mark.
+    """
+
+    mesh: ProcessMesh | None
+    pins: Mapping[fx.Node, Pinned]
+    same: Mapping[fx.Node, fx.Node]
+
+    def pinned(
+        self, values: Mapping[str, Value], names: Mapping[fx.Node, str | tuple[str, ...]]
+    ) -> dict[str, Value]:
+        """Returns the values that are pinned, by name.
+
+        Args:
+            values: All values by name.
+            names: Names of the values that a node computes; dead nodes have none.
+        """
+        found = {}
+        for node, pinned in self.pins.items():
+            name = names.get(node)
+            if isinstance(name, str) and self.mesh is not None:
+                found[name] = pinned.pin(values[name], self.mesh)
+        return found
+
+
+def stage_of(node: fx.Node) -> int:
+    """Returns the pipeline stage that the user put a node into; 0 if none."""
+    return int((node.meta.get("custom") or {}).get(STAGE, 0))
+
+
+def is_mark(node: fx.Node) -> bool:
+    """Whether a node is a mark."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return f"{target.namespace}.{target._opname}.{target._overloadname}" == MARK_OP
+
+
+def read_marks(
+    graph: fx.Graph,
+    copies: Mapping[fx.Node, fx.Node],
+    parameters: Collection[fx.Node],
+    mesh: ProcessMesh | None,
+    locate: Locate,
+) -> Marks:
+    """Reads the marks of a graph.
+
+    Args:
+        graph: The graph.
+        copies: Nodes that hold what another node computes.
+        parameters: The placeholders of parameters. The mark of one says how it is stored; its
+            gradient isn't pinned, as it may be pending until it is used.
+        mesh: The mesh to compile for, if it is known; otherwise it is the marks'.
+        locate: Where a node comes from.
+
+    Raises:
+        AnnotationError: If a mark doesn't fit its tensor or the mesh, or nothing comes of it.
+    """
+    marks = {node: _placed(node, locate) for node in graph.nodes if is_mark(node)}
+    if not marks:
+        return Marks(mesh, {}, {})
+    mesh = mesh or _mesh_of(list(marks.values()))
+    found = _Reader(dict(copies), frozenset(parameters), marks, mesh)
+    for node in marks:
+        found.read(node)
+    return Marks(mesh, found.pins, found.same)
+
+
+class _Reader:
+    """Reads marks in the order of the graph."""
+
+    def __init__(
+        self,
+        holders: dict[fx.Node, fx.Node],
+        parameters: frozenset[fx.Node],
+        marks: Mapping[fx.Node, Mark],
+        mesh: ProcessMesh,
+    ) -> None:
+        self.holders = holders
+        self.parameters = parameters
+        self.marks = marks
+        self.mesh = mesh
+        self.forward: dict[tuple[Mark, torch.Size], list[fx.Node]] = {}
+        for node, mark in marks.items():
+            if not mark.is_gradient:
+                key = mark.of_gradient(), node.meta["val"].shape
+                self.forward.setdefault(key, []).append(node)
+        self.pins: dict[fx.Node, Pinned] = {}
+        self.same: dict[fx.Node, fx.Node] = {}
+
+    def read(self, node: fx.Node) -> None:
+        """Reads one mark."""
+        holder = self._holder(node)
+        pinned = _resolved(self.marks[node], node, self.mesh)
+        earlier = self.pins.get(holder)
+        together = pinned if earlier is None else earlier.merged(pinned)
+        if self._is_of_parameter(node):
+            self._drop(node, holder)
+        elif pinned.is_part_of(self.mesh) and node.users:
+            # Whatever else reads the tensor reads it from where it is computed.
+            self.pins[node] = pinned
+        elif together is None or (pinned.is_pending and holder.op == "placeholder"):
+            _check_used(node, pinned, earlier)
+            self.pins[node] = pinned
+        else:
+            self.pins[holder] = together
+            self._drop(node, holder)
+
+    def _holder(self, node: fx.Node) -> fx.Node:
+        """Returns the node that computes what a mark marks."""
+        holder = node.all_input_nodes[0]
+        while holder in self.holders:
+            holder = self.holders[holder]
+        return holder
+
+    def _drop(self, node: fx.Node, holder: fx.Node) -> None:
+        self.same[node] = self.holders[node] = holder
+
+    def _is_of_parameter(self, node: fx.Node) -> bool:
+        """Whether a mark is the one of a parameter's gradient."""
+        mark = self.marks[node]
+        if not mark.is_gradient:
+            return False
+        forward = self.forward.get((mark, node.meta["val"].shape), [])
+        # Where torch numbers what it differentiates, the line need not tell alone.
+        number = node.meta.get("seq_nr")
+        numbered = [other for other in forward if other.meta.get("seq_nr") == number]
+        sources = {self._holder(other) for other in numbered or forward}
+        return bool(sources) and sources <= self.parameters
+
+
+def check_complete(outputs: Iterable[fx.Node], pins: Mapping[fx.Node, Pinned]) -> None:
+    """Checks that no output of the program is left pending.
+
+    Raises:
+        AnnotationError: If one is.
+    """
+    for node in outputs:
+        pinned = pins.get(node)
+        if pinned is not None and pinned.is_pending:
+            raise AnnotationError(
+                f"{pinned.place}: the tensor stays pending a reduction, but the model returns it;"
+                " leave out partial="
+            )
+
+
+def _placed(node: fx.Node, locate: Locate) -> Mark:
+    mark = Mark.parse(str(node.args[1]))
+    return mark if mark.place else replace(mark, place=str(locate(node)))
+
+
+def _mesh_of(marks: Sequence[Mark]) -> ProcessMesh:
+    """Returns the whole mesh that the first mark with a mesh is on."""
+    mesh = next((mark.mesh for mark in marks if mark.mesh is not None), None)
+    if mesh is None:
+        raise AnnotationError(
+            f"{marks[0].place}: the mark leaves the mesh open, and none is given; compile for a"
+            " mesh, or name it here"
+        )
+    while mesh.parent is not None:
+        mesh = mesh.parent
+    return mesh
+
+
+def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
+    home = mesh if mark.mesh is None else mesh.slice_of(mark.mesh)
+    if home is None or (home == mesh and mark.mesh not in (None, mesh)):
+        assert mark.mesh is not None
+        raise AnnotationError(f"{mark.place}: {_other_mesh(mark.mesh, mesh)}")
+    mark = mark.on(home)
+    shape = tuple(node.meta["val"].shape)
+    try:
+        place = f"{mark.place} (gradient)" if mark.is_gradient else mark.place
+        return Pinned(place, mark.layout(shape, home), mark.masked(home), mark.offload)
+    except AnnotationError as error:
+        raise AnnotationError(f"{mark.place}: {error}") from error
+
+
+def _other_mesh(mesh: ProcessMesh, program: ProcessMesh) -> str:
+    ids = f"mesh {mesh} of processes {_shortened(mesh.process_ids)}"
+    if mesh.size < program.size and set(mesh.process_ids) < set(program.process_ids):
+        return (
+            f"the mark is on {ids}, which are no slice of mesh {program}; take one from it, as"
+            f" mesh[{program.dim_names[0]!r}, 0]"
+        )
+    return (
+        f"the mark is on {ids}, but the model is compiled for mesh {program} of processes"
+        f" {_shortened(program.process_ids)}; use one mesh for both, or None in the mark"
+    )
+
+
+def _shortened(ids: tuple[int, ...]) -> str:
+    return str(list(ids)) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
+
+
+def _check_used(node: fx.Node, pinned: Pinned, earlier: Pinned | None) -> None:
+    if not node.users:
+        why = f"is marked otherwise by {earlier.place}" if earlier else "is an input of the model"
+        raise AnnotationError(
+            f"{pinned.place}: the tensor {why}, and nothing uses the marked one that is returned"
+            " here; use it, or remove the mark"
+        )

@@ -1,0 +1,11 @@
+"""Runs an ONNX graph once, on fake tensors.
+
+bind     gives inputs their shapes
+walk     node by node
+control  what is known is unrolled or inlined
+record   at once if all is known, else traced
+trace    records what translations do
+node     what a translation sees
+values   known or traced
+names    of weights, as users write them
+"""

@@ -1,0 +1,186 @@
+"""Gives every input a static shape: the file's sizes, the user's, and symbols bound by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto, TensorShapeProto, ValueInfoProto
+
+from autopar.base.errors import near_misses
+from autopar.frontend.lower.spelling import IR_DTYPES
+from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_name
+from autopar.frontend.onnx.model.problems import Problems
+from autopar.frontend.onnx.model.tensors import is_possible, shape_text
+
+_OTHER_TYPES = {
+    "sequence_type": "a sequence",
+    "map_type": "a map",
+    "optional_type": "an optional",
+    "sparse_tensor_type": "a sparse tensor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInput:
+    """An input with a static shape."""
+
+    name: str
+    kind: ElementType
+    shape: tuple[int, ...]
+
+
+def bind_inputs(
+    graph: GraphProto,
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    problems: Problems,
+) -> list[BoundInput]:
+    """Returns the inputs in order, those that are initializers left out.
+
+    Args:
+        graph: The main graph.
+        shapes: Shapes that the user gives, by input. They bind the symbols of that input, too.
+        dims: Sizes that the user gives, by symbol (ONNX's `dim_param`).
+        problems: Notes unbound sizes, conflicts, unknown names, and types that can't be inputs.
+    """
+    stored = {tensor.name for tensor in graph.initializer}
+    stored |= {sparse.values.name for sparse in graph.sparse_initializer}
+    inputs = [value for value in graph.input if value.name not in stored]
+    symbols = dict.fromkeys(_symbol(d) for value in inputs for d in _dims(value) if _symbol(d))
+    _check_names("--input-shape", shapes, [v.name for v in inputs], "input", problems)
+    _check_names("--dim", dims, list(symbols), "symbolic dimension", problems)
+    _check_sizes(shapes, dims, problems)
+    kinds = [_kind(value, problems) for value in inputs]
+    binding = _bind_symbols(inputs, shapes, dims, problems)
+    bound = []
+    for value, kind in zip(inputs, kinds, strict=True):
+        shape = None if kind is None else _shape(value, shapes, binding, problems)
+        if kind is not None and shape is not None:
+            bound.append(BoundInput(value.name, kind, shape))
+    return bound
+
+
+def _dims(value: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
+    return value.type.tensor_type.shape.dim
+
+
+def _symbol(dim: TensorShapeProto.Dimension) -> str:
+    """Returns the name of a symbolic size; "" if it has none. Some exporters write `?` for that."""
+    return dim.dim_param if any(char.isalnum() for char in dim.dim_param) else ""
+
+
+def _check_names(
+    option: str, given: Iterable[str], known: Sequence[str], what: str, problems: Problems
+) -> None:
+    for name in given:
+        if name not in known:
+            hint = near_misses(name, known) or f"; there are: {', '.join(known) or 'none'}"
+            problems.add("", f"{option}: there is no {what} {name!r}{hint}")
+
+
+def _check_sizes(
+    shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], problems: Problems
+) -> None:
+    for name, size in dims.items():
+        if size < 0:
+            problems.add("", f"--dim {name}={size}: a size can't be negative")
+    for name, shape in shapes.items():
+        text = ",".join(map(str, shape))
+        if any(size < 0 for size in shape):
+            problems.add("", f"--input-shape {name}:{text}: a size can't be negative")
+        elif not is_possible(shape):
+            problems.add("", f"--input-shape {name}:{text}: that is {math.prod(shape)} elements")
+
+
+def _kind(value: ValueInfoProto, problems: Problems) -> ElementType | None:
+    where = f"input {value.name!r}"
+    which = value.type.WhichOneof("value")
+    if which != "tensor_type":
+        problems.add(where, f"is {_OTHER_TYPES.get(which or '', 'of no type')}, not a dense tensor")
+        return None
+    number = value.type.tensor_type.elem_type
+    kind = element_type(number)
+    if kind is None or kind.bits < 8 or kind.carrier not in IR_DTYPES:
+        problems.add(where, f"element type {type_name(number)} isn't supported for inputs")
+        return None
+    return kind
+
+
+def _bind_symbols(
+    inputs: Sequence[ValueInfoProto],
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    problems: Problems,
+) -> dict[str, int]:
+    binding = dict(dims)
+    said = {symbol: f"--dim {symbol}={size}" for symbol, size in dims.items()}
+    for value in inputs:
+        shape = shapes.get(value.name)
+        if shape is None or len(shape) != len(_dims(value)):
+            continue
+        text = f"--input-shape {value.name}:{','.join(map(str, shape))}"
+        for dim, size in zip(_dims(value), shape, strict=True):
+            symbol = _symbol(dim)
+            if not symbol:
+                continue
+            if binding.setdefault(symbol, size) != size:
+                problems.add("", f"{text} contradicts {said[symbol]}: dimension {symbol!r}")
+            said.setdefault(symbol, text)
+    return binding
+
+
+def _shape(
+    value: ValueInfoProto,
+    shapes: Mapping[str, Sequence[int]],
+    binding: Mapping[str, int],
+    problems: Problems,
+) -> tuple[int, ...] | None:
+    """Returns the input's shape; None, after noting why, if a size is missing or contradicted."""
+    where = f"input {value.name!r}"
+    declared = [_size(dim, binding) for dim in _dims(value)]
+    text = "[" + ", ".join(_spell(dim) for dim in _dims(value)) + "]"
+    given = shapes.get(value.name)
+    ranked = value.type.tensor_type.HasField("shape")
+    if given is not None:
+        if ranked and len(given) != len(declared):
+            problems.add(where, f"its shape is {text}, --input-shape gives {len(given)} sizes")
+            return None
+        fixed = zip(_dims(value), given, strict=True) if ranked else ()
+        wrong = [(d, size) for d, size in fixed if d.dim_value > 0 and d.dim_value != size]
+        for dim, size in wrong:
+            problems.add(
+                where, f"its shape is {text}, --input-shape gives {size} for {dim.dim_value}"
+            )
+        return None if wrong else tuple(given)
+    advice = f"--input-shape {value.name}:{','.join('?' * len(declared))}"
+    if not ranked:
+        problems.add(where, "its rank and sizes aren't in the file", "--input-shape NAME:8,128")
+        return None
+    unnamed = [d for d, size in zip(_dims(value), declared, strict=True) if size is None]
+    if unnamed:
+        missing = dict.fromkeys(_symbol(dim) for dim in unnamed if _symbol(dim))
+        options = " ".join(f"--dim {symbol}=N" for symbol in missing)
+        if not all(_symbol(dim) for dim in unnamed):
+            options = f"{advice} with a size for each ?"
+        problems.add(where, f"its shape {text} has unbound sizes", f"pass {options}")
+        return None
+    sizes = tuple(size for size in declared if size is not None)
+    if not is_possible(sizes):
+        problems.add(where, f"its shape {shape_text(sizes)} has {math.prod(sizes)} elements")
+        return None
+    return sizes
+
+
+def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, int]) -> int | None:
+    if _symbol(dim):
+        return binding.get(_symbol(dim))
+    # Some exporters write -1 where the size is unknown.
+    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+
+
+def _spell(dim: TensorShapeProto.Dimension) -> str:
+    if _symbol(dim):
+        return _symbol(dim)
+    return str(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value >= 0 else "?"

@@ -1,0 +1,213 @@
+"""Runs translations on fake tensors and records what they do as a graph of ATen ops.
+
+One pass tells both shapes and ops. `torch.export` and torch's tracers record the same ops, but they
+trace all of a function at once, which would have to be known before any shape is, and do several
+times the work per op.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autopar.frontend.onnx.trace.node import Node
+from autopar.frontend.onnx.trace.values import TensorTree, Translate
+
+_KEPT = frozenset(
+    (
+        "aten::native_layer_norm",
+        "aten::native_group_norm",
+        "aten::_softmax",
+        "aten::_log_softmax",
+        "aten::gelu",
+        "aten::silu",
+        "aten::embedding",
+        "aten::native_batch_norm",
+        "aten::_native_batch_norm_legit",
+        "aten::_native_batch_norm_legit_no_training",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::elu",
+        "aten::hardswish",
+        "aten::hardsigmoid",
+        "aten::leaky_relu",
+        "aten::mish",
+        "aten::celu",
+        "aten::softplus",
+        *(f"aten::upsample_nearest{rank}d" for rank in (1, 2, 3)),
+        *(f"aten::upsample_{name}" for name in ("linear1d", "bilinear2d", "bicubic2d")),
+        "aten::upsample_trilinear3d",
+    )
+)
+"""Ops that stay whole: fused kernels are fast, and a split that needs more takes them apart."""
+
+_ORIGIN = "onnx_node"
+"""The key in `node.meta` that holds the ONNX node that an fx node comes from."""
+
+
+class _Writes(Exception):
+    """An op writes to what it is given."""
+
+
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A graph that grows by what translations run, one after the other.
+
+    Attributes:
+        graph: ATen ops over placeholders, which stand where they are first read.
+        mode: What makes the fake tensors.
+        constants: The content of placeholders that translations made up.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.constants: dict[fx.Node, torch.Tensor] = {}
+        self._bodies: dict[Any, Callable[..., Any] | None] = decompositions()
+        # By identity: `meta` or `constants` keep the tensors.
+        self._nodes: dict[int, fx.Node] = {}
+        self._origin: Node | None = None
+
+    def run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
+        """Runs a translation and records its ops, without writes.
+
+        Args:
+            node: The ONNX node, which `origin_of` tells of the ops.
+            translate: The translation.
+            arguments: Its inputs: fake tensors for those that are tensors.
+        """
+        self._origin = node
+        before = len(self.graph.nodes)
+        try:
+            return self._run(node, translate, arguments)
+        except _Writes:
+            # Few translations write, and functionalizing takes longer than all the rest.
+            self._forget(len(self.graph.nodes) - before)
+            return self._run(node, torch.func.functionalize(translate), arguments)
+
+    def _run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
+        # Without the Python dispatcher, decompositions in C++ write in place.
+        with self.mode, enable_python_dispatcher(), self:
+            return translate(node, *arguments)
+
+    def _forget(self, count: int) -> None:
+        """Takes back the last nodes."""
+        for node in list(islice(reversed(self.graph.nodes), count)):
+            tensor = self.constants.pop(node, node.meta["val"])
+            if self._nodes.get(id(tensor)) is node:
+                del self._nodes[id(tensor)]
+            self.graph.erase_node(node)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Records an op, or what it is decomposed to."""
+        kwargs = kwargs or {}
+        body = self._body(func)
+        if body is not None:
+            with self:
+                result = body(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func._schema.is_mutable:
+            raise _Writes(f"{func} writes to what it is given")
+        if func is torch.ops.aten.lift_fresh.default:
+            func = torch.ops.aten.lift_fresh_copy.default
+        result = func(*args, **kwargs)
+        if isinstance(result, (torch.Tensor, list, tuple)):
+            self._record(func, args, kwargs, result)
+        return result
+
+    def _body(self, func: Any) -> Callable[..., Any] | None:
+        """Returns what computes an op by means of others; None if it stays."""
+        if func not in self._bodies:
+            self._bodies[func] = func.decompose if _is_composite(func) else None
+        return self._bodies[func]
+
+    def _record(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        given = tuple(map(self._operand, args))
+        named = {key: self._operand(value) for key, value in kwargs.items()}
+        name = func.overloadpacket.__name__.removeprefix("__").removesuffix("__")
+        self._note(self.graph.create_node("call_function", func, given, named, name), result)
+
+    def _operand(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        return list(map(self._operand, value)) if isinstance(value, (list, tuple)) else value
+
+    def _note(self, node: fx.Node, result: Any) -> None:
+        """Says what a node returns; what is within a tuple or list gets nodes of its own."""
+        node.meta["val"] = result
+        node.meta[_ORIGIN] = self._origin
+        if isinstance(result, torch.Tensor):
+            self._nodes.setdefault(id(result), node)
+            return
+        for at, item in enumerate(result):
+            if isinstance(item, (torch.Tensor, list, tuple)):
+                self._note(self.graph.call_function(operator.getitem, (node, at)), item)
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """Returns the node of a tensor: a placeholder, unless it was recorded."""
+        found = self._nodes.get(id(tensor))
+        if found is None:
+            found = self.graph.placeholder(f"given_{len(self._nodes)}")
+            fake = isinstance(tensor, FakeTensor)
+            found.meta["val"] = tensor if fake else stand_in(tensor, self.mode)
+            found.meta[_ORIGIN] = self._origin
+            if not fake:
+                self.constants[found] = tensor
+            self._nodes[id(tensor)] = found
+        return found
+
+    def finish(self, results: Sequence[fx.Node]) -> None:
+        """Makes these the graph's outputs, and drops what they don't need but placeholders."""
+        self.graph.output(tuple(results))
+        self.graph.eliminate_dead_code()
+
+
+def _is_composite(func: Any) -> bool:
+    """Tells whether an op is defined by others, and has no kernel of its own on CPUs."""
+    if func.namespace == "prim":  # These ask for a tensor's device and the like.
+        return False
+    own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+    return func._can_decompose() and not own
+
+
+def origin_of(node: fx.Node) -> Node | None:
+    """Returns the ONNX node that an fx node comes from; of a constant, the one that made it."""
+    origin: Node | None = node.meta.get(_ORIGIN)
+    return origin
+
+
+def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """Returns a fake tensor of the shape, strides and dtype of another.
+
+    Much faster than `mode.from_tensor`, which keeps views and gradients too.
+    """
+    with unset_fake_temporarily():
+        shape, strides = tensor.shape, tensor.stride()
+        meta = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
+        return FakeTensor(mode, meta, torch.device("cpu"))
+
+
+def decompositions() -> dict[Any, Any]:
+    """Returns the core ATen decompositions but those of ops that stay whole."""
+    table: dict[Any, Any] = dict(torch.export.default_decompositions())
+    return {op: body for op, body in table.items() if op.name().partition(".")[0] not in _KEPT}

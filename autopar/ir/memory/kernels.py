@@ -1,0 +1,141 @@
+"""What kernels do with memory: which results may be views, and which operands can be written to.
+
+The emitter frees and overwrites by these facts, and the memory that a program needs is predicted by
+them. They are torch's schemas, and what the runtime does in a way of its own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from autopar.ir.memory.transfers import STARTED
+from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.view import RESHAPES
+
+_MARKED = frozenset(("aten._conj.default", "aten._neg_view.default"))
+"""Views that only mark their operand, which the runtime computes instead."""
+
+_UNSAFE = frozenset(
+    f"aten.unsafe_{name}" for name in ("chunk.default", "split.Tensor", "split_with_sizes.default")
+)
+"""Views whose schemas say that they are none."""
+
+DENSE = frozenset(
+    (
+        "aten.native_layer_norm_backward.default",
+        "aten.native_group_norm.default",
+        "aten.native_group_norm_backward.default",
+        "aten.nll_loss2d_backward.default",
+        "aten._weight_int8pack_mm.default",
+        "aten.view.dtype",
+        "aten._linalg_det.default",
+        "aten._grouped_mm.default",
+        "aten._scaled_mm.default",
+        "aten._linalg_slogdet.default",
+        "aten._masked_softmax.default",
+        "aten._pdist_forward.default",
+        "aten._pdist_backward.default",
+        "aten._weight_norm_interface.default",
+        "aten._weight_norm_interface_backward.default",
+        "aten.view_copy.dtype",
+        "aten.isin.Tensor_Tensor",
+        "aten.adaptive_max_pool3d_backward.default",
+        "aten._embedding_bag.default",
+        "aten._embedding_bag_forward_only.default",
+        "aten._embedding_bag_backward.default",
+        "aten._embedding_bag_dense_backward.default",
+        "aten._embedding_bag_per_sample_weights_backward.default",
+        "aten.fractional_max_pool2d_backward.default",
+        "aten.fractional_max_pool3d_backward.default",
+        "aten.view_as_complex.default",
+        "aten.view_as_complex_copy.default",
+        "aten.mkldnn_rnn_layer.default",
+        "aten.mkldnn_rnn_layer_backward.default",
+        *FUSED_STEPS,
+    )
+)
+"""Ops whose kernels ignore strides on the CPU, so that they get contiguous copies of operands."""
+
+DENSE_ROWS = frozenset(
+    (
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+    )
+)
+"""Ops whose kernels ignore the stride of the last dimension."""
+
+ALONE = frozenset(
+    (
+        "aten.as_strided.default",
+        "aten.as_strided_copy.default",
+        "aten.as_strided_scatter.default",
+    )
+)
+"""Ops that read memory and not elements, of which an operand must have one of its own."""
+
+_STRICT = (DENSE | DENSE_ROWS | ALONE) - frozenset(FUSED_STEPS)
+
+SHORT_SUM_BYTES = 1 << 20
+"""Bytes of all members' tensors up to which gloo gathers them faster than it reduces them.
+
+Measured by two and four processes of one host; from 4 MB on, reducing is faster."""
+
+SHORT_GATHER_BYTES = 1 << 14
+"""Bytes of all members' tensors up to which a gloo rank sends each member a copy of its own.
+
+Measured by two and four processes of one host, that takes 0.6 to 0.8 of the CPU seconds of gloo's
+gather. Longer ones would gain too, up to a few MiB, but copies take memory."""
+
+DRAWN_AT_ONCE = 1 << 16
+"""Random elements that are drawn at a time on a CPU, so that they stay in its cache."""
+
+TORCH_NAMESPACES = ("aten", "prims", "quantized_decomposed")
+"""The namespaces of torch's own ops."""
+
+
+@cache
+def may_alias(kind: str) -> bool:
+    """Returns whether a result of an op may share memory with an operand.
+
+    Kernels of torch say so in their schemas, but for composite ones, which may return an operand
+    as it is. Others, and those that nobody knows, might do anything.
+    """
+    if kind in STARTED:
+        return False
+    known = RESHAPES | _MARKED | _UNSAFE
+    if kind in known or kind.partition(".")[0] not in TORCH_NAMESPACES:
+        return True
+    found = overload(kind)
+    if found is None:
+        return True
+    returned = any(each.alias_info is not None for each in found._schema.returns)
+    return returned or bool(found._can_decompose())
+
+
+@cache
+def written_arguments(kind: str) -> tuple[str, ...]:
+    """Returns the arguments that the in-place form of an op writes its results into, in order.
+
+    Nothing if torch has no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
+    """
+    views = kind in RESHAPES or kind in _MARKED
+    if views or kind in _STRICT or not kind.startswith("aten."):
+        return ()
+    name, _, rest = kind.rpartition(".")
+    form = overload(f"{name}_.{rest}")
+    if form is None:
+        return ()
+    arguments = form._schema.arguments
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def overload(kind: str) -> Any:
+    """Returns torch's op of a kind, `namespace.name.overload`; None if it has no such op."""
+    import torch  # the rest of the IR does without
+
+    namespace, _, rest = kind.partition(".")
+    name, _, variant = rest.rpartition(".")
+    library = getattr(torch.ops, namespace, None) if namespace and name else None
+    packet = getattr(library, name, None)
+    return getattr(packet, variant, None) if packet is not None else None

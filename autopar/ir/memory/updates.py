@@ -1,0 +1,131 @@
+"""Where a program may write the new content of a stored input into its storage.
+
+Aliases of a function say which outputs are the new content of which inputs: of parameters and the
+optimizer's state in training, of buffers in inference too. These inputs are kept from call to call,
+so a new value is written over the old one as soon as nothing reads that any more: memory holds the
+state and one new value, not the state twice. An op that has a form which writes into its
+operands, as fused optimizer steps do, is carried out in that form.
+
+A tensor is read as long as anything is that may be a view of it, and where new content itself may
+be a view of an input, it takes the input's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from autopar.ir.assumptions import assumption_ports
+from autopar.ir.memory.kernels import written_arguments
+from autopar.ir.memory.storage import Storage
+from autopar.ir.program import Function, Op, Program, refs
+
+Pair = tuple[str, str]
+"""(output, input): the output is the new content of the input."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """That an op writes its results into operands.
+
+    Attributes:
+        results: The operand that becomes each result.
+        copied: The operands of which a copy is written to, since they are read later or elsewhere.
+    """
+
+    results: Mapping[str, str]
+    copied: frozenset[str]
+
+
+@dataclass
+class Writes:
+    """What is written when; ops by their position.
+
+    Attributes:
+        guard: The op after which the guard is called, if there is a guard; -1 for before the first,
+            as where the first output is an input.
+        after: What to write after an op, since then nothing reads the input; under the number of
+            ops, when all collectives have ended.
+        mutations: The ops that write into their operands.
+    """
+
+    guard: int
+    after: dict[int, list[Pair]] = field(default_factory=dict)
+    mutations: dict[int, Mutation] = field(default_factory=dict)
+
+
+def plan_writes(
+    program: Program, storage: Storage | None = None, *, guarded: bool = True
+) -> Writes:
+    """Returns what `main` may write in place, and when.
+
+    Args:
+        program: The program.
+        storage: The storage of `main`, if it is known.
+        guarded: Whether the first output is looked at before anything is written. Assumptions
+            always are.
+    """
+    main = program.main
+    storage = storage or Storage(program, main)
+    seen = _looked_at(program, guarded)
+    writes = Writes(_guard(main, seen, storage.producers) if seen else -1)
+    shared = _shared(main, storage)
+    for output, source in main.aliases:
+        if output in storage.producers and source not in shared and not storage.inputs_of(output):
+            at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
+            writes.after.setdefault(at, []).append((output, source))
+    for at, pairs in list(writes.after.items()):
+        direct = writes.guard < at < len(main.ops)
+        found = _mutation(at, main.ops[at], pairs, storage) if direct else None
+        if found is not None:
+            writes.mutations[at] = found
+            writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
+    return writes
+
+
+def _looked_at(program: Program, guarded: bool) -> set[str]:
+    """Returns the outputs that are looked at before anything is written."""
+    assumed = {port.name for port in assumption_ports(program, program.main)}
+    return assumed.union(program.main.outputs[:1] if guarded else ())
+
+
+def _guard(main: Function, seen: Collection[str], producers: Mapping[str, int]) -> int:
+    """Returns the last op before the first update, by which what is looked at is known."""
+    updates = (at - 1 for at, op in enumerate(main.ops) if op.phase == "update")
+    return max(next(updates, -1), *(producers.get(name, -1) for name in seen))
+
+
+def _shared(main: Function, storage: Storage) -> set[str]:
+    """Returns the inputs that must not be overwritten: somebody gets their old content.
+
+    The caller does, if an output that is no update is a view of it, and so does another input of
+    which it may be the new content.
+    """
+    sources = dict(main.aliases)
+    outputs = (name for name in main.outputs if name not in sources or storage.inputs_of(name))
+    return {name for output in outputs for name in storage.inputs_of(output)}
+
+
+def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation | None:
+    """Returns how an op writes these new contents by itself; None if it can't."""
+    written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
+    if len(written) != len(op.results) or len(set(written)) < len(written):
+        return None
+    results = dict(zip(op.results, written, strict=True))
+    direct = {source for output, source in pairs if results.get(output) == source}
+    dead = {o for r, o in results.items() if r not in storage.read and storage.is_dead(o, at)}
+    roots = [storage.roots[name] for name in op.operands]
+    alone = {
+        name
+        for name in direct | dead
+        if sum(not storage.roots[name].isdisjoint(each) for each in roots) == 1
+    }
+    if direct.isdisjoint(alone):
+        return None
+    return Mutation(results, frozenset(written) - alone - _unscaled(op))
+
+
+def _unscaled(op: Op) -> set[str]:
+    """Returns the gradients of a fused step, which it writes to only if it scales them."""
+    scaled = not op.kind.startswith("aten._fused_") or op.arg("grad_scale") is not None
+    return set() if scaled else {ref.name for ref in refs(op.arg("grads"))}

@@ -1,0 +1,128 @@
+"""Collectives that run beside what is computed, until somebody waits for them.
+
+Each is a pair of functions. The first starts it and returns what is pending, the second waits for
+that and makes the result of it; together they are the collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from autopar.ir.layout import block_size
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.collectives.pieces import by_rank, in_rank_order, is_sorted, sent_to_all, wait
+from autopar.runtime.collectives.reducing import is_short, reduced, summable
+from autopar.runtime.collectives.wire_dtypes import carried, restored
+from autopar.runtime.ports.boxes import blocks
+
+
+def can_start(kind: str, monoid: object, dtype: torch.dtype, group: Group) -> bool:
+    """Returns whether a collective may run beside what is computed until its result is read.
+
+    `start_sum`, `start_gather`, `start_scatter` and `start_broadcast` start it; `end_sum`,
+    `end_gather`, `end_scatter` and `end_broadcast` wait for it.
+    """
+    if group.size == 1 or kind in ("comm.all_gather", "comm.broadcast"):
+        return group.size > 1
+    return kind in ("comm.all_reduce", "comm.reduce_scatter") and summable(monoid, dtype)
+
+
+def start_sum(x: Tensor, group: Group, free: bool) -> Tensor:
+    """Starts the sum of the members' tensors, which runs beside what is computed until `end_sum`.
+
+    Args:
+        x: The rank's tensor, which isn't empty.
+        group: The members.
+        free: Whether nobody else reads the tensor, so that the sum may be written over it.
+    """
+    ops = torch.ops._c10d_functional
+    if is_short(x, group):
+        return sent_to_all(x.unsqueeze(0), group)
+    # torch.compile decides for itself what is written where.
+    if free and not torch.compiler.is_compiling():
+        return ops.all_reduce_(x.contiguous(), "sum", group.tag)  # type: ignore[no-any-return]
+    return ops.all_reduce(x.contiguous(), "sum", group.tag)  # type: ignore[no-any-return]
+
+
+def end_sum(pending: Tensor, ndim: int, group: Group) -> Tensor:
+    """Returns the sum of tensors of `ndim` dimensions that `start_sum` started."""
+    arrived = wait(pending)
+    return reduced(arrived, "sum", group) if arrived.ndim > ndim else arrived
+
+
+def start_gather(x: Tensor, dim: int, size: int, group: Group) -> Tensor:
+    """Starts an `all_gather`, whose result isn't empty, for `end_gather` to wait for."""
+    block = block_size(size, group.size)
+    return sent_to_all(_padded(carried(x.movedim(dim, 0)), block), group)
+
+
+def end_gather(pending: Tensor, dim: int, size: int, dtype: torch.dtype, group: Group) -> Tensor:
+    """Returns the result of an `all_gather` of elements of `dtype` when it is there."""
+    rows = wait(pending)
+    if not is_sorted(group):
+        chunks = rows.reshape(group.size, -1, *rows.shape[1:]).unbind(0)
+        rows = torch.cat([chunks[at] for at in group.order])
+    return restored(rows[:size], dtype).movedim(0, dim).contiguous()
+
+
+def start_scatter(x: Tensor, dim: int, group: Group) -> Tensor:
+    """Starts a `reduce_scatter` of a sum of tensors that aren't empty, for `end_scatter`.
+
+    Gloo's reduces everything, so blocks are sent to who reduces them.
+    """
+    ops = torch.ops._c10d_functional
+    extents = blocks(x.shape[dim], group.size)
+    if group.backend != "nccl":
+        pieces = [x.narrow(dim, *extent).flatten() for extent in in_rank_order(extents, group)]
+        sends = [piece.numel() for piece in pieces]
+        # Blocks of rows follow one another already.
+        whole = x.flatten() if dim == 0 and is_sorted(group) else torch.cat(pieces)
+        mine = [sends[group.order[group.position]]] * group.size
+        return ops.all_to_all_single(whole, mine, sends, group.tag)  # type: ignore[no-any-return]
+    block = block_size(x.shape[dim], group.size)
+    rows = _padded(x.movedim(dim, 0), block * group.size)
+    rows = by_rank(rows.reshape(group.size, block, *rows.shape[1:]), group).flatten(0, 1)
+    return ops.reduce_scatter_tensor(rows.contiguous(), "sum", group.size, group.tag)  # type: ignore[no-any-return]
+
+
+def end_scatter(pending: Tensor, dim: int, shape: Sequence[int], group: Group) -> Tensor:
+    """Returns the result of a `reduce_scatter` of tensors of a shape when it is there."""
+    length = blocks(shape[dim], group.size)[group.position][1]
+    arrived = wait(pending)
+    if group.backend == "nccl":
+        return arrived[:length].movedim(0, dim).contiguous()
+    piece = [*shape]
+    piece[dim] = length
+    return reduced(arrived.reshape(group.size, *piece), "sum", group)
+
+
+def start_broadcast(x: Tensor, source: int, group: Group) -> Tensor:
+    """Starts a `broadcast` of a copy of a tensor that isn't empty, for `end_broadcast`."""
+    ops = torch.ops._c10d_functional
+    return ops.broadcast(carried(x).contiguous(), group.order[source], group.tag)  # type: ignore[no-any-return]
+
+
+def end_broadcast(pending: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the result of a `broadcast` of elements of `dtype` when it is there."""
+    return restored(wait(pending), dtype)
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    missing = rows - x.shape[0]
+    if not missing:
+        return x
+    return torch.cat([x, x.new_zeros((missing, *x.shape[1:]))])
+
+
+STARTS: frozenset[Callable[..., Tensor]] = frozenset(
+    (start_sum, start_gather, start_scatter, start_broadcast)
+)
+"""What starts a collective that is awaited later."""
+
+ENDS: frozenset[Callable[..., Tensor]] = frozenset(
+    (end_sum, end_gather, end_scatter, end_broadcast)
+)
+"""What waits for a collective that was started."""

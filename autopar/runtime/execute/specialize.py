@@ -1,0 +1,209 @@
+"""From a shared program to what one rank runs: rank expressions become integers.
+
+Ranks share a program; a rank's coordinates resolve its sizes, offsets and boxes. Only now is it
+known where a rank holds nothing, so this is also where ops on empty tensors, on which kernels
+crash, give way to constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from autopar.base.errors import RuntimeFailure
+from autopar.ir.expr import Expr, axes_of, evaluate
+from autopar.ir.program import (
+    Arg,
+    BoxDim,
+    DType,
+    Function,
+    Op,
+    Port,
+    Program,
+    Signature,
+    Value,
+)
+from autopar.runtime.collectives.monoids import identity
+from autopar.runtime.kernels.table import TORCH_DTYPES
+
+CONTROL = ("call", "repeat", "barrier")
+"""Kinds that run functions or order values; they are never replaced by constants."""
+
+
+def specialize(program: Program, coords: Mapping[str, int]) -> Program:
+    """Returns the program of the rank with these coordinates, free of rank expressions.
+
+    Args:
+        program: A serial program, or an executable one.
+        coords: The rank's coordinate per axis; empty for a serial program.
+
+    Raises:
+        RuntimeFailure: If an expression names an axis that `coords` lacks.
+    """
+    return replace(
+        specialize_functions(program, coords), signature=specialize_signature(program, coords)
+    )
+
+
+def specialize_functions(program: Program, coords: Mapping[str, int]) -> Program:
+    """Returns the program with its code specialized, and the signature of all ranks.
+
+    Raises:
+        RuntimeFailure: If an expression names an axis that `coords` lacks.
+    """
+    with _known_axes(program, coords):
+        functions = {
+            name: _function(function, coords) for name, function in program.functions.items()
+        }
+    return replace(program, functions=functions)
+
+
+def specialize_signature(program: Program, coords: Mapping[str, int]) -> Signature:
+    """Returns the inputs and outputs with the boxes of one rank.
+
+    Raises:
+        RuntimeFailure: If an expression names an axis that `coords` lacks, or a box isn't within
+            its tensor.
+    """
+    with _known_axes(program, coords):
+        return Signature(
+            tuple(_port(port, coords) for port in program.signature.inputs),
+            tuple(_port(port, coords) for port in program.signature.outputs),
+        )
+
+
+@contextmanager
+def _known_axes(program: Program, coords: Mapping[str, int]) -> Iterator[None]:
+    try:
+        yield
+    except KeyError as error:
+        raise RuntimeFailure(
+            f"program {program.name!r} depends on axis {error.args[0]!r}, but the rank has only"
+            f" {sorted(coords)}; compile again"
+        ) from error
+
+
+def code_expressions(program: Program) -> tuple[Expr, ...]:
+    """Returns the rank expressions of the code: ranks where all are equal run equal code."""
+    found: dict[Expr, None] = {}
+    for function in program.functions.values():
+        for value in function.values.values():
+            found.update((size, None) for size in value.shape if isinstance(size, Expr))
+        for op in function.ops:
+            for _, arg in op.args:
+                found.update((expr, None) for expr in _arg_expressions(arg))
+    return tuple(found)
+
+
+def code_key(expressions: Iterable[Expr], coords: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Returns what the expressions are worth on a rank; None where it lacks an axis."""
+    return tuple(
+        evaluate(expr, coords) if axes_of(expr) <= coords.keys() else None for expr in expressions
+    )
+
+
+def _arg_expressions(arg: Arg) -> Iterable[Expr]:
+    if isinstance(arg, Expr):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _arg_expressions(item)
+
+
+def _function(function: Function, coords: Mapping[str, int]) -> Function:
+    values = {
+        name: replace(value, shape=tuple(evaluate(size, coords) for size in value.shape))
+        for name, value in function.values.items()
+    }
+    missing = frozenset(
+        name
+        for name, value in function.values.items()
+        if _is_empty(values[name]) and 0 not in value.shape
+    )
+    ops = tuple(
+        concrete
+        for op in function.ops
+        for concrete in _without_empties(_resolve_args(op, coords), values, missing)
+    )
+    return replace(function, values=values, ops=ops)
+
+
+def _resolve_args(op: Op, coords: Mapping[str, int]) -> Op:
+    return replace(op, args=tuple((name, _resolve(arg, coords)) for name, arg in op.args))
+
+
+def _resolve(arg: Arg, coords: Mapping[str, int]) -> Arg:
+    if isinstance(arg, Expr):
+        return evaluate(arg, coords)
+    if isinstance(arg, tuple):
+        return tuple(_resolve(item, coords) for item in arg)
+    return arg
+
+
+def _port(port: Port, coords: Mapping[str, int]) -> Port:
+    box = tuple(tuple(_box_dim(port, sub, coords) for sub in dim) for dim in port.box)
+    return replace(port, box=box)
+
+
+def _box_dim(port: Port, sub: BoxDim, coords: Mapping[str, int]) -> BoxDim:
+    start, length = evaluate(sub.start, coords), evaluate(sub.length, coords)
+    if not 0 <= start <= start + length <= sub.size:
+        raise RuntimeFailure(
+            f"port {port.name!r}: at {dict(coords)}, a rank's part of {sub.size} elements is"
+            f" {length} from {start} on, which is outside; compile again"
+        )
+    return BoxDim(sub.size, start, length)
+
+
+def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[str]) -> Iterable[Op]:
+    """Yields the op, or constants in its place where it has nothing to compute.
+
+    Args:
+        op: The op.
+        values: What the rank has.
+        missing: The values of which others have a part and the rank has none.
+    """
+    if op.kind in CONTROL or op.kind.startswith("comm."):
+        return (op,)
+    if op.kind == "autopar.to_partial":
+        return (_to_partial(op, values),)
+    if all(_is_empty(values[name]) for name in op.results):
+        return tuple(_constant(op, values[name], 0) for name in op.results)
+    monoids = dict(op.plan).get("identity", "").split(",")
+    if any(monoids) and any(name in missing for name in op.operands):
+        results = zip(op.results, monoids, strict=True)
+        return tuple(_nothing(op, values[name], monoid) for name, monoid in results)
+    return (op,)
+
+
+def _nothing(op: Op, value: Value, monoid: str) -> Op:
+    """Returns the op that contributes nothing to a reduction, or makes a result without elements.
+
+    The latter has no reduction, which is written `-`.
+    """
+    return _constant(op, value, 0) if monoid == "-" else _identity(op, value, monoid)
+
+
+def _to_partial(op: Op, values: Mapping[str, Value]) -> Op:
+    if op.arg("index") == 0:
+        return replace(op, kind="aten.alias.default", args=(("self", op.arg("self")),))
+    return _identity(op, values[op.results[0]], str(op.arg("monoid")))
+
+
+def _identity(op: Op, value: Value, monoid: str) -> Op:
+    return _constant(op, value, identity(monoid, TORCH_DTYPES[value.dtype]))
+
+
+def _constant(op: Op, value: Value, element: bool | int | float) -> Op:
+    args: tuple[tuple[str, Arg], ...] = (
+        ("size", value.shape),
+        ("fill_value", element),
+        ("dtype", DType(value.dtype)),
+    )
+    return replace(op, kind="aten.full.default", args=args, results=(value.name,), plan=())
+
+
+def _is_empty(value: Value) -> bool:
+    return math.prod(value.global_shape) == 0

@@ -1,0 +1,51 @@
+"""Runs what is emitted through `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, fx
+
+from autopar.runtime.execute.emit import GUARD
+from autopar.runtime.kernels.table import is_fused_step
+
+
+def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns a module that runs through `torch.compile`.
+
+    Args:
+        module: What `emit` returned.
+        whole: Whether it must be one graph, unless a guard looks at a value. Fused steps of
+            optimizers are kernels already, that torch can't trace: they too run between graphs.
+    """
+    for each in module.modules():
+        if isinstance(each, fx.GraphModule):
+            for node in each.graph.nodes:
+                op = node.meta.get("op")
+                whole &= op is None or op.kind != GUARD
+                if op is not None and (op.kind == GUARD or is_fused_step(op.kind)):
+                    node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
+            each.recompile()
+    return _telling(torch.compile(module, fullgraph=whole))
+
+
+def _telling(compiled: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns what raises the errors of ops as they are.
+
+    While one goes up out of what must be one graph, torch refuses to trace the code that it passes,
+    and raises that in its place: a rank that waited for another one would seem to have failed.
+    """
+    # It loads torch's compiler, which is wanted here alone.
+    from torch._dynamo.exc import Unsupported
+
+    def run(*arguments: Tensor) -> tuple[Tensor, ...]:
+        try:
+            return compiled(*arguments)
+        except Unsupported as error:
+            hidden = error.__cause__ or error.__context__
+            if isinstance(hidden, RuntimeError):
+                raise hidden from None
+            raise
+
+    return run

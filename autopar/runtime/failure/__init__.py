@@ -1,0 +1,11 @@
+"""A rank that fails, hangs or leaves ends all, by name.
+
+supervise               its failure becomes everybody's, and theirs its own
+failure                 the one message that matters
+watch, beats            where a rank is
+blame                   who is to blame where a rank waits in vain
+guard, pulse, leaving   the store, and ranks, that are gone
+whereabouts             where the thread that uses autopar is
+standing                whether a session can be called
+telling                 what processes say that end
+"""

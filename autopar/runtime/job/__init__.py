@@ -1,0 +1,12 @@
+"""The processes of a job.
+
+launcher    starts ranks on this host
+processes   who a process is, and the store
+world       the process group of all ranks
+messages    texts, by way of the store
+serving, reaching       the store, from both ends
+siblings, parent        other processes of this host
+preparing               what rank 0 prepares for all
+patience, limited       how long ranks wait
+closing                 what is closed in the end
+"""

@@ -1,0 +1,6 @@
+"""The functions behind ops.
+
+table          the function of each op kind, and its arguments
+own_ops        ops that are autopar's own
+the others     shards of lookups, writes, experts; random numbers; recurrent layers
+"""

@@ -1,0 +1,192 @@
+"""Notices inputs that index what isn't there, before anything is computed with them.
+
+An op that fails ends the ranks: some wait for others in a collective meanwhile. And the shard of a
+lookup finds zeros where an index lies in no shard. So what a program makes of integers that users
+give, up to where it looks something up with them, is computed beforehand, and compared with the
+number of entries there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from autopar.base.errors import InvalidInputError
+from autopar.ir.ops.lookups import REARRANGED, Lookup, lookups_of
+from autopar.ir.program import SEED, Function, Op, Program, Value
+from autopar.runtime.execute.describe import describe_failure, reason_of
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.locate import failing_op
+from autopar.runtime.execute.specialize import specialize_functions
+from autopar.runtime.ports.ports import is_weight, label_of
+from autopar.runtime.training.rates import is_rate
+
+_INTEGERS = frozenset(("bool", "u8", "i8", "i16", "i32", "i64"))
+
+_MOST_OPS = 64
+"""Ops between inputs and an index."""
+
+_GROWTH = 4
+"""How many times as many elements they may make as the inputs have: it is done in each call."""
+
+
+def _wrong(lookup: Lookup, index: Tensor) -> int | None:
+    """Returns the first number that is out of range; None if there is none."""
+    if not index.numel():
+        return None
+    low, high = (int(end) for end in index.aminmax())
+    if lookup.least <= low and high < lookup.size:
+        return None
+    outside = (index < lookup.least) | (index >= lookup.size)
+    if lookup.ignored is not None:
+        outside &= index != lookup.ignored
+    found = index[outside]
+    return int(found.flatten()[0]) if found.numel() else None
+
+
+def _refusal(lookup: Lookup, number: int, labels: Sequence[str]) -> str:
+    """Returns why inputs are refused that have a number which is out of range."""
+    also = "" if lookup.ignored is None else f", or {lookup.ignored} for none"
+    return (
+        f"{number} is out of range in {' and '.join(map(repr, labels))}: {lookup.op.kind} at"
+        f" {lookup.op.loc} has {lookup.size} entries, {lookup.least} to {lookup.size - 1}{also}"
+    )
+
+
+class IndexBounds:
+    """What indices among a program's inputs must be.
+
+    Args:
+        serial: The one-device program.
+    """
+
+    def __init__(self, serial: Program) -> None:
+        main, signature = serial.main, serial.signature
+        self._labels = {
+            port.name: label_of(port)
+            for port in signature.inputs
+            if port.role != SEED and not is_weight(port) and not is_rate(port)
+        }
+        producers = main.producers()
+        found = {
+            each: cone
+            for op in main.ops
+            for each in lookups_of(op, main.values)
+            if (cone := _cone(each.index, main, producers, self._labels)) is not None
+        }
+        self._cones = found
+        self._inputs: tuple[str, ...] = ()
+        self._compute: Callable[..., tuple[Tensor, ...]] | None = None
+        if found:
+            ops = {id(op) for cone in found.values() for op in cone.ops}
+            indices = dict.fromkeys(each.index for each in found)
+            self._indices = tuple(indices)
+            program = _part(serial, self._labels, ops, self._indices)
+            self._inputs = program.main.inputs
+            self._compute = emit(specialize_functions(program, {}), {}).forward
+
+    def check(self, inputs: Mapping[str, Tensor]) -> None:
+        """Refuses inputs with an index that is out of range.
+
+        Args:
+            inputs: Global tensors by value name.
+
+        Raises:
+            InvalidInputError: If there is one.
+        """
+        if self._compute is None:
+            return
+        try:
+            with torch.no_grad():
+                computed = self._compute(*(inputs[name].cpu() for name in self._inputs))
+        except (RuntimeError, IndexError) as error:
+            # An index of something that indices are looked up in.
+            op = failing_op(error)
+            why = reason_of(error) if op is None else describe_failure(op, error)
+            raise InvalidInputError(f"the inputs can't be used: {why}") from error
+        found = dict(zip(self._indices, computed, strict=True))
+        for each, cone in self._cones.items():
+            if (number := _wrong(each, found[each.index])) is not None:
+                labels = [self._labels[name] for name in cone.inputs]
+                raise InvalidInputError(_refusal(each, number, labels))
+
+    def check_parts(self, parts: Mapping[str, Tensor]) -> None:
+        """Refuses parts of inputs with an index that is out of range, as far as parts tell.
+
+        Args:
+            parts: By value name. They are looked at where all of an input is looked up as it is.
+
+        Raises:
+            InvalidInputError: If there is one.
+        """
+        for each, cone in self._cones.items():
+            if not cone.rearranges:
+                continue
+            (name,) = cone.inputs
+            if (number := _wrong(each, parts[name].cpu())) is not None:
+                raise InvalidInputError(_refusal(each, number, [self._labels[name]]))
+
+
+@dataclass(frozen=True)
+class _Cone:
+    """What an index is computed with: inputs, and ops."""
+
+    inputs: tuple[str, ...]
+    ops: tuple[Op, ...]
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether an index has the numbers of one input, all of them and nothing else."""
+        return len(self.inputs) == 1 and all(op.kind in REARRANGED for op in self.ops)
+
+
+def _cone(
+    index: str, main: Function, producers: Mapping[str, Op], given: Mapping[str, str]
+) -> _Cone | None:
+    """Returns the cone of an index; None if it takes more than a few integers that users give."""
+    values, inputs, ops = main.values, dict[str, None](), dict[int, Op]()
+    waiting, seen = [index], {index}
+    while waiting:
+        name = waiting.pop()
+        op = producers.get(name)
+        if values[name].dtype not in _INTEGERS or len(ops) > _MOST_OPS:
+            return None
+        if op is None:
+            if name not in given:
+                return None
+            inputs[name] = None
+        elif not op.kind.startswith("aten."):
+            return None
+        else:
+            ops[id(op)] = op
+            fresh = [each for each in op.operands if each not in seen]
+            waiting.extend(fresh)
+            seen.update(fresh)
+    made = sum(_count(values[name]) for op in ops.values() for name in op.results)
+    if not inputs or made > _GROWTH * len(ops) * sum(_count(values[name]) for name in inputs):
+        return None
+    ordered = tuple(name for name in main.inputs if name in inputs)
+    return _Cone(ordered, tuple(ops.values()))
+
+
+def _count(value: Value) -> int:
+    return prod(value.global_shape)
+
+
+def _part(
+    serial: Program, given: Mapping[str, str], ops: set[int], outputs: tuple[str, ...]
+) -> Program:
+    """Returns the program that computes indices alone."""
+    main = serial.main
+    kept = tuple(op for op in main.ops if id(op) in ops)
+    read = {*outputs, *(name for op in kept for name in op.operands)}
+    inputs = tuple(name for name in main.inputs if name in given and name in read)
+    names = {*inputs, *(name for op in kept for name in op.results)}
+    values = {name: value for name, value in main.values.items() if name in names}
+    return serial.with_main(
+        replace(main, inputs=inputs, outputs=outputs, values=values, ops=kept, aliases=())
+    )

@@ -1,0 +1,8 @@
+"""Training.
+
+trainer         keeps the state, runs a step per batch
+step_plan       what a step runs for batches of certain shapes
+rates           learning rates
+training_state  what a training is left with and taken up from
+saving          a save beside the training
+"""

@@ -1,0 +1,684 @@
+"""The trainer: keeps a training program's state and runs a step per batch.
+
+In each rank of a job it holds the rank's pieces of parameters, buffers and optimizer state. The
+same class trains on the virtual mesh: only who runs the ranks differs (see `ranks`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never
+
+import torch
+from torch import Tensor, nn
+
+from autopar.base.arguments import FLAG, PATH, WHOLE, expect
+from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.ir.builds.files import Build, read_build
+from autopar.ir.layout import Layout
+from autopar.runtime.agree.agreement import Offer, Pending
+from autopar.runtime.agree.disagreement import LOCAL, METHOD, SHAPES
+from autopar.runtime.checkpoint.index import DamagedCheckpoint
+from autopar.runtime.checkpoint.owner import Owner
+from autopar.runtime.execute.distributed import Session, read_or_tell
+from autopar.runtime.execute.gate import Gate
+from autopar.runtime.execute.ranks import Ranks, Results, jointly, path_text, understood
+from autopar.runtime.execute.updates import Abandoned
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.init.initialize import MakeModel, initialize
+from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.messages import Messages
+from autopar.runtime.ports.ports import (
+    check_present,
+    seed_input,
+)
+from autopar.runtime.state.state import Piece
+from autopar.runtime.training.rates import LearningRates, trains
+from autopar.runtime.training.saving import FAILED, RUNNING, Saving
+from autopar.runtime.training.step_plan import Arguments, Given, StepPlan, local_plan_for, plan_for
+from autopar.runtime.training.training_state import EXTRA, TrainingState
+from autopar.runtime.weights.weights import WeightFile, weight_paths
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+
+_NO_BATCH = object()
+"""Stands for a batch that isn't given."""
+
+
+class NonFiniteLoss(RuntimeFailure):
+    """A step's loss is NaN or infinite. The step did not change the state.
+
+    Attributes:
+        step: The number of the step, from 0.
+        loss: What the loss is.
+    """
+
+    def __init__(self, step: int, loss: float) -> None:
+        self.step = step
+        self.loss = loss
+        super().__init__(
+            f"the loss of step {step} is {loss}; parameters and optimizer state are still those"
+            " from before the step, so the batch can be skipped or the learning rate lowered"
+        )
+
+
+def open_trainer(
+    build: str | Path,
+    *,
+    virtual: bool = False,
+    seed: int | None = None,
+    check_loss: bool = True,
+    weights: str | Path | Sequence[str | Path] = (),
+    **options: Any,
+) -> Trainer:
+    """Returns a trainer of this process's rank of a build, in a job that torchrun started.
+
+    Args:
+        build: The folder of a training build.
+        virtual: Whether all ranks run in this process instead, without a job.
+        seed: What the random numbers of all steps depend on; by default the build's own.
+        check_loss: Whether a step whose loss isn't finite is refused. Looking at the loss makes
+            the host wait for an accelerator once per step.
+        weights: A safetensors file with weights to start from, or a folder or index of Hugging
+            Face's, of which each rank reads its slices; or several. They count before those of
+            the build, which may have none.
+        options: Those of `Session`, unless `virtual`.
+
+    Raises:
+        InvalidInputError: If the build is damaged, or is not one that trains.
+        RuntimeFailure: If the ranks differ, or another rank failed.
+    """
+    expect(FLAG, virtual=virtual, check_loss=check_loss)
+    expect(WHOLE.or_none, seed=seed)
+    gate = Gate(check_loss)
+    found = read_build(build) if virtual else read_or_tell(build, **options)
+    if virtual:
+        with WeightFile(*weight_paths(weights), build=found) as file:
+            ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
+    else:
+        ranks = Session(build, in_place=gate.in_place, weights=weights, **options)
+    values = found.serial.main.values
+    layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
+    try:
+        return Trainer(ranks, gate, found, seed=seed, layouts=layouts)
+    except BaseException:
+        ranks.close()
+        raise
+
+
+class Trainer(Closing):
+    """Trains a compiled program, a step per batch. A context manager.
+
+    Every rank of a job makes the same calls.
+
+    Args:
+        ranks: Who runs the ranks of this process.
+        gate: What the ranks look at before they overwrite anything.
+        build: What the ranks run.
+        seed: What the random numbers of all steps depend on; by default the build's own.
+        layouts: How the ranks hold stored inputs, by value name.
+
+    Attributes:
+        steps: Number of steps done.
+        optimizer: The learning rates, on which torch's schedulers work.
+        extra: What the user had the checkpoint keep that was loaded last; None without one.
+
+    Raises:
+        InvalidInputError: If the program doesn't train.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        gate: Gate,
+        build: Build,
+        *,
+        seed: int | None = None,
+        layouts: Mapping[str, Layout] | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self._gate = gate
+        self._layouts = layouts or {}
+        self.steps = 0
+        self._first = min(ranks.programs)
+        program = ranks.programs[self._first]
+        if not trains(program):
+            raise InvalidInputError(
+                f"{build.path} computes outputs and trains nothing; compile with an optimizer"
+            )
+        drawing = seed_input(program)
+        self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
+        self.optimizer = LearningRates(program, ranks.stored[self._first])
+        self._state = TrainingState(ranks, self.optimizer)
+        self._plans = [StepPlan(ranks, build.serial)]
+        for each in build.variants:
+            self._plans.append(StepPlan(ranks.variant(each.deployment), each.serial))
+        for plan in self._plans:
+            plan.check_stored_alike(program)
+        self._plan = self._plans[0]
+        self._results: Results = {}
+        self.extra: Any = None
+        self._saving: Saving | None = None
+        self._owner = Owner()
+        self._connected: dict[bool, Messages] = {}
+        ranks.standing.what = "trainer"
+        ranks.standing.remedy = "load it again, with resume= from its checkpoints"
+        close_at_exit(self)
+
+    def step(
+        self,
+        batch: Any = _NO_BATCH,
+        lr: float | Sequence[float] | None = None,
+        *surplus: Never,
+        local: bool = False,
+        **unknown: Never,
+    ) -> Tensor:
+        """Trains on a batch and returns its loss, the same on all ranks.
+
+        Args:
+            batch: The global batch, in the structure of the example that was compiled, and of its
+                shapes or those of another batch that was compiled with it. Tensors that the model
+                writes to are written to.
+            lr: The learning rate of this step, or one per parameter group; by default those of
+                `optimizer`.
+            local: Whether `batch` is only what this rank reads of the global one. On the virtual
+                mesh it is then a sequence with a batch per rank.
+            surplus, unknown: There is nothing else. One rank alone that gives more is waited for
+                by the others, so all of them are told.
+
+        Raises:
+            InvalidInputError: If the batch doesn't fit the program, here or on another rank, or
+                the ranks aren't given the same, or a checkpoint that was being written couldn't
+                be. The state is what it was.
+            NonFiniteLoss: If the loss is NaN or infinite. The state is what it was.
+            RuntimeFailure: If this or another rank fails.
+        """
+        self._settle(wait=False)
+        with self.ranks.reported():
+            wrong = _wrong_call(batch, surplus, unknown)
+            plan, offer, given = self._prepared(batch, lr, local, wrong)
+            pending = self.ranks.agreement.start(offer)
+            # Ranks with batches for different programs would wait for one another; and in the
+            # first step, one whose batch is refused has nothing to run with meanwhile.
+            now = len(self._plans) > 1 or self.ranks.agreement.alone or not plan.ran
+            refusal = pending.settle() if now else None
+        if refusal is not None:
+            raise refusal
+        if not self.ranks.agreement.alone:
+            plan.remember(given.arguments)
+        self._results = {}
+        results = self._executed(plan, given.arguments, None if now else pending)
+        plan.keep(results)
+        plan.write_back(results, given)
+        self._plan, self._results = plan, results
+        self.steps += 1
+        self.optimizer.step()
+        return results[self._first][0]
+
+    def request_stop(self) -> None:
+        """Asks all ranks to stop behind the next step; may be called by a handler of a signal.
+
+            signal.signal(signal.SIGTERM, lambda *_: trainer.request_stop())
+
+        Nothing stops by itself: see `stopping`. That one rank asks is enough.
+        """
+        self.ranks.agreement.asks_to_stop = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a rank asked to stop. Between two steps it is the same on all ranks.
+
+        What ranks compare in each step says so too: a rank that asks learns of it with the others,
+        behind the next step that it begins. So all of them save the same step, and end.
+        """
+        return self.ranks.agreement.stopping
+
+    def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
+        """Gives parameters and buffers the values that the model's constructor gives them.
+
+            torch.manual_seed(0)
+            trainer.initialize(lambda: GPT(config))
+
+        Each rank draws what one device would draw, whose state of torch's generator is that of
+        rank 0, and keeps its pieces. In memory are these and one tensor of the model at a time,
+        with what its initialization needs.
+
+        Args:
+            make_model: Makes the model that was compiled, on the CPU.
+            absent: Whether only what has no values yet is given any.
+
+        Raises:
+            InvalidInputError: On all ranks, if on one of them it raises anything, makes another
+                model, or does what depends on numbers that it drew. The state is what it was.
+        """
+        initialize(self.ranks, make_model, absent)
+
+    def state_dict(self, *, rank0_only: bool = False) -> dict[str, Tensor]:
+        """Returns parameters and buffers, whole and in main memory, by the model's names.
+
+        Args:
+            rank0_only: Whether only rank 0 gets them, and the other ranks nothing.
+
+        Raises:
+            InvalidInputError: On all ranks, if there are tensors without values, or they make
+                different calls.
+        """
+        self._agree_present("state_dict", rank0_only=rank0_only)
+        with self.ranks.reported():
+            return self._state.model_state(not rank0_only)
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Takes over whole parameters and buffers by the model's names.
+
+        Raises:
+            InvalidInputError: On all ranks, if names are missing or surplus, or shapes wrong on one
+                of them, or they were given other values. Names all. The state is what it was.
+        """
+        self._state.put_model(state_dict)
+
+    def optimizer_state_dict(self, *, rank0_only: bool = False) -> dict[str, Any]:
+        """Returns the optimizer's state, whole and in main memory, by the names of parameters.
+
+        The structure is that of `torch.distributed.checkpoint.state_dict`: `state` has tensors by
+        parameter and name, `param_groups` a dict with `lr` and `params` per group.
+
+        Args:
+            rank0_only: Whether only rank 0 gets the tensors.
+
+        Raises:
+            InvalidInputError: On all ranks, if there are tensors without values, or they make
+                different calls.
+        """
+        self._agree_present("optimizer_state_dict", rank0_only=rank0_only)
+        with self.ranks.reported():
+            return self._state.optimizer_state(not rank0_only)
+
+    def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over an optimizer's state of that structure.
+
+        Raises:
+            InvalidInputError: On all ranks, if names are missing or surplus, or shapes wrong on one
+                of them, or they were given other values. Names all. The state is what it was.
+        """
+        self._state.put_optimizer(state_dict)
+
+    def copy_to(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Puts the state into a model and its optimizer on one device, to go on without autopar.
+
+        Args:
+            model: A model with the same parameters and buffers.
+            optimizer: An optimizer over its parameters, of the kind that was compiled.
+
+        Raises:
+            InvalidInputError: If the model hasn't got these parameters and buffers, or there are
+                tensors without values.
+        """
+        self._agree_present("copy_to")
+        self._state.copy_to(model, optimizer)
+
+    def save_checkpoint(
+        self,
+        path: str | Path,
+        *,
+        keep: int | None = None,
+        wait: bool = True,
+        extra: Any = None,
+    ) -> None:
+        """Writes parameters, buffers, optimizer state, steps done and seed to a folder.
+
+        The format is that of `torch.distributed.checkpoint`. The folder is complete or absent, and
+        an older checkpoint there stays whole until the new one is complete. All ranks must see one
+        file system.
+
+        Args:
+            path: The folder, the same on all ranks; with `keep`, a folder of several, as
+                `path/step-00000100`.
+            keep: How many checkpoints stay there. Older ones are removed when this one is complete.
+            wait: Whether to return when it is complete. Otherwise what is written is copied to main
+                memory, `snapshot_bytes` of it, and written while training goes on; what goes
+                wrong is raised by the next call of `step`, of this, or of `close`. There is one
+                copy at a time: a save waits for the one before it.
+            extra: What else to keep, the same on all ranks: whatever JSON can hold. It is `extra`
+                again after loading.
+
+        Raises:
+            InvalidInputError: On all ranks, if the folder can't be written, is something else, or
+                another job that still runs has saved there; or a rank can't be given what it was,
+                or is given another. Training can go on.
+            RuntimeFailure: If another rank fails.
+        """
+        self._settle()
+        # Here, since it takes torch.distributed.checkpoint a second to load.
+        from autopar.runtime.checkpoint.checkpoint import brief, check_extra, write_checkpoint
+        from autopar.runtime.checkpoint.files import copied, rectangles_of
+        from autopar.runtime.checkpoint.series import Place
+
+        def prepare() -> Place:
+            expect(PATH, path=path)
+            expect(FLAG, wait=wait)
+            check_present(self.ranks.absent)
+            check_extra(extra)
+            return Place.of(Path(path), keep, self.steps)
+
+        alike = {"path": path_text(path), "keep": keep, "wait": wait, "extra": brief(extra)}
+        place = jointly(self.ranks, "save_checkpoint", prepare, **alike)
+        values = {"steps": self.steps, "seed": self.seed, EXTRA: extra}
+        with self.ranks.reported():
+            content = self._state.content(values)
+            messages = self._messages(meeting=wait)
+            rectangles = rectangles_of(content)
+            if not wait:
+                rectangles = copied(rectangles)
+        if not wait:
+            content = content.without_pieces()
+        write = partial(write_checkpoint, place, content, rectangles, messages, self._owner)
+        if wait:
+            understood(self.ranks, write)
+            return
+        self._saving = Saving(write)
+        self._saving.start()
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of main memory that a save takes on this process which training doesn't wait for.
+
+        They are what the process writes: its part of what the ranks hold, each piece once.
+        """
+        from autopar.runtime.checkpoint.files import nbytes, rectangles_of
+
+        self.ranks.standing.check()
+        return nbytes(rectangles_of(self._state.content({})))
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
+
+        What is read is compared with the digests that the checkpoint has; behind a first step,
+        before anything is overwritten, for which it is read twice.
+
+        Raises:
+            DamagedCheckpoint: On all ranks, if it isn't what was saved: names the file and a
+                tensor. The state is what it was, if it has been trained; before the first step,
+                parameters may have no values after that, until another checkpoint is loaded.
+            InvalidInputError: On all ranks, if there is none, or names or shapes are wrong. Names
+                all.
+        """
+        self._settle()
+        jointly(self.ranks, "load_checkpoint", lambda: expect(PATH, path=path))
+        with self.ranks.reported():
+            messages = self._messages(meeting=True)
+        found = understood(
+            self.ranks, lambda: self._state.read(Path(path), messages, careful=self.steps > 0)
+        )
+        self.steps = found.get("steps", self.steps)
+        self.seed = found.get("seed", self.seed)
+        self.extra = found.get(EXTRA)
+
+    def resume(self, folder: str | Path) -> int | None:
+        """Goes on from the newest checkpoint of a folder that is whole, or starts anew.
+
+        Args:
+            folder: A checkpoint, or what `save_checkpoint` was given with `keep`. It needn't exist.
+
+        Returns:
+            The number of steps done; None if there is no checkpoint. Incomplete or damaged ones
+            are skipped, with a warning that names them.
+
+        Raises:
+            InvalidInputError: On all ranks, if there are only damaged ones, the newest doesn't fit
+                the program, or `folder` is a file, can't be read, or holds a build, a program
+                or a model and no checkpoint.
+        """
+        self._settle()
+        jointly(
+            self.ranks,
+            "resume",
+            lambda: expect(PATH, folder=folder),
+            folder=path_text(folder),
+        )
+        from autopar.runtime.checkpoint.series import agreed_candidates
+
+        with self.ranks.reported():
+            messages = self._messages(meeting=True)
+        found, problems = understood(self.ranks, lambda: agreed_candidates(Path(folder), messages))
+        for problem in problems:
+            self._warn(problem)
+        for path in found:
+            try:
+                self.load_checkpoint(path)
+                return self.steps
+            except DamagedCheckpoint as error:
+                problems.append(str(error))
+                self._warn(str(error))
+        if problems:
+            lines = "\n".join(f"  - {problem}" for problem in problems)
+            raise DamagedCheckpoint(
+                f"no checkpoint in {folder} is whole; to start anew, choose another folder or"
+                f" delete them:\n{lines}"
+            )
+        return None
+
+    def _warn(self, problem: str) -> None:
+        if 0 in self.ranks.programs:
+            warnings.warn(f"skipped a checkpoint: {problem}", stacklevel=3)
+
+    def _messages(self, meeting: bool) -> Messages:
+        """Returns the connection of the processes for the main thread, or for one that saves."""
+        if meeting not in self._connected:
+            self._connected[meeting] = self.ranks.messages(meeting)
+        return self._connected[meeting]
+
+    def _settle(self, wait: bool = True) -> None:
+        """Raises what went wrong with a save that ran beside the training, on all ranks at once.
+
+        Args:
+            wait: Whether to wait until it is done; otherwise one that isn't goes on.
+        """
+        if (saving := self._saving) is None:
+            return
+        if wait:
+            saving.join()
+        tally = self.ranks.tally(saving.outcome)
+        if tally[RUNNING]:
+            return
+        self._saving = None
+        saving.raise_error()
+        if tally[FAILED]:
+            raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
+
+    def save_weights(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:
+        """Writes whole parameters and buffers to safetensors files, gathered one at a time.
+
+        Args:
+            path: A file; or a folder, which gets Hugging Face's layout: `model.safetensors`, or
+                several files and `model.safetensors.index.json`. What else is in it stays.
+            max_shard_bytes: Largest size of the tensors of a file in a folder, which is made if it
+                isn't there. By default 5 GB, where `path` is a folder already.
+
+        Raises:
+            InvalidInputError: On all ranks, if the file or folder can't be written. Training can go
+                on.
+        """
+
+        def prepare() -> None:
+            expect(PATH, path=path)
+            expect(WHOLE.or_none, max_shard_bytes=max_shard_bytes)
+            check_present(self.ranks.absent)
+            if max_shard_bytes is not None and max_shard_bytes <= 0:
+                raise InvalidInputError(
+                    f"max_shard_bytes={max_shard_bytes}: a file holds some bytes"
+                )
+
+        alike = {"path": path_text(path), "max_shard_bytes": max_shard_bytes}
+        jointly(self.ranks, "save_weights", prepare, **alike)
+        with self.ranks.reported():
+            messages = self._messages(meeting=True)
+        understood(
+            self.ranks, lambda: self._state.write_weights(Path(path), messages, max_shard_bytes)
+        )
+
+    def load_weights(self, path: str | Path) -> None:
+        """Reads parameters and buffers, on each rank its own pieces.
+
+        Args:
+            path: A safetensors file, or a folder or index of Hugging Face's with several.
+
+        Raises:
+            InvalidInputError: On all ranks, if one can't read the file, or it lacks a tensor or has
+                it otherwise, or their files aren't the same, of which samples are compared. The
+                state is what it was then.
+        """
+        self._state.read_weights(path)
+
+    def shards(self) -> dict[str, tuple[Piece, ...]]:
+        """Returns this rank's pieces of parameters and buffers, and where they are, by name.
+
+        It is one piece, or several of a fused weight that was taken apart. They are the memory
+        that steps write to. On the virtual mesh they are those of rank 0.
+        """
+        self.ranks.standing.check()
+        model = self._state.model
+        return {label: model.pieces(label)[self._first] for label in model.entries}
+
+    def dtensors(self, mesh: DeviceMesh | None = None) -> dict[str, DTensor]:
+        """Returns parameters and buffers as DTensors by name; all ranks call alike.
+
+        Their local parts are the memory that steps write to. Of what no DTensor can be, as a fused
+        weight that is split between its heads, it is a copy, whole on every rank.
+
+        Args:
+            mesh: The ranks, in the order and shape of the compiled mesh; by default one is made.
+
+        Raises:
+            InvalidInputError: On all ranks, if there is no process group, or on one of them the
+                mesh is another one.
+        """
+        return self._state.dtensors(self._layouts, mesh)
+
+    def close(self) -> None:
+        """Ends the trainer, and the process group if it was made for it.
+
+        Waits for a checkpoint that is being written.
+
+        Raises:
+            InvalidInputError: If that couldn't be written.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.join()
+        self._owner.release()
+        self.ranks.close()
+        if saving is not None:
+            saving.raise_error()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        try:
+            self.close()
+        except AutoparError as error:
+            if kind is None:
+                raise
+            # What ended the block counts more.
+            warnings.warn(str(error), stacklevel=2)
+
+    def fetched(self) -> dict[str, Tensor]:
+        """Returns what else the last step computed, by label: global values, on all ranks.
+
+        Values that ranks hold parts of are put together: all ranks make this call then.
+
+        Raises:
+            InvalidInputError: If there was no step yet, or the last one was refused.
+        """
+        self.ranks.standing.check()
+        if not self._results:
+            raise InvalidInputError("nothing is fetched before the first step")
+        return self._plan.fetched(self._results)
+
+    def _agree_present(self, call: str, **alike: object) -> None:
+        """Has all ranks begin a call that takes that all tensors have values; see `jointly`."""
+        jointly(self.ranks, call, lambda: check_present(self.ranks.absent), **alike)
+
+    def _prepared(
+        self, batch: Any, lr: float | Sequence[float] | None, local: bool, wrong: str
+    ) -> tuple[StepPlan, Offer, Given]:
+        """Returns what is to run, what all ranks must have alike, and what the ranks are given.
+
+        With a batch that doesn't fit, these are the arguments of the step before, if there was
+        one: others wait until all ranks know of it.
+        """
+        plan = self._plans[0]
+        try:
+            if wrong:
+                raise InvalidInputError(wrong)
+            check_present(self.ranks.absent)
+            expect(FLAG, local=local)
+            rates = self.optimizer.rates(lr)
+            plain = self._plain_inputs(rates)
+            if local:
+                batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
+                plan = local_plan_for(self._plans, batches)
+                given = plan.local_given(batches, plain)
+            else:
+                plan = plan_for(self._plans, batch)
+                given = plan.given(batch, plain)
+        except InvalidInputError as error:
+            return plan, Offer(error), Given(plan.again())
+        values = {METHOD: "step", LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
+        return plan, Offer(None, values, given.brought, given.peers), given
+
+    def _values(self, rates: Mapping[str, float]) -> dict[str, str]:
+        """Returns what must be the same on all ranks, besides the batch."""
+        found = {label: str(rate) for label, rate in rates.items()}
+        if seed_input(self._plans[0].program) is not None:
+            found["seed"] = str(self.seed)
+        return {**found, "steps": str(self.steps), "check_loss": str(self._gate.check_loss)}
+
+    def _executed(self, plan: StepPlan, arguments: Arguments, pending: Pending | None) -> Results:
+        """Runs a step up to where new content is kept.
+
+        Raises:
+            InvalidInputError: If the ranks aren't given the same.
+            NonFiniteLoss: If the loss isn't finite.
+        """
+        self._gate.pending = pending
+        try:
+            return plan.ranks.execute(arguments, number=self.steps)
+        except Abandoned as stopped:
+            reason = stopped.args[0]
+        if isinstance(reason, InvalidInputError):
+            raise reason
+        if isinstance(reason, Exception):
+            with self.ranks.reported():
+                raise reason
+        raise NonFiniteLoss(self.steps, reason)
+
+    def _plain_inputs(self, rates: Mapping[str, float]) -> dict[str, Any]:
+        """Returns what a program takes besides stored tensors and the batch."""
+        inputs: dict[str, Any] = dict(rates)
+        if (drawing := seed_input(self._plans[0].program)) is not None:
+            inputs[drawing.label] = seed_of_step(self.seed, self.steps)
+        return inputs
+
+
+def _wrong_call(batch: Any, surplus: Sequence[object], unknown: Mapping[str, object]) -> str:
+    """Returns why `step` can't be called with these arguments; "" if it can."""
+    takes = "step() takes a batch, lr= and local="
+    if unknown:
+        return f"{takes}, and no {', '.join(f'{name}=' for name in unknown)}"
+    if surplus:
+        return f"{takes}, and {len(surplus)} more are given"
+    return f"{takes}; no batch is given" if batch is _NO_BATCH else ""
+
+
+def seed_of_step(seed: int, step: int) -> int:
+    """Returns the seed of a step's random numbers: another one for each step and user's seed.
+
+    Args:
+        seed: The user's seed; its 31 low bits count.
+        step: The number of the step, from 0.
+    """
+    return ((seed & 0x7FFFFFFF) << 32) + step
