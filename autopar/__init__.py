@@ -18,6 +18,7 @@ from autopar.version import __version__
 if TYPE_CHECKING:
     from autopar import annotate, elastic, runtime
     from autopar.analysis.explanation import explain
+    from autopar.analysis.plan_file import plan_of, save_plan
     from autopar.analysis.profiling import Profile, profile
     from autopar.analysis.reports.comparison import diff
     from autopar.base.errors import AutoparError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from autopar.modules import CompiledModule, compile
     from autopar.parallel import ParallelModule, parallelize
     from autopar.pipeline import Compiled, compile_onnx
-    from autopar.planning.plans import plan_of, save_plan
     from autopar.runtime import load
 
 _HOMES = {
@@ -46,8 +46,8 @@ _HOMES = {
     "explain": "autopar.analysis.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
-    "plan_of": "autopar.planning.plans",
-    "save_plan": "autopar.planning.plans",
+    "plan_of": "autopar.analysis.plan_file",
+    "save_plan": "autopar.analysis.plan_file",
 }
 
 __all__ = [

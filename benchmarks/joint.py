@@ -32,13 +32,12 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.annotate import apply_mesh, parse_mesh
-from autopar.completion import Complete
-from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.completion.problem.problem import Problem
+from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Recomputer
-from autopar.pipeline import CompileOptions
-from autopar.pipeline.passes import lower
+from autopar.planning.lowering import Lowering
+from autopar.planning.planner import Planner
 from autopar.planning.within_memory import Within
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.trainer import open_trainer
@@ -138,19 +137,14 @@ def plans(task: Task, cluster: Cluster) -> Within:
         model = task.model()
     recipe = Recipe(optimizer=torch.optim.AdamW(model.parameters(), 1e-4))
     program = apply_mesh(capture(model, task.batch(0), recipe, mesh).program, mesh)
-    planner = ReshardPlanner(CommunicationModel(cluster, mesh))
-    options = CompileOptions(mesh, cluster, "auto")
-
-    def lowered(completed: Program) -> Program:
-        return lower(completed, options, planner)[1]
-
-    return Within(Complete(cluster, "auto", planner), program, lowered, cluster)
+    problem = Problem.of(program, cluster)
+    return Planner(problem, Lowering(cluster, problem.planner)).within
 
 
 def rows(within: Within) -> Iterator[Row]:
     """Yields the rows of a model, the largest limit first."""
     base = within.base
-    alone = Recomputer(base.lowered, within.cluster)
+    alone = Recomputer(base.ranks, within.cluster)
     least = alone.least_bytes
     limits = {int(base.peak_bytes * part) for part in PARTS} | {int(least * ROOM)}
     for limit in sorted(limits, reverse=True):

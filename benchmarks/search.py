@@ -59,16 +59,16 @@ def measure_shapes(name: str, devices: int, *, scratch: bool) -> None:
     from autopar.planning.mesh_shape import fastest_shape, mesh_shapes, remark
 
     program = captured(name)
-    complete = Complete(Cluster.load(HOSTS_OF_8.format(hosts=-(-devices // 8))), "auto")
+    cluster = Cluster.load(HOSTS_OF_8.format(hosts=-(-devices // 8)))
 
     def taken(meshes: Iterable[ProcessMesh]) -> float:
         start = time.process_time()
         for mesh in meshes:
-            complete.decide(apply_mesh(program, mesh))
+            Complete(cluster, "auto").plan(apply_mesh(program, mesh))
         return time.process_time() - start
 
     start = time.process_time()
-    shapes = fastest_shape(program, devices, complete).shapes
+    shapes = fastest_shape(program, devices, cluster).shapes
     seconds = time.process_time() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     against = f"{seconds / taken([shapes[0].mesh]):.1f} times the best shape alone"
@@ -94,7 +94,7 @@ def measure(name: str, effort: float) -> None:
     compile_program(serial, options)
     passed_at = time.process_time()
     complete = Complete(Cluster.load(row.cluster), "auto", watch=Watch(effort=effort))
-    forecast = complete.decide(apply_mesh(serial, parse_mesh(row.mesh))).forecast
+    forecast = complete.plan(apply_mesh(serial, parse_mesh(row.mesh))).forecast
     seconds = time.process_time() - passed_at
     assert forecast is not None
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

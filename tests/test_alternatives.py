@@ -8,22 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.analysis.explanation import Explanation, Subject, explain
+from autopar.analysis.explanation import Explanation, explain
 from autopar.analysis.explanation.alternatives import (
     ORIGIN,
-    as_annotated,
     other_choices,
     other_layouts,
 )
-from autopar.analysis.explanation.price import Price, price
 from autopar.analysis.explanation.why import choice_text
 from autopar.annotate import parse_mesh
-from autopar.completion import Complete
+from autopar.completion.complete import planned
 from autopar.completion.presets.strategy import AUTO
-from autopar.completion.problem.variations import Pinned
-from autopar.completion.search.watch import Progress
+from autopar.completion.problem.problem import Pinned
+from autopar.completion.search.watch import Progress, Watch
 from autopar.cost import Cluster
-from autopar.pipeline import Compiled, CompileOptions, compile_program
+from autopar.pipeline import Compiled, CompileOptions, Decided, compile_program
+from autopar.planning.price import Price
 from tests.completion.enumerated import CLUSTERS, random_program
 
 NEAR = 1e-2
@@ -37,36 +36,34 @@ def searched(seed: int) -> Compiled:
     return compile_program(program, CompileOptions(mesh=mesh, strategy=AUTO, cluster=cluster))
 
 
-def from_scratch(subject: Subject, pinned: Pinned) -> Price:
+def from_scratch(decided: Decided, pinned: Pinned) -> Price:
     """Returns the price of the program with a pin, searched anew."""
-    options = subject.options
-    complete = Complete(options.cluster, AUTO, subject.planner, calls=subject.calls)
-    program = complete(as_annotated(subject.completed, pinned))
-    return price(program, options, subject.planner)
+    plan = planned(decided.problem.with_pins([pinned]), AUTO, Watch())
+    return decided.price(plan.program)
 
 
-def pins_of(subject: Subject, found: Explanation) -> Iterator[tuple[str, Pinned]]:
+def pins_of(decided: Decided, found: Explanation) -> Iterator[tuple[str, Pinned]]:
     if found.op is None:
-        for layout in other_layouts(subject.mesh, found.value):
+        for layout in other_layouts(decided.mesh, found.value):
             yield str(layout), replace(found.value, dist=layout, origin=ORIGIN)
         return
-    for op in other_choices(subject, found.op):
+    for op in other_choices(decided, found.op):
         yield choice_text(op), op
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 5, 7, 24, 38])
 def test_alternatives_are_about_what_a_search_from_scratch_finds(seed: int) -> None:
-    subject = Subject.of(searched(seed))
-    main = subject.completed.main
+    decided = searched(seed)
+    main = decided.completed.main
     names = [main.inputs[-1], main.ops[0].results[0], main.ops[-1].results[0]]
     for name in names:
         found = explain(searched(seed), name)
         seconds = {row.text: row.price.seconds for row in found.alternatives if row.price}
         (present,) = (row.price for row in found.alternatives if row.present)
-        pins = dict(pins_of(subject, found))
+        pins = dict(pins_of(decided, found))
         assert len(seconds) == len(pins) + 1
         for text, pinned in pins.items():
-            anew = from_scratch(subject, pinned).seconds
+            anew = from_scratch(decided, pinned).seconds
             assert seconds[text] <= anew * (1 + NEAR)
             assert present is not None
             assert seconds[text] >= present.seconds * (1 - NEAR)

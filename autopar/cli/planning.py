@@ -88,7 +88,7 @@ def plan_command(build: Path, output: Path | None) -> None:
       autopar plan build/ -o plan.yaml
       autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
     """
-    from autopar.planning.plans import plan_of, save_plan
+    from autopar.analysis.plan_file import plan_of, save_plan
 
     with status("reducing the plan to what decides"):
         if output is not None:

@@ -4,22 +4,17 @@ arguments   what a user may say of a compilation
 options     what a user decides about it, understood and checked
 recorded    the same, as a build remembers it
 passes      the order of the passes
+decided     what a compilation decided and made of it
 builds      what was compiled, written down; ONNX files
 """
 
 from autopar.pipeline.arguments import CompileArguments
 from autopar.pipeline.builds import compile_onnx, write
+from autopar.pipeline.decided import Compiled, Decided
 from autopar.pipeline.options import NO_PRESETS, CompileOptions
-from autopar.pipeline.passes import (
-    PASSES,
-    Compiled,
-    Observer,
-    compile_program,
-    inherit,
-    predicted,
-    with_fastest_mesh,
-)
+from autopar.pipeline.passes import PASSES, compile_program, fastest_mesh, inherit
 from autopar.pipeline.recorded import recorded_options
+from autopar.planning.lowering import Observer
 
 __all__ = [
     "NO_PRESETS",
@@ -27,12 +22,12 @@ __all__ = [
     "CompileArguments",
     "CompileOptions",
     "Compiled",
+    "Decided",
     "Observer",
     "compile_onnx",
     "compile_program",
+    "fastest_mesh",
     "inherit",
-    "predicted",
     "recorded_options",
-    "with_fastest_mesh",
     "write",
 ]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 from autopar.base.arguments import PATH, expect
 from autopar.ir.program import Program
 from autopar.pipeline.arguments import CompileArguments
+from autopar.pipeline.decided import Compiled
 from autopar.pipeline.options import CompileOptions
-from autopar.pipeline.passes import Compiled, compile_program
+from autopar.pipeline.passes import compile_program
 from autopar.pipeline.recorded import recorded
 from autopar.version import __version__
 

@@ -8,7 +8,7 @@ Shapes of few axes are searched first, which takes little time. Of those that sp
 further, the ones come first whose plans are the fastest before that. A bound is proven of each
 shape before anything is searched on it: once no plan can be faster than the fastest so far, by more
 than a search itself is content with, the shape is dropped. So shapes that come to the same are
-searched once. One search is held at a time, and of the fastest shape the completed program.
+searched once. One search is held at a time, and of the fastest shape the plan.
 
 Of shapes that differ only in the order of axes on the same links, as 2x4x8 and 4x2x8 where both
 outer axes lead from host to host, one is searched: processes are numbered otherwise on the other,
@@ -26,11 +26,12 @@ from autopar.annotate import apply_mesh
 from autopar.base.collector import paused_collector
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import human_seconds
-from autopar.completion import Complete
-from autopar.completion.complete import Completed
+from autopar.completion.complete import Searched
+from autopar.completion.plan import Plan
+from autopar.completion.problem.problem import Problem
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.plans import ROOM
-from autopar.completion.search.watch import Progress
+from autopar.completion.search.watch import Progress, Watch
 from autopar.cost import Cluster, CommunicationModel
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
@@ -51,8 +52,8 @@ Sizes = tuple[int, ...]
 Kind = tuple[tuple[int, ...], ...]
 """What tells meshes apart: how many members each axis has per level of links, in any order."""
 
-Decide = Callable[[Complete, Program], tuple[float, Completed]]
-"""Completes a program; returns also its seconds, what memory takes included."""
+Best = Callable[[Searched], tuple[float, Plan]]
+"""Returns the best plan of what is searched, and its seconds, what memory takes included."""
 
 
 @dataclass(frozen=True)
@@ -125,29 +126,40 @@ class Fastest:
 
     Attributes:
         shapes: The shapes, the fastest first, and those behind them that were dropped.
-        completed: The program completed on the first.
+        plan: That on the first.
     """
 
     shapes: tuple[Shape, ...]
-    completed: Completed
+    plan: Plan
+
+    @property
+    def mesh(self) -> ProcessMesh:
+        """The mesh of the fastest plan."""
+        return self.shapes[0].mesh
 
 
 @paused_collector()
 def fastest_shape(
-    program: Program, devices: int, complete: Complete, decide: Decide | None = None
+    program: Program,
+    devices: int,
+    cluster: Cluster,
+    watch: Watch | None = None,
+    best: Best | None = None,
 ) -> Fastest:
-    """Returns the program completed on the mesh on which it is the fastest.
+    """Returns the mesh on which the fastest plan of a program is the fastest, and that plan.
 
     Args:
         program: The serial program, without a mesh.
         devices: How many there are.
-        complete: Searches on one mesh.
-        decide: Completes on one mesh; by default with no limit of memory.
+        cluster: The hardware.
+        watch: Limits and follows the search.
+        best: Decides on one mesh; by default with no limit of memory.
 
     Raises:
         InvalidInputError: If there are no devices, or no plan fits into memory on any shape.
     """
-    return _Comparison(program, complete, decide).run([*mesh_shapes(devices)])
+    comparison = _Comparison(program, cluster, watch or Watch(), best)
+    return comparison.run([*mesh_shapes(devices)])
 
 
 class _Comparison:
@@ -159,17 +171,15 @@ class _Comparison:
         count: How many shapes there are.
     """
 
-    def __init__(self, program: Program, complete: Complete, decide: Decide | None) -> None:
-        self.program = program
-        # What is known of reshards is about one mesh.
-        self.complete = replace(complete, planner=None)
-        self.is_limited = decide is not None
-        self.decide = decide or _decided
+    def __init__(self, program: Program, cluster: Cluster, watch: Watch, best: Best | None) -> None:
+        self.program, self.cluster, self.watch = program, cluster, watch
+        self.is_limited = best is not None
+        self.best = best or _best
         self.fastest = math.inf
         self.tried: dict[Sizes, Shape] = {}
         self.count = 0
         self._alike: dict[Kind, Shape] = {}
-        self._completed: Completed | None = None
+        self._plan: Plan | None = None
         self._problem: InvalidInputError | None = None
 
     def run(self, meshes: Sequence[ProcessMesh]) -> Fastest:
@@ -179,41 +189,43 @@ class _Comparison:
             some = [mesh for mesh in meshes if mesh.ndim == axes]
             for mesh in sorted(some, key=lambda mesh: _promise(mesh.shape, self.tried)):
                 self._try(mesh)
-        if self._completed is None:
+        if self._plan is None:
             assert self._problem is not None
             raise self._problem
         shapes = sorted(
             self.tried.values(),
             key=lambda each: (each.is_late, each.is_dropped, each.seconds, each.mesh.ndim),
         )
-        return Fastest(tuple(shapes), self._completed)
+        return Fastest(tuple(shapes), self._plan)
 
     def _try(self, mesh: ProcessMesh) -> None:
-        watch = self.complete.watch
-        if self._completed is not None and watch.is_late:
+        watch = self.watch
+        if self._plan is not None and watch.is_late:
             self.tried[mesh.shape] = Shape(mesh, math.inf, is_late=True)
             return
-        kind = _kind(self.complete.cluster, mesh)
+        kind = _kind(self.cluster, mesh)
         same = self._alike.get(kind)
         if same is not None:
             self.tried[mesh.shape] = replace(same, mesh=mesh, like=same.mesh)
             return
-        complete = replace(self.complete, watch=watch.on(self._part(mesh)))
-        complete.watch.tell(Progress("begun"))
-        on_mesh = apply_mesh(self.program, mesh)
+        told = watch.on(self._part(mesh))
+        told.tell(Progress("begun"))
         try:
-            searches = complete.searches_of(on_mesh)
+            problem = Problem.of(apply_mesh(self.program, mesh), self.cluster)
+            if problem.places.are_slices:
+                raise AnnotationError("only a program on a single mesh is searched")
+            searched = Searched(problem, told)
         except AnnotationError:
-            if self._completed is None:
+            if self._plan is None:
                 raise
             return
-        shape = self._compared(complete, on_mesh, mesh, searches)
+        shape = self._compared(mesh, searched)
         is_cut = watch.is_late and not shape.is_dropped and _gap(shape) > PROVEN
         self.tried[mesh.shape] = replace(shape, is_cut=is_cut)
-        if not any(search.graph.annotated or search.graph.decided for search in searches):
+        if not any(search.graph.annotated or search.graph.decided for search in searched.searches):
             self._alike[kind] = self.tried[mesh.shape]
         # What a search learned is full of cycles, and all of it is young.
-        del searches
+        del searched
         gc.collect(0)
 
     def _part(self, mesh: ProcessMesh) -> str:
@@ -223,14 +235,9 @@ class _Comparison:
             return part
         return f"{part}, best so far {human_seconds(self.fastest, 4)}"
 
-    def _compared(
-        self,
-        complete: Complete,
-        program: Program,
-        mesh: ProcessMesh,
-        searches: tuple[Search, ...],
-    ) -> Shape:
+    def _compared(self, mesh: ProcessMesh, searched: Searched) -> Shape:
         """Returns a shape as it compares with the fastest so far, whose place it may take."""
+        searches = searched.searches
         above = self.fastest * (1 - _precision(searches[0], mesh))
         if math.isfinite(above):
             bound = min(search.rule_out(above) for search in searches)
@@ -241,15 +248,13 @@ class _Comparison:
             return replace(shape, is_dropped=True)
         if not self.is_limited and shape.seconds >= self.fastest and _gap(shape) <= PROVEN:
             return shape
-        planner = searches[0].graph.space.planner
-        going_on = replace(complete, planner=planner, begun=searches)
         try:
-            seconds, completed = self.decide(going_on, program)
+            seconds, plan = self.best(searched)
         except InvalidInputError as error:
             self._problem = error
             return replace(shape, seconds=math.inf)
-        if self._completed is None or seconds < self.fastest:
-            self.fastest, self._completed = seconds, completed
+        if self._plan is None or seconds < self.fastest:
+            self.fastest, self._plan = seconds, plan
         return replace(shape, seconds=seconds)
 
 
@@ -290,9 +295,9 @@ def _gap(shape: Shape) -> float:
     return 1 - shape.bound_seconds / shape.seconds if shape.seconds else 0.0
 
 
-def _decided(complete: Complete, program: Program) -> tuple[float, Completed]:
-    completed = complete.decide(program)
-    return completed.seconds, completed
+def _best(searched: Searched) -> tuple[float, Plan]:
+    plan = searched.best()
+    return plan.seconds, plan
 
 
 def remark(shapes: Sequence[Shape]) -> ReportEntry:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from autopar.completion.complete import Completed
+from autopar.completion.plan import Plan
 from autopar.completion.search.network.memory_price import FREE, HeldPrice
 from autopar.ir.program import Program
 
@@ -36,19 +36,19 @@ ones take at least is known before they are made, though a search may miss the f
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A completed program, and what a rank runs of it, before recomputation.
+class LoweredPlan:
+    """A plan, and what a rank runs of it, before recomputation.
 
     Attributes:
-        completed: The program.
-        lowered: What a rank runs.
+        plan: The plan.
+        ranks: What a rank runs.
         seconds: Serialized.
         peak_bytes: The most that any rank holds at once.
         strategy: The preset that it is; "" of a plan that was searched.
     """
 
-    completed: Completed
-    lowered: Program
+    plan: Plan
+    ranks: Program
     seconds: float
     peak_bytes: int
     strategy: str = ""
@@ -63,7 +63,7 @@ class Step:
         floor: What each plan of later steps takes at least, in seconds.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[LoweredPlan, ...]
     floor: float
 
 
@@ -77,12 +77,15 @@ class Walk:
     """
 
     def __init__(
-        self, base: Plan, plan_at: Callable[[HeldPrice], Plan], is_late: Callable[[], bool]
+        self,
+        base: LoweredPlan,
+        plan_at: Callable[[HeldPrice], LoweredPlan],
+        is_late: Callable[[], bool],
     ) -> None:
         self.base = base
         self._plan_at = plan_at
         self._is_late = is_late
-        ops = base.completed.program.main.ops
+        ops = base.plan.program.main.ops
         self._is_small = len(ops) <= FEW_OPS
         self._trains = any(op.phase == "backward" for op in ops)
         self._known: list[Step] = []
@@ -110,8 +113,8 @@ class Walk:
             cheaper, before = dearer, after
 
     def _between(
-        self, cheaper: HeldPrice, before: Plan, dearer: HeldPrice, after: Plan
-    ) -> Iterator[Plan]:
+        self, cheaper: HeldPrice, before: LoweredPlan, dearer: HeldPrice, after: LoweredPlan
+    ) -> Iterator[LoweredPlan]:
         """Yields plans at two prices at once."""
         if self._trains or before is after:
             return

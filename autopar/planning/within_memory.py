@@ -20,19 +20,17 @@ from itertools import islice
 
 from autopar.base.errors import AnnotationError
 from autopar.base.units import counted, human_bytes, human_slowdown
-from autopar.completion import Complete
-from autopar.completion.complete import Completed
+from autopar.completion.complete import Searched, propagated
+from autopar.completion.plan import Plan
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import strategies
-from autopar.completion.search.network.memory_price import FREE
-from autopar.cost import Cluster, evaluate, fullest_timeline
+from autopar.cost import evaluate, fullest_timeline
 from autopar.ir.activations import is_asked
-from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Function, Program
+from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
-from autopar.planning.walk import Plan, Step, Walk
+from autopar.planning.walk import LoweredPlan, Step, Walk
 
 PRESET_OPS = 2_000
 """Ops that the usual presets complete in sum."""
@@ -46,11 +44,11 @@ class Outcome:
     """A plan that fits into memory.
 
     Attributes:
-        plan: The plan.
+        plan: The plan, lowered.
         added_seconds: Serialized seconds that recomputation adds.
     """
 
-    plan: Plan
+    plan: LoweredPlan
     added_seconds: float
 
     @property
@@ -60,37 +58,26 @@ class Outcome:
 
 
 class Within:
-    """The plans of a program for any limit of memory.
+    """The plans of a problem for any limit of memory.
 
     Args:
-        complete: Searches.
-        program: The serial program, on a mesh.
+        searched: Finds plans of the problem.
         lower: The passes from a completed program to that of a rank, before recomputation.
-        cluster: Predicts seconds.
     """
 
-    def __init__(
-        self,
-        complete: Complete,
-        program: Program,
-        lower: Callable[[Program], Program],
-        cluster: Cluster,
-    ) -> None:
-        assert program.mesh is not None
-        self.complete = _begun(complete, program)
-        self.program = program
+    def __init__(self, searched: Searched, lower: Callable[[Program], Program]) -> None:
+        self.searched, self.problem = searched, searched.problem
         self.lower = lower
-        self.cluster = cluster
+        self.cluster = self.problem.cluster
         self._recomputers: dict[int, Recomputer] = {}
         self._learned = Learned()
-        self._at_price = self.complete.at_prices(program)
-        self._plans: list[Plan] = []
-        count = min(MOST_PRESETS, PRESET_OPS // max(1, len(program.main.ops)))
-        usual = islice(strategies(program.mesh), count)
-        self._strategies = dict.fromkeys((*usual, *_leanest(program.mesh)))
+        self._plans: list[LoweredPlan] = []
+        count = min(MOST_PRESETS, PRESET_OPS // max(1, len(self.problem.program.main.ops)))
+        usual = islice(strategies(self.problem.mesh), count)
+        self._strategies = dict.fromkeys((*usual, *_leanest(self.problem.mesh)))
 
-    def completed(self, memory_bytes: int) -> Completed:
-        """Returns the completed program that is the fastest once it fits.
+    def plan(self, memory_bytes: int) -> Plan:
+        """Returns the plan that is the fastest once it fits.
 
         Args:
             memory_bytes: What a rank may hold at once.
@@ -101,16 +88,16 @@ class Within:
         best = self.fastest(memory_bytes)
         limit = human_bytes(memory_bytes)
         if self.base.peak_bytes <= memory_bytes:
-            return _with_remark(best.plan.completed, f"the fastest plan fits within {limit}")
+            return best.plan.plan.with_remark("memory", f"the fastest plan fits within {limit}")
         detail = f"the fastest of {counted(len(self._plans), 'plan')} within {limit}"
         if best.seconds > self.base.seconds > 0:
             slower = human_slowdown(best.seconds / self.base.seconds)
             detail += f"; {slower} the fastest without a limit"
-        return _with_remark(self._forecast(best, memory_bytes), detail)
+        return self._forecast(best, memory_bytes).with_remark("memory", detail)
 
-    def _forecast(self, best: Outcome, memory_bytes: int) -> Completed:
-        """Returns the program of an outcome, with what is predicted of it."""
-        base, found = self.base.completed.forecast, best.plan.completed
+    def _forecast(self, best: Outcome, memory_bytes: int) -> Plan:
+        """Returns the plan of an outcome, with what is predicted of it."""
+        base, found = self.base.plan.forecast, best.plan.plan
         if base is None:
             return found
         name = found.forecast.plan if found.forecast else f"preset {best.plan.strategy}"
@@ -125,10 +112,10 @@ class Within:
             best: The fastest outcome known.
             memory_bytes: The limit.
         """
-        forecast, searches = self.base.completed.forecast, self.complete.begun
+        forecast, searches = self.base.plan.forecast, self.searched.searches
         least = (forecast.bound_seconds if forecast else None) or 0.0
         more, fewer = best.seconds - self.base.seconds, self.base.peak_bytes - memory_bytes
-        if not searches or more <= 0 or fewer <= 0 or self.complete.watch.is_late:
+        if not searches or more <= 0 or fewer <= 0 or self.searched.watch.is_late:
             return least
         found = least_seconds_within(searches, memory_bytes, best.seconds, more / fewer)
         return max(least, min(found, best.seconds))
@@ -166,21 +153,21 @@ class Within:
             floor = step.floor
 
     @cached_property
-    def base(self) -> Plan:
+    def base(self) -> LoweredPlan:
         """The plan that is the fastest if there is enough memory."""
-        return self._plan(self._at_price(FREE))
+        return self._lowered(self.searched.best())
 
     @cached_property
     def walk(self) -> Walk:
         """The plans at prices."""
         return Walk(
             self.base,
-            lambda price: self._plan(self._at_price(price)),
-            lambda: self.complete.watch.is_late,
+            lambda price: self._lowered(self.searched.best(price)),
+            lambda: self.searched.watch.is_late,
         )
 
     @cached_property
-    def presets(self) -> list[Plan]:
+    def presets(self) -> list[LoweredPlan]:
         """The plans of presets, without those that don't suit the program.
 
         Those that are faster than the base are left out: where that fits no other plan is made, so
@@ -188,29 +175,28 @@ class Within:
         """
         return [plan for plan in self._presets() if plan.seconds >= self.base.seconds]
 
-    def _plan(self, completed: Completed, strategy: str = "") -> Plan:
-        """Returns a plan; the same one for the same program."""
+    def _lowered(self, plan: Plan, strategy: str = "") -> LoweredPlan:
+        """Returns a plan lowered; the same one for the same program."""
         for known in self._plans:
-            if known.completed.seconds == completed.seconds and _is_same(known, completed):
+            if known.plan.seconds == plan.seconds and known.plan.is_like(plan):
                 return known
-        lowered = self.lower(completed.program)
+        lowered = self.lower(plan.program)
         seconds = evaluate(lowered, self.cluster).serialized_seconds
         peak_bytes = fullest_timeline(lowered).peak_bytes
-        self._plans.append(Plan(completed, lowered, seconds, peak_bytes, strategy))
+        self._plans.append(LoweredPlan(plan, lowered, seconds, peak_bytes, strategy))
         return self._plans[-1]
 
-    def _presets(self) -> Iterator[Plan]:
+    def _presets(self) -> Iterator[LoweredPlan]:
         """Yields the plans of presets, without those that don't suit the program."""
         for strategy in self._strategies:
             try:
-                completed = replace(self.complete, strategy=strategy).decide(self.program)
-                yield self._plan(completed, strategy)
+                yield self._lowered(propagated(self.problem, strategy), strategy)
             except AnnotationError:
                 continue
 
     def _fastest(
         self,
-        plans: Iterable[Plan],
+        plans: Iterable[LoweredPlan],
         memory_bytes: int,
         misses: list[DoesNotFit],
         best: Outcome | None,
@@ -229,38 +215,19 @@ class Within:
                 best = outcome
         return best
 
-    def _added_seconds(self, plan: Plan, memory_bytes: int, below: float = math.inf) -> float:
+    def _added_seconds(
+        self, plan: LoweredPlan, memory_bytes: int, below: float = math.inf
+    ) -> float:
         """Returns what it takes to make a plan fit; infinity if that isn't below what matters.
 
         Raises:
             DoesNotFit: If it can't be made to.
         """
-        if plan.peak_bytes <= memory_bytes and not is_asked(plan.lowered.main.ops):
+        if plan.peak_bytes <= memory_bytes and not is_asked(plan.ranks.main.ops):
             return 0.0
         if id(plan) not in self._recomputers:
-            self._recomputers[id(plan)] = Recomputer(plan.lowered, self.cluster, self._learned)
+            self._recomputers[id(plan)] = Recomputer(plan.ranks, self.cluster, self._learned)
         return self._recomputers[id(plan)].added_seconds(memory_bytes, below)
-
-
-def _begun(complete: Complete, program: Program) -> Complete:
-    """Returns what completes a program, with its searches, if it is searched on one mesh."""
-    try:
-        return (
-            complete if complete.begun else replace(complete, begun=complete.searches_of(program))
-        )
-    except AnnotationError:
-        return complete
-
-
-def _is_same(known: Plan, completed: Completed) -> bool:
-    """Whether a program is that of a plan, whyever it was chosen."""
-    one, other = known.completed.program.main, completed.program.main
-    return _layouts(one) == _layouts(other)
-
-
-def _layouts(main: Function) -> tuple[object, ...]:
-    values = {name: value.dist for name, value in main.values.items()}
-    return values, tuple((op.results, op.dist) for op in main.ops)
 
 
 def _leanest(mesh: ProcessMesh) -> Iterator[str]:
@@ -268,8 +235,3 @@ def _leanest(mesh: ProcessMesh) -> Iterator[str]:
     axes = [axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1]
     for tensor in (None, *axes):
         yield ",".join(f"{'tensor' if axis == tensor else 'fsdp'}:{axis}" for axis in axes)
-
-
-def _with_remark(completed: Completed, detail: str) -> Completed:
-    remark = ReportEntry("search", "memory", detail)
-    return replace(completed, remarks=(*completed.remarks, remark))

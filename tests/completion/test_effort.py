@@ -12,13 +12,16 @@ from torch import nn
 
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.completion import Complete
-from autopar.completion.complete import Completed
+from autopar.completion.complete import Searched, planned
+from autopar.completion.plan import Plan
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.named import pin_strategy
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.variations import Variations
+from autopar.completion.problem.problem import Problem
 from autopar.completion.search.auto import MORE
 from autopar.completion.search.descent import descend
+from autopar.completion.search.fastest import Search
+from autopar.completion.search.nearby import Nearby
 from autopar.completion.search.network.candidates import Around, CandidateTable
 from autopar.completion.search.watch import TimeIsUp, Watch
 from autopar.cost import Cluster
@@ -39,10 +42,10 @@ def convnet() -> Program:
     return apply_mesh(capture(model, torch.zeros(2, 8, 64, 64), Recipe()).program, parse_mesh(MESH))
 
 
-def decided(effort: float | None) -> tuple[Completed, list[str]]:
+def decided(effort: float | None) -> tuple[Plan, list[str]]:
     told: list[str] = []
     watch = Watch(tell=lambda now: told.append(now.doing), effort=effort)
-    return Complete(Cluster.load("h100"), "auto", watch=watch).decide(convnet()), told
+    return Complete(Cluster.load("h100"), "auto", watch=watch).plan(convnet()), told
 
 
 @pytest.mark.parametrize("effort", [1e-6, 0.2])
@@ -52,7 +55,7 @@ def test_a_search_of_little_effort_is_no_slower_than_presets_and_says_so(effort:
     assert found.forecast is not None
     assert found.forecast.notes[-1] == MORE
     for strategy in ("data:a,data:b,data:c", "replicate:a,replicate:b,replicate:c"):
-        preset = Complete(Cluster.load("h100"), strategy).decide(convnet())
+        preset = Complete(Cluster.load("h100"), strategy).plan(convnet())
         assert found.seconds <= preset.seconds * (1 + 1e-9)
 
 
@@ -69,7 +72,7 @@ def test_the_same_effort_gives_the_same_plan() -> None:
 
 def test_a_program_that_is_searched_to_the_end_asks_for_no_effort() -> None:
     program = apply_mesh(mlp(batch=1024), parse_mesh("a=2,b=2"))
-    found = Complete(Cluster.load("h100"), "auto").decide(program)
+    found = Complete(Cluster.load("h100"), "auto").plan(program)
     assert found.forecast is not None
     assert MORE not in found.forecast.notes
 
@@ -99,7 +102,7 @@ def test_more_ops_are_worth_more_work() -> None:
 
 
 def test_plans_around_one_differ_along_the_named_axes_only() -> None:
-    (search,) = Complete(Cluster.load("h100"), "auto").searches_of(convnet())
+    (search,) = searches(convnet())
     choices = search.presets(0.0)[0].solution.choices
     table = CandidateTable(search.graph, around=Around(choices, ("b",)))
     for node, known in zip(search.graph.nodes, choices, strict=True):
@@ -116,30 +119,34 @@ def test_plans_around_one_differ_along_the_named_axes_only() -> None:
 
 @pytest.mark.parametrize("effort", [1e-9, 0.2])
 def test_a_variation_of_little_effort_is_a_plan(effort: float) -> None:
-    complete = Complete(Cluster.load("h100"), "auto", watch=Watch(effort=effort))
-    done = complete.decide(convnet()).program
+    problem, watch = Problem.of(convnet(), Cluster.load("h100")), Watch(effort=effort)
+    done = planned(problem, "auto", watch).program
     (weight,) = (
         value for value in done.main.values.values() if value.global_shape == (32, 8, 3, 3)
     )
-    variations = Variations(complete, done, convnet())
+    near = Nearby(problem, done, watch)
     pinned = replace(
         weight, dist=Layout.from_dims_mapping(done.mesh, weight.global_shape, (0, -1, -1, -1))
     )
-    found = variations.with_pin(pinned)
+    found = near.with_pin(pinned).program
     assert found.main.values[weight.name].dist == pinned.dist
 
 
 def test_a_descent_never_climbs() -> None:
-    (search,) = Complete(Cluster.load("h100"), "auto").searches_of(convnet())
+    (search,) = searches(convnet())
     start = search.presets(0.0)[-1].solution
     seconds = [start.seconds, *(found.seconds for found in descend(search, start.choices))]
     assert len(seconds) > 3
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(seconds))
 
 
+def searches(program: Program) -> tuple[Search, ...]:
+    return Searched(Problem.of(program, Cluster.load("h100")), Watch()).searches
+
+
 def fresh() -> Graph:
     program = apply_mesh(mlp(batch=64), parse_mesh("a=2,b=2"))
-    (search,) = Complete(Cluster.load("h100"), "auto").searches_of(program)
+    (search,) = searches(program)
     return search.graph.anew()
 
 
@@ -174,7 +181,7 @@ def test_what_no_plan_can_beat_is_taken() -> None:
     told: list[str] = []
     watch = Watch(tell=lambda now: told.append(now.doing), effort=0.1)
     complete = Complete(Cluster.load("cpu"), "auto", watch=watch)
-    found = complete.decide(apply_mesh(program, parse_mesh(MESH))).forecast
+    found = complete.plan(apply_mesh(program, parse_mesh(MESH))).forecast
     assert found is not None
     assert found.bound_seconds is not None
     assert found.bound_seconds <= found.seconds <= found.bound_seconds * 1.01

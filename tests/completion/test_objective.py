@@ -10,7 +10,10 @@ from torch import nn
 
 from autopar.annotate import Pin, apply_mesh, apply_pins, parse_mesh
 from autopar.base.errors import AnnotationError
-from autopar.completion import Complete, Legalize
+from autopar.completion import Legalize
+from autopar.completion.complete import planned
+from autopar.completion.problem.problem import Problem
+from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
 from autopar.frontend.torch import Recipe, capture
@@ -32,7 +35,7 @@ def check(program: Program, cluster: Cluster, strategy: str | None) -> None:
     """Checks the seconds of a completed program."""
     assert program.mesh is not None
     planner = ReshardPlanner(CommunicationModel(cluster, program.mesh))
-    done = Complete(cluster, strategy, planner).decide(program)
+    done = planned(Problem.of(program, cluster, planner), strategy, Watch())
     ranks = Partition(cluster, planner)(Legalize(cluster, planner)(done.program))
     joined = Prefetch()(Coalesce(cluster)(ranks))
     seconds = evaluate(joined, cluster).serialized_seconds

@@ -126,27 +126,27 @@ def test_a_batch_that_no_input_has_is_reported() -> None:
     x = net.input("x", 64, 32)
     program = net.program(net.mm(net.permute(x, 1, 0), x))
     strategy = "fsdp:dp,tensor:tp"
-    (remark,) = Complete(CPU, strategy).decide(apply_mesh(program, parse_mesh("dp=2,tp=2"))).remarks
+    (remark,) = Complete(CPU, strategy).plan(apply_mesh(program, parse_mesh("dp=2,tp=2"))).remarks
     assert (remark.category, remark.subject) == ("ignored", "batch of fsdp:dp")
     assert "aten.mm.default is where the last one ends" in remark.detail
-    assert not Complete(CPU, strategy).decide(apply_mesh(mlp(), parse_mesh("dp=2,tp=2"))).remarks
+    assert not Complete(CPU, strategy).plan(apply_mesh(mlp(), parse_mesh("dp=2,tp=2"))).remarks
 
 
 def test_a_batch_of_one_is_reported_as_such() -> None:
     net = Network()
     program = net.program(net.mm(net.input("x", 1, 32), net.weight("w", 32, 8)))
-    (remark,) = Complete(CPU, "data:dp").decide(apply_mesh(program, parse_mesh("dp=2"))).remarks
+    (remark,) = Complete(CPU, "data:dp").plan(apply_mesh(program, parse_mesh("dp=2"))).remarks
     assert remark.detail.startswith("x: a first dimension of 1 isn't split; if it is a batch, give")
     net = Network()
     z = net.input("z", 64, 32)
     program = net.program(net.mm(net.input("x", 1, 32), net.mm(net.permute(z, 1, 0), z)))
-    (remark,) = Complete(CPU, "data:dp").decide(apply_mesh(program, parse_mesh("dp=2"))).remarks
+    (remark,) = Complete(CPU, "data:dp").plan(apply_mesh(program, parse_mesh("dp=2"))).remarks
     assert "is where the last one ends); x: a first dimension of 1 isn't split" in remark.detail
 
 
 def test_a_batch_that_is_pinned_otherwise_is_reported() -> None:
     pinned = apply_pins(mlp(), "dp=2", [parse_pin("x=[-1,dp]")])
-    (remark,) = Complete(CPU, "data:dp").decide(pinned).remarks
+    (remark,) = Complete(CPU, "data:dp").plan(pinned).remarks
     assert (remark.subject, remark.detail) == ("batch of data:dp", "x: pinned otherwise")
 
 

@@ -185,19 +185,19 @@ def test_data_parallel_plans_are_tried_whatever_the_limit(limit: int) -> None:
     program = apply_mesh(mlp(batch=1024), parse_mesh("a=2,b=2"))
     told: list[str] = []
     watch = Watch(limit, lambda progress: told.append(progress.doing), count().__next__)
-    found = Complete(Cluster.load("h100"), "auto", watch=watch).decide(program)
+    found = Complete(Cluster.load("h100"), "auto", watch=watch).plan(program)
     assert sum(text.startswith("preset ") for text in told) >= 2
     assert found.forecast is not None
     assert found.forecast.notes[-1] == f"stopped at the limit of {limit} s"
     for strategy in ("data:a,data:b", "replicate:a,replicate:b"):
-        preset = Complete(Cluster.load("h100"), strategy).decide(program)
+        preset = Complete(Cluster.load("h100"), strategy).plan(program)
         assert found.seconds <= preset.seconds * (1 + 1e-9)
 
 
 def test_a_plan_is_said_to_be_a_preset_only_if_all_values_lie_alike() -> None:
     program = apply_mesh(mlp(batch=1 << 20), parse_mesh("a=2"))
-    found = Complete(Cluster.load("h100"), "auto").decide(program)
-    preset = Complete(Cluster.load("h100"), "data:a").decide(program)
+    found = Complete(Cluster.load("h100"), "auto").plan(program)
+    preset = Complete(Cluster.load("h100"), "data:a").plan(program)
     inputs = [each.program.main.values["x"].dist for each in (found, preset)]
     assert inputs[0] != inputs[1]
     assert found.forecast is not None
@@ -206,6 +206,6 @@ def test_a_plan_is_said_to_be_a_preset_only_if_all_values_lie_alike() -> None:
 
 def test_the_shape_of_a_mesh_is_searched() -> None:
     program = language("sgd").program
-    shapes = fastest_shape(program, 4, Complete(Cluster.load("h100"), "auto")).shapes
+    shapes = fastest_shape(program, 4, Cluster.load("h100")).shapes
     assert sorted(shape.mesh.shape for shape in shapes) == [(2, 2), (4,)]
     assert [shape.seconds for shape in shapes] == sorted(shape.seconds for shape in shapes)

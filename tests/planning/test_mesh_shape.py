@@ -22,11 +22,11 @@ from autopar.cost import Cluster
 from autopar.cost.memory.timeline import memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
-from autopar.pipeline import CompileOptions, compile_program, with_fastest_mesh
+from autopar.pipeline import CompileOptions, compile_program, fastest_mesh
 from autopar.planning.mesh_shape import fastest_shape, mesh_shapes, remark
 from tests.completion.networks import mlp
 
-COMPLETE = Complete(Cluster.load("h100x8"), "auto")
+CLUSTER = Cluster.load("h100x8")
 
 
 def small() -> Program:
@@ -42,11 +42,12 @@ def small() -> Program:
 @pytest.mark.parametrize("devices", [1, 6, 7, pytest.param(12, marks=pytest.mark.slow)])
 def test_no_shape_is_faster(devices: int) -> None:
     program = small()
-    best = min(COMPLETE.decide(apply_mesh(program, mesh)).seconds for mesh in mesh_shapes(devices))
-    found = fastest_shape(program, devices, COMPLETE)
+    complete = Complete(CLUSTER, "auto")
+    best = min(complete.plan(apply_mesh(program, mesh)).seconds for mesh in mesh_shapes(devices))
+    found = fastest_shape(program, devices, CLUSTER)
     assert found.shapes[0].seconds == pytest.approx(best, rel=1e-9)
-    assert found.completed.seconds == found.shapes[0].seconds
-    assert found.shapes == fastest_shape(program, devices, COMPLETE).shapes
+    assert found.plan.seconds == found.shapes[0].seconds
+    assert found.shapes == fastest_shape(program, devices, CLUSTER).shapes
 
 
 def test_shapes_have_up_to_three_axes() -> None:
@@ -61,7 +62,7 @@ def test_shapes_have_up_to_three_axes() -> None:
 
 
 def test_a_shape_is_dropped_that_its_bound_forbids() -> None:
-    shapes = fastest_shape(small(), 12, COMPLETE).shapes
+    shapes = fastest_shape(small(), 12, CLUSTER).shapes
     dropped = [shape for shape in shapes if shape.is_dropped]
     assert dropped
     above = shapes[0].seconds * (1 - CLOSE)
@@ -86,7 +87,7 @@ def test_a_shape_is_searched_once_and_only_if_its_bound_allows() -> None:
 
 
 def test_no_shape_is_begun_when_time_is_up() -> None:
-    first, *others = fastest_shape(small(), 6, replace(COMPLETE, watch=Watch(0))).shapes
+    first, *others = fastest_shape(small(), 6, CLUSTER, Watch(0)).shapes
     assert first.mesh.shape == (6,)
     assert math.isfinite(first.seconds)
     assert [shape.mesh.shape for shape in others] == [(2, 3), (3, 2)]
@@ -96,18 +97,18 @@ def test_no_shape_is_begun_when_time_is_up() -> None:
 
 def test_a_shape_is_marked_whose_search_was_cut_off() -> None:
     watch = Watch(2, clock=count().__next__)
-    first, *others = fastest_shape(small(), 4, replace(COMPLETE, watch=watch)).shapes
+    first, *others = fastest_shape(small(), 4, CLUSTER, watch).shapes
     assert first.is_cut
     assert str(first).endswith(" (stopped early)")
     assert not any(shape.is_cut for shape in others)
-    assert not any(shape.is_cut for shape in fastest_shape(small(), 4, COMPLETE).shapes)
+    assert not any(shape.is_cut for shape in fastest_shape(small(), 4, CLUSTER).shapes)
 
 
 def test_a_plan_in_which_all_do_the_same_says_what_helps() -> None:
     model, x = nn.Linear(4, 4), torch.zeros(4, 4)
     recipe = Recipe(loss=nn.functional.mse_loss, optimizer=torch.optim.SGD(model.parameters()))
     program = apply_mesh(capture(model, (x, x), recipe).program, parse_mesh("a=2,b=2"))
-    found = Complete(Cluster.load("cpu"), "auto").decide(program).forecast
+    found = Complete(Cluster.load("cpu"), "auto").plan(program).forecast
     assert found is not None
     assert found.plan == "a: replicate, b: replicate"
     assert found.notes[0] == "this is preset replicate:a,replicate:b"
@@ -117,19 +118,21 @@ def test_a_plan_in_which_all_do_the_same_says_what_helps() -> None:
 def test_the_report_names_the_shapes() -> None:
     program = mlp(batch=1024)
     options = CompileOptions.of(devices=4, cluster="h100")
-    found = with_fastest_mesh(program, options)
-    assert found.options.mesh.size == 4
-    assert "2x2" in found.remark.detail
-    assert found.remark in compile_program(program, options).report
+    found = fastest_mesh(program, options)
+    said = remark(found.shapes)
+    assert found.mesh.size == 4
+    assert "2x2" in said.detail
+    assert said in compile_program(program, options).report
 
 
 def test_memory_decides_the_shape_too() -> None:
     program = mlp(batch=64)
     within = CompileOptions.of(devices=4, cluster="h100", memory="24MiB")
-    chosen = with_fastest_mesh(program, within).options
+    mesh = fastest_mesh(program, within).mesh
+    chosen = replace(within, mesh=mesh, strategy="auto", any_shape=False)
     assert memory_timeline(compile_program(program, chosen).partitioned).peak_bytes <= 24 << 20
     with pytest.raises(InvalidInputError, match="raise the limit"):
-        with_fastest_mesh(program, CompileOptions.of(devices=2, memory=1000))
+        fastest_mesh(program, CompileOptions.of(devices=2, memory=1000))
 
 
 def test_modules_are_compiled_for_devices() -> None:
@@ -173,4 +176,4 @@ def test_wishes_of_a_file_are_kept(tmp_path: Path) -> None:
     options = CompileOptions.of(devices=2, plan=plan)
     assert options.memory_bytes == 1 << 30
     with pytest.raises(AnnotationError, match="matches no module or activation"):
-        with_fastest_mesh(small(), options)
+        fastest_mesh(small(), options)

@@ -14,17 +14,16 @@ from torch.nn import functional as F
 import autopar
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.base.units import human_bytes, parse_bytes
-from autopar.completion import Complete
+from autopar.completion.problem.problem import Problem
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
-from autopar.cost import Cluster, CommunicationModel, ReshardPlanner, evaluate, memory_timeline
+from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.program import Program
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit, recompute
-from autopar.pipeline import CompileOptions
-from autopar.pipeline.passes import lower
 from autopar.planning import walk, within_memory
+from autopar.planning.lowering import Lowering
+from autopar.planning.planner import Planner
 from autopar.planning.within_memory import Within
 from tests.zoo.models import ZOO, Example
 
@@ -69,13 +68,8 @@ def plans(example: Example, cluster: str = "cpu", *, trains: bool = True) -> Wit
     recipe = Recipe(loss=example.loss, optimizer=optimizer) if trains else Recipe()
     batch = example.batch(0) if trains else example.batch(0)[0]
     program = apply_mesh(capture(example.model, batch, recipe, mesh).program, mesh)
-    planner = ReshardPlanner(CommunicationModel(known, mesh))
-    options = CompileOptions(mesh, known, "auto")
-
-    def lowered(completed: Program) -> Program:
-        return lower(completed, options, planner)[1]
-
-    return Within(Complete(known, "auto", planner), program, lowered, known)
+    problem = Problem.of(program, known)
+    return Planner(problem, Lowering(known, problem.planner)).within
 
 
 @pytest.mark.parametrize(
@@ -97,7 +91,7 @@ def test_more_memory_is_never_slower_and_less_never_holds_more(name: str, cluste
         except DoesNotFit:
             seconds = float("inf")
             continue
-        fitted = recompute(best.plan.lowered, within.cluster, limit).program
+        fitted = recompute(best.plan.ranks, within.cluster, limit).program
         held = memory_timeline(fitted).peak_bytes
         assert held <= min(limit, peak)
         assert best.seconds >= seconds
@@ -108,7 +102,7 @@ def test_more_memory_is_never_slower_and_less_never_holds_more(name: str, cluste
 def check_bounds(seed: int, *, trains: bool) -> bool:
     """Checks bounds within limits; returns whether one is well above that without a limit."""
     within = plans(perceptron(seed), trains=trains)
-    searches, base, rises = within.complete.begun, within.base, False
+    searches, base, rises = within.searched.searches, within.base, False
     steps = [plan for step in within.walk.steps() for plan in step.plans]
     for plan in {id(plan): plan for plan in (*within.presets, *steps)}.values():
         limit = plan.peak_bytes

@@ -9,10 +9,10 @@ import torch
 
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.base.errors import AnnotationError
-from autopar.completion import Complete
-from autopar.completion.problem.op_strategies import CallTable
-from autopar.completion.problem.space import Space
+from autopar.completion.complete import planned
+from autopar.completion.problem.problem import Problem
 from autopar.completion.search.incumbents import strategies
+from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture
 from tests.zoo.models import ZOO
@@ -35,11 +35,11 @@ def test_no_preset_is_faster(name: str, shape: str, cluster: str) -> None:
     captured = capture(example.model, example.batch(0), recipe, mesh)
     program = apply_mesh(captured.program, mesh)
     known = Cluster.load(cluster)
-    calls = CallTable(Space(mesh, known))
-    _, decided = Complete(known, "auto")._solved(program, calls)
+    problem = Problem.of(program, known)
+    seconds = planned(problem, "auto", Watch()).seconds
     for strategy in islice(strategies(mesh), PRESETS):
         try:
-            _, preset = Complete(known, strategy)._solved(program, calls)
+            preset = planned(problem, strategy, Watch())
         except AnnotationError:
             continue
-        assert decided.solution.seconds <= preset.solution.seconds * (1 + 1e-6), strategy
+        assert seconds <= preset.seconds * (1 + 1e-6), strategy

@@ -40,8 +40,8 @@ def step(name: str) -> Program:
 def check_faster(name: str, cluster: str) -> None:
     """Checks that search finds a plan that is faster than those of the usual presets."""
     program, known = step(name), Cluster.load(cluster)
-    seconds = Complete(known, "auto").decide(program).seconds
-    presets = [Complete(known, each).decide(program).seconds for each in PRESETS]
+    seconds = Complete(known, "auto").plan(program).seconds
+    presets = [Complete(known, each).plan(program).seconds for each in PRESETS]
     assert seconds < min(presets) * (1 - 1e-6)
 
 

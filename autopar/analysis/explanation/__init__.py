@@ -1,10 +1,8 @@
 """Explanations of a compiled program: why something is split as it is, and what else it could be.
 
-subject        what is explained: a build, or what was just compiled
 why            the chain of reasons behind a layout or a choice
 alternatives   other layouts of a value, other choices of an op, and what each would cost
 communication  the most expensive collectives, with the user's lines
-price          seconds and bytes of a completed program
 show           all of this as text
 """
 
@@ -13,8 +11,6 @@ from __future__ import annotations
 from autopar.analysis.explanation.alternatives import Alternative
 from autopar.analysis.explanation.communication import Expense
 from autopar.analysis.explanation.explaining import Explanation, Overview, explain
-from autopar.analysis.explanation.price import Price
-from autopar.analysis.explanation.subject import Subject
 from autopar.analysis.explanation.why import Reason
 
 __all__ = [
@@ -22,8 +18,6 @@ __all__ = [
     "Expense",
     "Explanation",
     "Overview",
-    "Price",
     "Reason",
-    "Subject",
     "explain",
 ]

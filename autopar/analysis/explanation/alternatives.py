@@ -3,7 +3,7 @@
 Each is pinned in turn, as a user would pin it, and everything else follows by the same strategy on
 the same cluster: the cost is that of a whole program that can be compiled, not of a neighbourhood.
 Presets are propagated anew. A searched plan is changed wherever that makes it faster with the pin
-(`completion.variations`), which takes a fraction of a search from scratch.
+(`completion.search.nearby`), which takes a fraction of a search from scratch.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
-from autopar.analysis.explanation.price import Price, price
-from autopar.analysis.explanation.subject import Subject
 from autopar.analysis.explanation.why import choice_text
 from autopar.base.collector import paused_collector
 from autopar.base.errors import AutoparError
-from autopar.completion import Complete
-from autopar.completion.presets.strategy import AUTO
+from autopar.completion.plan import Plan
+from autopar.completion.problem.problem import Pinned
 from autopar.completion.problem.splits import Key
-from autopar.completion.problem.variations import Pinned, Variations
 from autopar.completion.search.watch import Progress, Watch
-from autopar.completion.submesh.where import find_places
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Function, Op, Program, Value
+from autopar.ir.program import Op, Value
+from autopar.pipeline.decided import Decided
+from autopar.planning.price import Price
 
 MOST = 16
 """Up to so many combinations are tried; beyond, what differs along one axis only."""
@@ -53,30 +51,30 @@ class Alternative:
     problem: str = ""
 
 
-def value_alternatives(subject: Subject, value: Value, watch: Watch) -> tuple[Alternative, ...]:
+def value_alternatives(decided: Decided, value: Value, watch: Watch) -> tuple[Alternative, ...]:
     """Returns the present layout of an input and all others, the cheapest first.
 
     Args:
-        subject: The program.
+        decided: The program.
         value: The input.
         watch: Limits what is searched, and is told which alternative is priced.
     """
     if value.dist is None:
         return ()
-    layouts = other_layouts(subject.mesh, value)
+    layouts = other_layouts(decided.mesh, value)
     others = [replace(value, dist=layout, origin=ORIGIN) for layout in layouts]
-    return _priced(subject, value, others, watch)
+    return _priced(decided, value, others, watch)
 
 
-def op_alternatives(subject: Subject, op: Op, watch: Watch) -> tuple[Alternative, ...]:
+def op_alternatives(decided: Decided, op: Op, watch: Watch) -> tuple[Alternative, ...]:
     """Returns the present choice of an op and all others, the cheapest first.
 
     Args:
-        subject: The program.
+        decided: The program.
         op: The op.
         watch: Limits what is searched, and is told which alternative is priced.
     """
-    return _priced(subject, op, list(other_choices(subject, op)), watch)
+    return _priced(decided, op, list(other_choices(decided, op)), watch)
 
 
 def other_layouts(mesh: ProcessMesh, value: Value) -> Iterator[Layout]:
@@ -99,15 +97,15 @@ def other_layouts(mesh: ProcessMesh, value: Value) -> Iterator[Layout]:
             yield layout
 
 
-def other_choices(subject: Subject, op: Op) -> Iterator[Op]:
+def other_choices(decided: Decided, op: Op) -> Iterator[Op]:
     """Yields the op with other factors split over the axes of the mesh, as far as it can be."""
-    main = subject.completed.main
-    call = subject.calls.of(op, main.values)
+    main = decided.completed.main
+    call = decided.problem.calls.of(op, main.values)
     if not call.has_rule or op.dist is None:
         return
     factors = [name for name in call.rule.sizes if name in call.splittable]
     now = {axis: name for name, dim in op.dist.factors for sub in dim for axis in sub.axes}
-    axes = _axes(subject.mesh)
+    axes = _axes(decided.mesh)
     present = [now.get(axis) for axis in axes]
     for chosen in _combinations([[None, *factors] for _ in axes], present):
         if list(chosen) == present:
@@ -116,7 +114,7 @@ def other_choices(subject: Subject, op: Op) -> Iterator[Op]:
         for name in dict.fromkeys(filter(None, chosen)):
             over = tuple(a for a, place in zip(axes, chosen, strict=True) if place == name)
             split[name] = (SubDim(call.rule.sizes[name], over),)
-        choice = call.choice(subject.calls.space.table.of(split))
+        choice = call.choice(decided.problem.calls.space.table.of(split))
         if choice is not None:
             yield replace(op, dist=choice.dist, origin=ORIGIN)
 
@@ -141,36 +139,22 @@ def _axes(mesh: ProcessMesh) -> list[str]:
 
 @paused_collector()
 def _priced(
-    subject: Subject, now: Pinned, others: Sequence[Pinned], watch: Watch
+    decided: Decided, now: Pinned, others: Sequence[Pinned], watch: Watch
 ) -> tuple[Alternative, ...]:
     """Returns what is present and all alternatives, the cheapest first."""
-    present = price(subject.completed, subject.options, subject.planner)
-    found = [Alternative(_text(now), present, present=True)]
-    completed = _completer(subject, now, watch) if others else None
-    for number, other in enumerate(others, start=1):
-        watch.tell(Progress(f"alternative {number} of {len(others)}"))
-        assert completed is not None
-        found.append(_alternative(subject, other, completed))
+    found = [Alternative(_text(now), decided.price(), present=True)]
+    if others:
+        planner = replace(decided.planner, watch=watch)
+        plan = planner.nearby(now, decided.completed, is_moved=decided.is_moved)
+        for number, other in enumerate(others, start=1):
+            watch.tell(Progress(f"alternative {number} of {len(others)}"))
+            found.append(_alternative(decided, other, plan))
     return _sorted(found)
 
 
-def _completer(subject: Subject, now: Pinned, watch: Watch) -> Callable[[Pinned], Program]:
-    """Returns what completes the program with an alternative to what is present."""
-    options, completed = subject.options, subject.completed
-    complete = Complete(
-        options.cluster, options.strategy, subject.planner, watch, calls=subject.calls
-    )
-    free = as_annotated(completed, replace(now, dist=None, origin=None))
-    if options.strategy != AUTO or find_places(free.main).are_slices:
-        return lambda other: complete(as_annotated(completed, other))
-    return Variations(complete, completed, free, is_moved=subject.is_moved).with_pin
-
-
-def _alternative(
-    subject: Subject, other: Pinned, completed: Callable[[Pinned], Program]
-) -> Alternative:
+def _alternative(decided: Decided, other: Pinned, plan: Callable[[Pinned], Plan]) -> Alternative:
     try:
-        found = price(completed(other), subject.options, subject.planner)
+        found = decided.price(plan(other).program)
     except AutoparError as error:
         return Alternative(_text(other), None, problem=str(error))
     return Alternative(_text(other), found)
@@ -178,32 +162,6 @@ def _alternative(
 
 def _text(pinned: Pinned) -> str:
     return choice_text(pinned) if isinstance(pinned, Op) else str(pinned.dist)
-
-
-def as_annotated(completed: Program, pinned: Pinned | None = None) -> Program:
-    """Returns a completed program as it was before completion: with the user's pins only.
-
-    Args:
-        completed: The program.
-        pinned: A value or an op to put in the place of that with the same name or results.
-    """
-    main: Function = completed.main
-    values = {
-        name: value if _by_user(value.origin) else replace(value, dist=None, origin=None)
-        for name, value in main.values.items()
-    }
-    ops = tuple(
-        op if _by_user(op.origin) else replace(op, dist=None, origin=None) for op in main.ops
-    )
-    if isinstance(pinned, Value):
-        values[pinned.name] = pinned
-    elif pinned is not None:
-        ops = tuple(pinned if op.results == pinned.results else op for op in ops)
-    return completed.with_main(replace(main, values=values, ops=ops))
-
-
-def _by_user(origin: Origin | None) -> bool:
-    return origin is not None and origin.kind in ("annotated", "inherited")
 
 
 def _sorted(found: Sequence[Alternative]) -> tuple[Alternative, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.analysis.explanation.subject import Subject
 from autopar.base.errors import Loc
 from autopar.cost import CommunicationModel, OpCost, evaluate
 from autopar.ir.program import Op
 from autopar.mapping.collectives import COMM
-from autopar.pipeline import predicted
+from autopar.pipeline.decided import Decided
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,10 @@ class Expense:
     algorithm: str
 
 
-def expenses(subject: Subject) -> tuple[Expense, ...]:
+def expenses(decided: Decided) -> tuple[Expense, ...]:
     """Returns the collectives of a program's main function, by line, the most expensive first."""
-    cluster, model = subject.options.cluster, subject.planner.model
-    ranks = predicted(subject.completed, subject.options, subject.planner)
-    found = evaluate(ranks, cluster, model=model)
+    model = decided.problem.planner.model
+    found = evaluate(decided.ranks, decided.options.cluster, model=model)
     groups: dict[tuple[object, ...], list[tuple[Op, OpCost]]] = {}
     for op, cost in zip(found.ops, found.costs, strict=True):
         if op.kind.startswith(COMM):

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import overload
 
+from autopar.analysis.explainable import Explainable, decided_of, program_with, value_named
 from autopar.analysis.explanation.alternatives import (
     Alternative,
     op_alternatives,
     value_alternatives,
 )
 from autopar.analysis.explanation.communication import Expense, expenses
-from autopar.analysis.explanation.price import Price, price
-from autopar.analysis.explanation.subject import Explainable, Subject
 from autopar.analysis.explanation.why import Reason, reasons
 from autopar.base.arguments import FLAG, TEXT, expect
 from autopar.completion.presets.strategy import AUTO
@@ -24,6 +23,8 @@ from autopar.ir.ops import rule_of
 from autopar.ir.program import Function, Op, Value
 from autopar.ir.rules.distribution import consumed
 from autopar.pipeline.arguments import CLUSTER
+from autopar.pipeline.decided import Decided
+from autopar.planning.price import Price
 
 
 @dataclass(frozen=True)
@@ -142,34 +143,33 @@ def explain(
     expect(TEXT.or_none, name=name)
     expect(CLUSTER.or_none, cluster=cluster)
     expect(FLAG, alternatives=alternatives)
-    subject = Subject.of(what)
+    decided = decided_of(what)
     if cluster is not None:
-        subject = subject.on(Cluster.load(cluster) if isinstance(cluster, str) else cluster)
+        decided = decided.on(Cluster.load(cluster) if isinstance(cluster, str) else cluster)
     if name is None:
-        total = price(subject.completed, subject.options, subject.planner)
-        found = expenses(subject)
-        return Overview(subject.serial.name, total, found, subject.options.cluster.name)
-    options = subject.options
+        found = expenses(decided)
+        return Overview(decided.serial.name, decided.price(), found, decided.options.cluster.name)
+    options = decided.options
     watch = None
     if alternatives:
         watch = Watch(options.seconds_limit, tell, effort=options.effort)
-    return _explained(subject, subject.value(name), watch)
+    return _explained(decided, value_named(decided, name), watch)
 
 
-def _explained(subject: Subject, value: Value, watch: Watch | None) -> Explanation:
-    main = subject.program(value.name).main
+def _explained(decided: Decided, value: Value, watch: Watch | None) -> Explanation:
+    main = program_with(decided, value.name).main
     value = main.values[value.name]
     op = main.producers().get(value.name)
     return Explanation(
         value,
         op,
         _rule_text(main, op),
-        tuple(_readings(subject, main, value)),
+        tuple(_readings(decided, main, value)),
         reasons(main, value),
-        _alternatives(subject, value, op, watch) if watch is not None else (),
-        "" if value.name in subject.completed.main.values else _end_of_body(subject, value.name),
-        subject.options.cluster.name,
-        is_searched=subject.options.strategy == AUTO,
+        _alternatives(decided, value, op, watch) if watch is not None else (),
+        "" if value.name in decided.completed.main.values else _end_of_body(decided, value.name),
+        decided.options.cluster.name,
+        is_searched=decided.options.strategy == AUTO,
     )
 
 
@@ -179,22 +179,22 @@ def _rule_text(main: Function, op: Op | None) -> str:
 
 
 def _alternatives(
-    subject: Subject, value: Value, op: Op | None, watch: Watch
+    decided: Decided, value: Value, op: Op | None, watch: Watch
 ) -> tuple[Alternative, ...]:
-    if value.name not in subject.completed.main.values:
+    if value.name not in decided.completed.main.values:
         return ()
     if op is None:
-        return value_alternatives(subject, value, watch)
-    return op_alternatives(subject, op, watch)
+        return value_alternatives(decided, value, watch)
+    return op_alternatives(decided, op, watch)
 
 
-def _end_of_body(subject: Subject, name: str) -> str:
+def _end_of_body(decided: Decided, name: str) -> str:
     """Returns the nearest value after a part of a body that was there before the body."""
-    consumers = subject.serial.main.consumers()
+    consumers = decided.serial.main.consumers()
     queue, seen = [name], {name}
     while queue:
         for result in (result for op in consumers[queue.pop(0)] for result in op.results):
-            if result in subject.completed.main.values:
+            if result in decided.completed.main.values:
                 return result
             if result not in seen:
                 seen.add(result)
@@ -202,9 +202,11 @@ def _end_of_body(subject: Subject, name: str) -> str:
     return ""
 
 
-def _readings(subject: Subject, main: Function, value: Value) -> Iterator[Reading]:
+def _readings(decided: Decided, main: Function, value: Value) -> Iterator[Reading]:
     for op in main.ops:
         rule = rule_of(op, main.values) if value.name in op.operands else None
         if rule is not None and op.dist is not None and value.dist is not None:
             needed = consumed(rule, op.dist, op.operands.index(value.name))
-            yield Reading(op, needed, subject.planner.plan(value.dist, needed, value.itemsize))
+            yield Reading(
+                op, needed, decided.problem.planner.plan(value.dist, needed, value.itemsize)
+            )

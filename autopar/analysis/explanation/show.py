@@ -9,13 +9,13 @@ from pathlib import Path
 from autopar.analysis.explanation.alternatives import Alternative
 from autopar.analysis.explanation.communication import Expense
 from autopar.analysis.explanation.explaining import Explanation, Overview, Reading
-from autopar.analysis.explanation.price import Price
 from autopar.analysis.explanation.why import Reason, choice_text
 from autopar.base.errors import Loc
 from autopar.base.units import human_bytes, human_seconds
 from autopar.ir.expr import evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.program import Value
+from autopar.planning.price import Price
 
 SHOWN = 10
 """How many collectives are listed."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.analysis.explanation import Price, Subject
-from autopar.analysis.explanation.price import price
-from autopar.analysis.explanation.subject import Explainable
+from autopar.analysis.explainable import Explainable, decided_of
 from autopar.base.arguments import NAMES, Kind, expect
 from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster
 from autopar.cost.summary import CollectiveCount, summarize_rank
-from autopar.pipeline import predicted
 from autopar.pipeline.arguments import CLUSTER
+from autopar.pipeline.decided import Decided
+from autopar.planning.price import Price
 
 SHOWN = 20
 """How many layouts that differ are listed."""
@@ -90,7 +89,7 @@ def diff(
     """
     expect(CLUSTER.or_none, cluster=cluster)
     expect(_TWO, names=names)
-    one, two = Subject.of(first), Subject.of(second)
+    one, two = decided_of(first), decided_of(second)
     known = cluster if cluster is not None else one.options.cluster
     hardware = Cluster.load(known) if isinstance(known, str) else known
     clusters = one.options.cluster.name, two.options.cluster.name
@@ -102,7 +101,7 @@ def diff(
         hardware.name,
         tuple(_changes(one, two)),
         len(common),
-        (_price(one), _price(two)),
+        (one.price(), two.price()),
         (one.options.memory_bytes, two.options.memory_bytes),
         (_collectives(one), _collectives(two)),
         (one.serial.name, two.serial.name),
@@ -110,7 +109,7 @@ def diff(
     )
 
 
-def _changes(one: Subject, two: Subject) -> Iterator[LayoutChange]:
+def _changes(one: Decided, two: Decided) -> Iterator[LayoutChange]:
     """Yields values whose layouts read differently, inputs before results."""
     first, second = one.completed.main, two.completed.main
     names = dict.fromkeys((*first.inputs, *first.values, *second.values))
@@ -122,13 +121,9 @@ def _changes(one: Subject, two: Subject) -> Iterator[LayoutChange]:
             yield LayoutChange(name, role, shown[0], shown[1])
 
 
-def _price(subject: Subject) -> Price:
-    return price(subject.completed, subject.options, subject.planner)
-
-
-def _collectives(subject: Subject) -> tuple[CollectiveCount, ...]:
-    ranks = predicted(subject.completed, subject.options, subject.planner)
-    return summarize_rank(ranks, dict.fromkeys(subject.mesh.dim_names, 0)).collectives
+def _collectives(decided: Decided) -> tuple[CollectiveCount, ...]:
+    origin = dict.fromkeys(decided.mesh.dim_names, 0)
+    return summarize_rank(decided.ranks, origin).collectives
 
 
 def _lines(found: Comparison) -> Iterator[str]:

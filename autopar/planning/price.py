@@ -1,12 +1,11 @@
-"""Price: predicted seconds and bytes of a completed program."""
+"""Price: predicted seconds and bytes of what ranks run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cost import ReshardPlanner, evaluate, fullest_timeline
+from autopar.cost import Cluster, CommunicationModel, evaluate, fullest_timeline
 from autopar.ir.program import Program
-from autopar.pipeline import CompileOptions, predicted
 
 
 @dataclass(frozen=True)
@@ -32,19 +31,15 @@ class Price:
     host_bytes: int = 0
 
 
-def price(completed: Program, options: CompileOptions, planner: ReshardPlanner) -> Price:
-    """Returns the price of a completed program.
+def price(ranks: Program, cluster: Cluster, model: CommunicationModel | None = None) -> Price:
+    """Returns the price of what ranks run.
 
     Args:
-        completed: The program; ops may still have bodies.
-        options: The cluster, and what a device may hold.
-        planner: Of reshards on that cluster.
-
-    Raises:
-        AutoparError: If the program can't be made to fit into memory.
+        ranks: The partitioned program.
+        cluster: The hardware.
+        model: The seconds of collectives on the program's mesh, if they are known.
     """
-    ranks = predicted(completed, options, planner)
-    found = evaluate(ranks, options.cluster, model=planner.model)
+    found = evaluate(ranks, cluster, model=model)
     timeline = fullest_timeline(ranks)
     return Price(
         found.serialized_seconds,

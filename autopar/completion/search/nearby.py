@@ -1,4 +1,4 @@
-"""Variations: plans like one that is known, but for one op or value.
+"""Nearby: plans like one that is known, but for one op or value.
 
 What would it cost to compute an op otherwise? To search the whole program anew for each way takes
 long, and most of it stays as it is. So one search is made of the program, every variation pins one
@@ -13,43 +13,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autopar.completion.complete import Complete, with_main
-from autopar.completion.prepare.common_subexpressions import share_moves
-from autopar.completion.prepare.renew_views import renew_views
+from autopar.completion.complete import search_of, with_main
+from autopar.completion.plan import Plan
 from autopar.completion.presets.place import place_pins
 from autopar.completion.problem.graph import decision
 from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.problem import Pinned, Problem
 from autopar.completion.problem.space import Form
 from autopar.completion.propagate.solve import pin_aliases
-from autopar.completion.search.fastest import STARTS, Search
+from autopar.completion.search.fastest import STARTS
 from autopar.completion.search.plans import FEW_OPS
+from autopar.completion.search.watch import Watch
 from autopar.completion.write import write_solution
-from autopar.ir.program import Op, Program, Value
-
-Pinned = Value | Op
-"""A value with a layout, or an op with a choice."""
+from autopar.ir.program import Program, Value
 
 
-class Variations:
-    """The variations of a plan.
+class Nearby:
+    """The plans near one that is known.
 
     Args:
-        complete: Searches.
-        completed: The program as it was completed.
-        free: The same with the user's pins only, and none of what is varied.
+        problem: With the user's pins only, and none of what is varied.
+        completed: The program as the known plan has it.
+        watch: Limits and follows the search.
         is_moved: Whether the plan was made for other hardware, so that another one may be the
             better start.
-
-    Raises:
-        AnnotationError: If its ops run on slices of the mesh.
     """
 
     def __init__(
-        self, complete: Complete, completed: Program, free: Program, *, is_moved: bool = False
+        self, problem: Problem, completed: Program, watch: Watch, *, is_moved: bool = False
     ) -> None:
-        self.search: Search = complete.searches_of(free)[0]
-        self.main = share_moves(renew_views(free.main))
-        self.program = free.with_main(self.main)
+        self.way = problem.ways[0]
+        self.search = search_of(self.way.graph, watch)
         ops = {op.results: op for op in completed.main.ops}
         nodes = self.search.graph.nodes
         plan = [decision(replace(node, op=ops[node.op.results])) for node in nodes]
@@ -59,8 +53,8 @@ class Variations:
         if len(nodes) <= FEW_OPS:
             self.starts += [each.solution.choices for each in self.search.presets(0.0)[:STARTS]]
 
-    def with_pin(self, pinned: Pinned) -> Program:
-        """Returns the program completed with a value or an op as a user would pin it.
+    def with_pin(self, pinned: Pinned) -> Plan:
+        """Returns the best plan found with a value or an op as a user would pin it.
 
         Args:
             pinned: With its layout, or its choice.
@@ -72,15 +66,15 @@ class Variations:
         if isinstance(pinned, Value):
             assert pinned.dist is not None
             form = graph.space.form(pinned.dist)
-            return self._completed({graph.position[pinned.name]: form}, {})
+            return self._plan({graph.position[pinned.name]: form}, {})
         (node,) = (node for node in graph.nodes if node.op.results == pinned.results)
-        return self._completed({}, {node.index: decision(replace(node, op=pinned))})
+        return self._plan({}, {node.index: decision(replace(node, op=pinned))})
 
-    def _completed(self, pins: Mapping[int, Form], decided: Mapping[int, Choice]) -> Program:
+    def _plan(self, pins: Mapping[int, Form], decided: Mapping[int, Choice]) -> Plan:
         graph = self.search.graph.repinned(pins, decided)
         if pins:
             place_pins(graph)
             pin_aliases(graph)
         found = self.search.varied(graph).near(self.starts)
-        main = write_solution(self.main, found.solution)
-        return with_main(self.program, main, graph.space.mesh)
+        main = write_solution(self.way.program.main, found.solution)
+        return Plan(with_main(self.way.program, main), seconds=found.solution.seconds)

@@ -1,4 +1,4 @@
-"""Plans: what was decided about a program, as a readable file from which it is compiled again.
+"""Plan files: what was decided about a program, as a readable file from which it is compiled again.
 
     autopar plan build/ -o plan.yaml
     autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
@@ -13,17 +13,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from autopar.analysis.explanation.subject import Explainable, Subject
+from autopar.analysis.explainable import Explainable, decided_of
 from autopar.annotate.plan_text import PinnedActivations, PinnedOp, PinnedValue, plan_text
 from autopar.base.arguments import PATH, expect
 from autopar.base.errors import Loc
 from autopar.base.file import check_file, write_file
-from autopar.completion import Complete
+from autopar.completion.complete import propagated
 from autopar.completion.decisions import decisive_ops
 from autopar.completion.propagate.solve import SHARES_STORAGE
 from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.layout import Origin
 from autopar.ir.program import Function, Op, Program, Value
+from autopar.pipeline.decided import Decided
 
 ROUNDS = 4
 """How often a plan is completed to find what it lacks; then it pins everything."""
@@ -40,22 +41,22 @@ def plan_of(what: Explainable) -> str:
     Raises:
         InvalidInputError: If it isn't a build.
     """
-    subject = Subject.of(what)
-    completed = subject.completed
-    values, ops = _needed(subject)
+    decided = decided_of(what)
+    completed = decided.completed
+    values, ops = _needed(decided)
     main = completed.main
     pinned = "1 is" if len(ops) == 1 else f"{len(ops) or 'none'} are"
     count = f"{len(main.ops)} ops, of which {pinned} pinned; the others follow"
     title = f"Plan of {completed.name or 'a program'}: {count}."
-    if subject.options.memory_bytes is not None:
+    if decided.options.memory_bytes is not None:
         title += " What is computed again follows from the limit of memory."
     return plan_text(
-        subject.mesh,
+        decided.mesh,
         title,
         [_pinned_value(main.values[name]) for name in main.values if name in values],
         [_pinned_op(op) for op in main.ops if op.results[0] in ops],
         main.values,
-        subject.options.memory_bytes,
+        decided.options.memory_bytes,
         apart=any(port.part is not None for port in completed.signature.inputs),
         activations=tuple(_activations(main)),
     )
@@ -72,18 +73,17 @@ def save_plan(what: Explainable, path: str | Path) -> None:
     write_file(path, [plan_of(what)])
 
 
-def _needed(subject: Subject) -> tuple[set[str], set[str]]:
+def _needed(decided: Decided) -> tuple[set[str], set[str]]:
     """Returns the values, and the ops by their first results, that a plan must pin."""
-    completed = subject.completed
-    main = completed.main
-    calls = subject.calls
+    completed, problem = decided.completed, decided.problem
+    main, calls = completed.main, decided.problem.calls
     renewed = set(_renewed(main))
     values = {value.name for value in main.values.values() if _is_given(main, value)}
     ops = {op.results[0] for op in decisive_ops(completed, calls)} - renewed
     everything = {op.results[0] for op in main.ops if calls.of(op, main.values).has_rule} - renewed
-    complete = Complete(subject.options.cluster, None, subject.planner, calls=calls)
     for left in reversed(range(ROUNDS)):
-        again = complete(_as_planned(completed, values, ops)).main
+        pinned = replace(problem, program=_as_planned(completed, values, ops))
+        again = propagated(pinned, None).program.main
         more_values, more_ops = set(_other_values(main, again)), set(_other_ops(main, again))
         if not more_values and more_ops <= ops:
             break

@@ -1,0 +1,74 @@
+"""Lowering: from a plan to what a rank runs, before anything is done to save memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autopar.completion import Legalize
+from autopar.cost import Cluster, ReshardPlanner
+from autopar.ir.passes import Pass
+from autopar.ir.program import Program
+from autopar.partition import Coalesce, Partition, Prefetch
+
+Observer = Callable[[str, Program], None]
+"""Called with (pass name, program) after each pass."""
+
+
+def unseen(name: str, program: Program) -> None:
+    """Observes nothing: the program is one of several."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A plan, lowered.
+
+    Attributes:
+        serial: The completed program, in which ops are replaced by the bodies chosen for them.
+        ranks: What a rank runs.
+    """
+
+    serial: Program
+    ranks: Program
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """The passes between a completed program and a rank's.
+
+    Attributes:
+        cluster: The hardware.
+        planner: Plans reshards on its mesh.
+        phases_apart: Whether the forward pass must not wait for anything of the backward pass.
+        store: Says of a legalized program how inputs and outputs are to be stored, where that isn't
+            how its ops want them.
+    """
+
+    cluster: Cluster
+    planner: ReshardPlanner = field(repr=False)
+    phases_apart: bool = False
+    store: Callable[[Program], Program] | None = None
+
+    def __call__(self, completed: Program, seen: Observer = unseen) -> Lowered:
+        """Returns a completed program lowered.
+
+        Args:
+            completed: The program.
+            seen: Called after each pass.
+        """
+        legalize = Legalize(self.cluster, self.planner)
+        serial = legalize(completed)
+        seen(legalize.name, serial)
+        if self.store is not None:
+            serial = self.store(serial)
+        ranks = serial
+        for each in self.passes:
+            ranks = each(ranks)
+            seen(each.name, ranks)
+        return Lowered(serial, ranks)
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes behind legalization."""
+        coalesce = Coalesce(self.cluster, phases_apart=self.phases_apart)
+        return (Partition(self.cluster, self.planner), coalesce, Prefetch())
