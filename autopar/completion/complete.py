@@ -14,9 +14,9 @@ from autopar.completion.presets.named import Unfit, pin_strategy, without_batch
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.presets.zero import keep_states
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.problem import Problem, Way, graph_of, prepared
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.propagate.local_search import GAIN
 from autopar.completion.propagate.solve import Solution, pin_aliases, solve
 from autopar.completion.search.auto import Decided, decide
@@ -183,7 +183,7 @@ def _on_slices(problem: Problem, decided: Callable[[Graph, Unfit], Decided]) -> 
     unfit: list[tuple[ProcessMesh, Unfit]] = []
 
     def completed(function: Function, mesh: ProcessMesh) -> Function:
-        calls = CallTable(Space(mesh, problem.cluster, problem.planner))
+        calls = calls_on(Space(mesh, problem.cluster, problem.planner))
         unfit.append((mesh, {}))
         found = decided(graph_of(function, calls), unfit[-1][1])
         if found.forecast is not None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from autopar.base.errors import AnnotationError
-from autopar.completion.problem.body import body_function, expand_body, left_otherwise, solve_body
+from autopar.completion.problem.body import body_function, expand_body
 from autopar.completion.problem.op_strategies import Call, CallTable
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on, left_otherwise, solve_body
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
@@ -106,7 +107,7 @@ class _Expansion:
     def _calls(self, mesh: ProcessMesh) -> CallTable:
         """Returns the calls on a slice of the mesh."""
         if mesh not in self.calls:
-            self.calls[mesh] = CallTable(Space(mesh, self.cluster, self.planner))
+            self.calls[mesh] = calls_on(Space(mesh, self.cluster, self.planner))
         return self.calls[mesh]
 
     def _leave(self, name: str, layout: Layout) -> None:

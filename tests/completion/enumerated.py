@@ -9,9 +9,10 @@ from itertools import product
 
 from autopar.annotate import parse_mesh
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import CallTable, Choice
+from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.price import Price
 from autopar.completion.problem.space import Form, Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.search.network.candidates import CandidateTable
 from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
@@ -69,7 +70,7 @@ def _unread(net: Network) -> list[str]:
 def graph_of(net: Network, mesh: ProcessMesh, cluster: Cluster) -> Graph:
     """Returns the graph of a network's program."""
     space = Space(mesh, cluster)
-    return Graph(space, CallTable(space), net.ops, net.values, _unread(net))
+    return Graph(space, calls_on(space), net.ops, net.values, _unread(net))
 
 
 def _plans(graph: Graph) -> int:

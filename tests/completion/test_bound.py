@@ -13,9 +13,10 @@ from autopar.completion import Complete, Legalize
 from autopar.completion.prepare.common_subexpressions import share_moves
 from autopar.completion.prepare.renew_views import renew_views
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import CallTable, Choice
+from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.price import Price
 from autopar.completion.problem.space import Form, Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.propagate.solve import Solution
 from autopar.completion.search.fastest import search
 from autopar.completion.search.network.candidates import CandidateTable
@@ -46,7 +47,7 @@ def free(program: Program, cluster: Cluster) -> Graph:
     """Returns the graph of a program without pins."""
     assert program.mesh is not None
     space, main = Space(program.mesh, cluster), share_moves(renew_views(program.main))
-    return Graph(space, CallTable(space), main.ops, main.values, main.outputs, main.aliases)
+    return Graph(space, calls_on(space), main.ops, main.values, main.outputs, main.aliases)
 
 
 def seconds_as_run(completed: Program, cluster: Cluster) -> float:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.completion import Complete, Legalize
-from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.cost import Cluster
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
@@ -152,7 +152,7 @@ def test_choices_are_what_the_rules_say(program: Program, seed: int) -> None:
     """Completion puts layouts together faster, but they are those of `ir.distribution`."""
     assert program.mesh is not None
     space = Space(program.mesh, CLUSTERS["cpu"])
-    calls = CallTable(space)
+    calls = calls_on(space)
     chance = random.Random(seed)
     for op in program.main.ops:
         call = calls.of(op, program.main.values)

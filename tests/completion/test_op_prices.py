@@ -9,8 +9,9 @@ import pytest
 from autopar.annotate import apply_mesh
 from autopar.completion import Legalize
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import CallTable, Choice
+from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.propagate.solve import Solution
 from autopar.completion.write import write_solution
 from autopar.cost import Cluster
@@ -53,7 +54,7 @@ def check(program: Program, factor: str, dim: DimLayout, mesh: ProcessMesh) -> N
     """Checks the seconds of one way to split an op, if it can be split so."""
     placed = apply_mesh(program, mesh)
     main, space = placed.main, Space(mesh, CLUSTER)
-    graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs)
+    graph = Graph(space, calls_on(space), main.ops, main.values, main.outputs)
     (node,) = graph.nodes
     choice = node.call.choice(space.table.of({factor: normalize_dim(dim, mesh)}))
     if choice is None:

@@ -12,8 +12,8 @@ from autopar.annotate import apply_mesh, parse_mesh
 from autopar.base.errors import InvalidInputError
 from autopar.completion import Complete
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.search.fastest import search
 from autopar.completion.search.network.candidates import CandidateTable
 from autopar.completion.search.watch import Watch
@@ -128,7 +128,7 @@ def layers(pin: str = "", batch: int = 4096) -> Graph:
         columns = Layout.from_dims_mapping(mesh, (512, 512), (-1, "tp"))
         net.values[pin] = replace(net.values[pin], dist=columns, origin=Origin("annotated"))
     space = Space(mesh, Cluster.load("h100"))
-    return Graph(space, CallTable(space), net.ops, net.values, [x])
+    return Graph(space, calls_on(space), net.ops, net.values, [x])
 
 
 def test_a_pin_of_one_layer_stays_there() -> None:
@@ -162,7 +162,7 @@ def test_axes_split_a_batch_within_rows_together_though_none_divides_it() -> Non
     y = net.view(net.mm(rows, net.weight("w", 32, 32), "y"), 16, 7, 32)
     mesh = parse_mesh("a=3,b=2")
     space = Space(mesh, Cluster.load("h100"))
-    graph = Graph(space, CallTable(space), net.ops, net.values, [y])
+    graph = Graph(space, calls_on(space), net.ops, net.values, [y])
     (product,) = (node for node in graph.nodes if node.op.kind == "aten.mm.default")
     ways = CandidateTable(graph).of(product).choices
     data = (SubDim(16, ("a", "b")), SubDim(7))

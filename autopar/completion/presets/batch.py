@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from autopar.completion.presets.marks import Marks, Stretch, factor_of, is_unknown
+from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph, Node
 
 FLOATS = ("f64", "f32", "f16", "bf16")
@@ -177,7 +178,7 @@ def _stretches(graph: Graph, value: int) -> list[Stretch]:
     """Returns the first dimension of a value, and what lies within its parts."""
     size = graph.values[value].global_shape[0]
     whole = Stretch(0, 1, size)
-    sizes = graph.cuts.sizes(value, 0, size)
+    sizes = graph.shared(Cuts).sizes(value, 0, size)
     return [whole] if len(sizes) == 1 or not sizes[0] else [whole, Stretch(0, 1, size // sizes[0])]
 
 

@@ -30,8 +30,8 @@ from autopar.completion.presets.strategy import AxisPreset, parse_strategy
 from autopar.completion.presets.tensor import split_weights
 from autopar.completion.presets.zero import fsdp, zero1, zero2
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.cost import Cluster
 from autopar.ir.program import Program
 
@@ -57,7 +57,7 @@ def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program
         raise AnnotationError("the program has no mesh; annotate it with one first")
     space = Space(program.mesh, cluster)
     main = program.main
-    graph = Graph(space, CallTable(space), main.ops, main.values, main.outputs, main.aliases)
+    graph = Graph(space, calls_on(space), main.ops, main.values, main.outputs, main.aliases)
     pin_strategy(graph, strategy)
     values = dict(main.values)
     for at, origin in graph.origins.items():

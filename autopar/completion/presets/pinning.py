@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.marks import Stretch
 from autopar.completion.presets.strategy import AxisPreset
+from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Key
@@ -27,7 +28,7 @@ def split_further(graph: Graph, value: int, base: Form, form: Form, axis: str) -
     at, _ = form.splits.places[axis]
     cuts: dict[Key, Sequence[int]] = {}
     if isinstance(at, int):
-        cuts[at] = graph.cuts.sizes(value, at, shape[at])
+        cuts[at] = graph.shared(Cuts).sizes(value, at, shape[at])
     merged = graph.space.table.nested(base.splits, axis, form.splits, cuts)
     return None if merged is None else graph.space.of_splits(merged, shape)
 

@@ -12,6 +12,7 @@ Parameters that aren't contracted (biases) follow what their readers then want.
 from __future__ import annotations
 
 from autopar.completion.presets.tensor import place_weights
+from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.propagate.propagation import Spread
@@ -54,7 +55,7 @@ def _has_cuts(graph: Graph, value: int, axis: str) -> bool:
     if pin is None:
         return False
     at = int(pin.splits.places[axis][0])
-    return len(graph.cuts.sizes(value, at, graph.values[value].global_shape[at])) > 1
+    return len(graph.shared(Cuts).sizes(value, at, graph.values[value].global_shape[at])) > 1
 
 
 def _placed(graph: Graph, axis: str, values: frozenset[int]) -> dict[int, Form]:

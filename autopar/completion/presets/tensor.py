@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from autopar.completion.presets.steps import Forms, Step, Steps
 from autopar.completion.presets.weights import minor_weights, parameters, readers, sources
+from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
@@ -276,7 +277,7 @@ class _Walk:
         for dims, value in zip(rule.results, node.results, strict=True):
             for at, factors in enumerate(dims):
                 if factors == (factor,):
-                    sizes = self.graph.cuts.sizes(value, at, size)
+                    sizes = self.graph.shared(Cuts).sizes(value, at, size)
                     for cut in range(len(sizes) if len(sizes) > 1 else 0):
                         dim = tuple(
                             SubDim(s, (self.axis,) if i == cut else ()) for i, s in enumerate(sizes)

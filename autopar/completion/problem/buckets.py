@@ -11,16 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from autopar.completion.problem.graph import Graph, Node
+from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.cost.reshard.buckets import BUCKET_BYTES, Lane, Sum, bucket_seconds, sums_of
 from autopar.cost.reshard.deferred_sums import awaited
 from autopar.ir.ops.view import VIEWS
-
-if TYPE_CHECKING:
-    from autopar.completion.problem.graph import Graph, Node
-    from autopar.completion.problem.op_strategies import Choice
 
 Steps = tuple[tuple[Form, Form], ...]
 """The reshards of a value, each from a form to another."""
@@ -146,7 +143,7 @@ class Buckets:
         self, choices: Sequence[Choice], steps: Iterable[tuple[int, Steps]]
     ) -> Iterator[_Sums]:
         for value, pairs in steps:
-            waits = self.graph.waiting.group_of(value) is not None
+            waits = self.graph.shared(Waiting).group_of(value) is not None
             for moves in self._chains(pairs, self.graph.itemsizes[value], waits):
                 made = self.graph.producer[value]
                 assert made is not None
@@ -200,7 +197,7 @@ class Buckets:
         graph = self.graph
         made = graph.producer[value]
         assert made is not None
-        group, dtype = graph.waiting.group[value], graph.values[value].dtype
+        group, dtype = graph.shared(Waiting).group[value], graph.values[value].dtype
         return first.kind, first.axes, first.monoid, group, dtype, made[0].op.microbatch
 
     def _filled(self, bucket: _Bucket) -> Filled:

@@ -8,13 +8,10 @@ only from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from autopar.completion.problem.graph import Graph, Node
 from autopar.ir.rules.rule import Dims
-
-if TYPE_CHECKING:
-    from autopar.completion.problem.graph import Node
 
 Strides = frozenset[int]
 """Boundaries within a dimension, each as the number of elements minor to it."""
@@ -25,7 +22,8 @@ _NONE: Strides = frozenset()
 class Cuts:
     """The boundaries within the dimensions of every value of a graph."""
 
-    def __init__(self, ops: Sequence[Node]) -> None:
+    def __init__(self, graph: Graph) -> None:
+        ops = graph.nodes
         self._strides: dict[tuple[int, int], Strides] = {}
         for node in (*reversed(ops), *ops, *reversed(ops)):
             self._visit(node)

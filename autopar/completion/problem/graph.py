@@ -13,12 +13,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from autopar.base.errors import AnnotationError
-from autopar.completion.problem.buckets import Waiting
-from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.op_strategies import Call, CallTable, Choice
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.problem.splits import Key, Splits
-from autopar.completion.propagate.shared_reductions import Joins
 from autopar.ir.layout import DimLayout, Origin, dim_axes, normalize_dim
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
@@ -110,6 +107,7 @@ class Graph:
         self.order = [placed[node.op.results] for node in self.nodes]
         self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
         self._derived: dict[Hashable, object] = {}
+        self._own: dict[Hashable, object] = {}
 
     def _pin(self, value: Value) -> Form | None:
         if value.dist is None:
@@ -137,7 +135,7 @@ class Graph:
         other = copy(self)
         other.pins, other.origins = list(self.pins), dict(self.origins)
         other.kept, other.settled = dict(self.kept), dict(self.settled)
-        vars(other).pop("joins", None)
+        other._own = {}
         return other
 
     def once(self, key: Hashable, derive: Callable[[], T]) -> T:
@@ -152,6 +150,14 @@ class Graph:
         found: T = self._derived[key]  # type: ignore[assignment]
         return found
 
+    def shared(self, make: Callable[[Graph], T]) -> T:
+        """Returns what is made of the graph's ops, once for all graphs that `anew` makes of it."""
+        return _made(self._derived, make, self)
+
+    def own(self, make: Callable[[Graph], T]) -> T:
+        """Returns what is made of this graph with its pins, once."""
+        return _made(self._own, make, self)
+
     def repinned(self, pins: Mapping[int, Form], decided: Mapping[int, Choice]) -> Graph:
         """Returns the graph with more pins of the user's.
 
@@ -164,7 +170,7 @@ class Graph:
         other.origins = {**self.origins, **dict.fromkeys(pins, Origin("annotated"))}
         other.annotated = self.annotated | pins.keys()
         other.decided = {**self.decided, **decided}
-        other._derived = {}
+        other._derived, other._own = {}, {}
         return other
 
     def keep(self, value: int, axis: str) -> None:
@@ -233,21 +239,6 @@ class Graph:
         return node
 
     @cached_property
-    def cuts(self) -> Cuts:
-        """The boundaries within the values' dimensions."""
-        return self.once(Cuts, lambda: Cuts(self.nodes))
-
-    @cached_property
-    def waiting(self) -> Waiting:
-        """The values that nobody waits for."""
-        return self.once(Waiting, lambda: Waiting(self))
-
-    @cached_property
-    def joins(self) -> Joins:
-        """The values that meet while their sums are pending."""
-        return Joins(self)
-
-    @cached_property
     def kinds_with_bodies(self) -> int:
         """How many different ops have bodies, which it takes long to complete."""
         return len({node.call for node in self.nodes if node.call.rule.bodies})
@@ -298,6 +289,14 @@ def dist_text(dist: OpDist) -> str:
     split += [f"{p.monoid}@{p.axis} pending" for p in dist.pending]
     split += [f"by body {dist.body!r}"] if dist.body else []
     return ", ".join(split) or "nothing split"
+
+
+def _made(known: dict[Hashable, object], make: Callable[[Graph], T], graph: Graph) -> T:
+    found: T | None = known.get(make)  # type: ignore[assignment]
+    if found is None:
+        found = make(graph)
+        known[make] = found
+    return found
 
 
 def _kind(value: Value) -> str:

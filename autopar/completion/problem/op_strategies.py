@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from autopar.completion.problem.body import body_ops
 from autopar.completion.problem.space import Form, Need, Space
 from autopar.completion.problem.splits import Key, Splits
 from autopar.cost import op_seconds
@@ -326,9 +327,7 @@ class Call:
 
     def _priced(self, dist: OpDist) -> Priced:
         if dist.body:
-            from autopar.completion.problem.body import priced_body
-
-            return priced_body(self.calls, self, replace(dist, pending=()))
+            return self.calls.priced_body(self.calls, self, replace(dist, pending=()))
         count, cut = len(self.operands), self.rule.windows
         ways = [window_ways(self.rule, dist, at) if cut else () for at in range(count)]
         own = self._own_seconds(dist, ways)
@@ -413,9 +412,8 @@ class Call:
         """Returns the seconds of a body's ops on one device: of their starts, and of the rest."""
         known = self._inner.get(body)
         if known is None:
-            from autopar.completion.problem.body import body_ops
-
-            ops, values = body_ops(self, body)
+            op, around = self.example
+            ops, values = body_ops(self.rule, op, OpDist(self.space.mesh, body=body), around)
             whole = sum(self.calls.of(op, values).whole.seconds for op in ops)
             starts = sum(op.kind not in FREE for op in ops) * self.space.cluster.launch_seconds
             known = self._inner[body] = starts, whole - starts
@@ -439,10 +437,13 @@ class CallTable:
 
     Args:
         space: Interns and prices.
+        priced_body: Returns what computing a call by a body takes: it has to be completed for that.
     """
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
+    def __init__(
+        self, space: Space, priced_body: Callable[[CallTable, Call, OpDist], Priced]
+    ) -> None:
+        self.space, self.priced_body = space, priced_body
         self._known: dict[tuple[object, ...], Call] = {}
 
     def of(self, op: Op, values: Mapping[str, Value]) -> Call:

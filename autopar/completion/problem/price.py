@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from autopar.completion.problem.buckets import Buckets, Filled, Steps
+from autopar.completion.problem.buckets import Buckets, Filled, Steps, Waiting
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, Need, Windows
@@ -64,7 +64,9 @@ class Price:
 
     def _filled(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> Iterator[Filled]:
         """Returns the buckets in which sums of values travel."""
-        found = ((value, ways[value][1]) for value in self.graph.waiting.group if value in ways)
+        found = (
+            (value, ways[value][1]) for value in self.graph.shared(Waiting).group if value in ways
+        )
         pending = ((value, way) for value, way in found if way and way[0][0].layout.partial)
         return self.buckets.filled(choices, pending)
 
@@ -96,7 +98,7 @@ class Price:
             lifetime = node.op.phase, node.op.microbatch
             needs.setdefault(lifetime, {}).update(dict.fromkeys(choices[node.index].reads(at)))
         ordered = sorted(needs, key=graph.lifetimes.__getitem__)
-        waits = graph.waiting.group_of(value) is not None
+        waits = graph.shared(Waiting).group_of(value) is not None
         return self._through(
             first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value], waits
         )

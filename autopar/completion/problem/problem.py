@@ -20,6 +20,7 @@ from autopar.completion.presets.place import place_pins
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.space import Space
+from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.submesh.where import Places, find_places
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.layout import Origin
@@ -80,7 +81,7 @@ class Problem:
         """
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
-        return cls(program, cluster, CallTable(Space(program.mesh, cluster, planner)))
+        return cls(program, cluster, calls_on(Space(program.mesh, cluster, planner)))
 
     @classmethod
     def behind(cls, completed: Program, cluster: Cluster) -> Problem:

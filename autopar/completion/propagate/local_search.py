@@ -22,6 +22,7 @@ from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
+from autopar.completion.propagate.shared_reductions import Joins
 from autopar.completion.propagate.shift import shifts
 
 MAX_CHAIN = 8
@@ -373,7 +374,7 @@ class _Around:
             yield source, list(demands), self.itemsizes[value]
         for at, value, pin, wanted, out in self.targets:
             size = self.itemsizes[value]
-            made = self.graph.joins.priced(self.choices, value, choice.produced[at])
+            made = self.graph.own(Joins).priced(self.choices, value, choice.produced[at])
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
                 yield made, [kept], size
@@ -411,7 +412,7 @@ def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
 def _priced_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
     """Returns the form in which a value is stored, without reductions that it doesn't pay for."""
     stored = stored_form(graph, choices, value)
-    return None if stored is None else graph.joins.priced(choices, value, stored)
+    return None if stored is None else graph.own(Joins).priced(choices, value, stored)
 
 
 def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
@@ -423,7 +424,7 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
     producer = graph.producer[value]
     if producer is not None:
         made = choices[producer[0].index].produced[producer[1]]
-        made = graph.joins.priced(choices, value, made)
+        made = graph.own(Joins).priced(choices, value, made)
         total += graph.space.seconds(made, stored, size)
     demands = _demands(graph, choices, value)
     return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
@@ -437,7 +438,7 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
     least, size = graph.space.least_seconds, graph.itemsizes[value]
     producer = graph.producer[value]
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
-    made = graph.joins.priced(choices, value, made)
+    made = graph.own(Joins).priced(choices, value, made)
     demands = _demands(graph, choices, value)
     return least(made, stored, size) + graph.space.least_spread_seconds(stored, demands, size)
 

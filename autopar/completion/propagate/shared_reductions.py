@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
-
-if TYPE_CHECKING:
-    from autopar.completion.problem.graph import Graph, Node
 
 
 class Joins:

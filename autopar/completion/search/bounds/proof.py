@@ -19,7 +19,7 @@ from itertools import combinations, cycle, islice, pairwise, product
 
 import numpy as np
 
-from autopar.completion.problem.buckets import AWAITED
+from autopar.completion.problem.buckets import AWAITED, Waiting
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
@@ -192,7 +192,7 @@ class Proof:
     def _tensors(self, value: int, source: End, readers: Sequence[Reader]) -> Tensors:
         """Returns of which tensors the reshards of a value for some readers are."""
         graph = self.graph
-        group = graph.waiting.group.get(value, AWAITED) if source[1].may_pend else None
+        group = graph.shared(Waiting).group.get(value, AWAITED) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
         return Tensors(graph.itemsizes[value], group)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
+from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Call, Choice
 from autopar.completion.problem.space import Form
@@ -160,7 +161,7 @@ class CandidateTable:
         decided = self.graph.decided.get(node.index)
         if decided is not None:
             return self._only(node.call, decided)
-        within = self.graph.cuts.within(node) if node.call.has_rule else {}
+        within = self.graph.shared(Cuts).within(node) if node.call.has_rule else {}
         settled = self.graph.settled.get(node.index)
         cuts = tuple(sorted((factor, tuple(sorted(s))) for factor, s in within.items()))
         known = None if self.around is None else self.around.choices[node.index]
@@ -181,7 +182,7 @@ class CandidateTable:
         axes, kinds = len(self.space.axes), dict[object, int]()
         for node in self.graph.nodes:
             if node.index not in self.graph.decided and node.call.has_rule:
-                within = self.graph.cuts.within(node)
+                within = self.graph.shared(Cuts).within(node)
                 options = len(_options(node.call, within))
                 if self.around is None:
                     kinds[node.call, options] = _assignment_count(axes, options)

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from autopar.completion.problem.buckets import Waiting
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
@@ -105,7 +106,7 @@ def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Move
 
 def tensors_of(graph: Graph, value: int, source: Ends) -> Tensors:
     """Returns of which tensors a reshard of a value is, from one of these forms."""
-    group = graph.waiting.group_of(value) if source.may_pend else None
+    group = graph.shared(Waiting).group_of(value) if source.may_pend else None
     return Tensors(graph.itemsizes[value], group)
 
 

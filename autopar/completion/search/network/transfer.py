@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.completion.problem.buckets import AWAITED
+from autopar.completion.problem.buckets import AWAITED, Waiting
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.search.effort import (
@@ -245,7 +245,7 @@ def most_bytes(graph: Graph, candidates: Sequence[Candidates]) -> Mapping[str, i
         graph: The graph.
         candidates: Per op.
     """
-    waiting = graph.waiting
+    waiting = graph.shared(Waiting)
     may_wait = dict.fromkeys(
         value
         for node, found in zip(graph.nodes, candidates, strict=True)
