@@ -109,7 +109,7 @@ def loaded_after(code: str) -> set[str]:
     """Returns the modules that a fresh interpreter has loaded after running this code."""
     show = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
     run = [sys.executable, "-c", code + show]
-    result = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(run, capture_output=True, text=True, timeout=600, check=True)
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 

@@ -89,7 +89,7 @@ def test_two_launchers_are_two_hosts(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]
-    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    outputs = [node.communicate(timeout=600)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     cluster = Cluster.load(path)
     assert levels(cluster) == [("host", 2), ("network", 2)]

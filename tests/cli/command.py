@@ -56,7 +56,7 @@ def process(*words: object, **variables: str) -> subprocess.CompletedProcess[str
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

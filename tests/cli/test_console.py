@@ -115,7 +115,7 @@ def test_a_pipe_that_nobody_reads(here: Path) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=600) == 1
 
 
 def test_status_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:

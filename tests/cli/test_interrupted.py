@@ -98,7 +98,7 @@ def test_signals(here: Path, number: signal.Signals) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith('program "')
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 128 + number
     told = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
     assert errors == f"error: {told}\n"

@@ -204,7 +204,7 @@ def test_the_result_does_not_depend_on_hash_seeds() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=600,
         )
         outputs.add(run.stdout)
     assert len(outputs) == 1

@@ -30,7 +30,7 @@ EXPECTED = {
 def found() -> dict[str, list[str]]:
     """What the judges say of each step."""
     command = [sys.executable, "-m", "tests.mutations.judged"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     judged: dict[str, list[str]] = json.loads(done.stdout)
     return judged

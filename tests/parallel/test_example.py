@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "parallelize.py"
 def losses(*command: str) -> list[float]:
     """Returns the losses that a run of the example prints."""
     run = [sys.executable, *command, "--steps", "3"]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600, check=True)
     return [float(line.split()[-1]) for line in done.stdout.splitlines()]
 
 

@@ -58,9 +58,9 @@ def test_who_works_on_when_the_store_has_ended_hears_nothing_of_it() -> None:
     first, second = _started(0, port), _started(1, port)
     assert second.stdout is not None
     assert second.stdout.readline() == "there\n", second.communicate()
-    assert first.communicate(timeout=60)[1] == ""
+    assert first.communicate(timeout=600)[1] == ""
     assert first.returncode == 0
-    out, err = second.communicate("end\n", timeout=60)
+    out, err = second.communicate("end\n", timeout=600)
     assert out == "at work\n"
     assert err == ""
     assert second.returncode == 0

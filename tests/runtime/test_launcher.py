@@ -133,7 +133,7 @@ def torchrun(ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]
     command = [*launcher, f"--nproc-per-node={ranks}", "-m", "autopar.runtime"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = [*command, *map(str, arguments)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_torchrun_reads_inputs_and_writes_outputs(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_torchrun_reads_inputs_and_writes_outputs(tmp_path: Path) -> None:
 def test_a_mesh_larger_than_the_processes_started(tmp_path: Path) -> None:
     """Without torchrun there is one process: a message, no traceback."""
     words = [sys.executable, "-m", "autopar.runtime", str(loop_build(tmp_path))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert done.stderr == (
         "error: the build is for 2 ranks, but 1 process was started; start 2, as with"
