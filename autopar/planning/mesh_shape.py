@@ -30,7 +30,7 @@ from autopar.completion.complete import Searched
 from autopar.completion.plan import Plan
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.fastest import Search
-from autopar.completion.search.plans import ROOM
+from autopar.completion.search.learned import ROOM
 from autopar.completion.search.watch import Progress, Watch
 from autopar.cost import Cluster, CommunicationModel
 from autopar.ir.builds.manifest import ReportEntry
@@ -269,8 +269,8 @@ def _precision(search: Search, mesh: ProcessMesh) -> float:
 
     Of large programs on many axes, by what a search on one shape may leave, too.
     """
-    is_quick = search.is_small or mesh.ndim <= QUICK_AXES
-    return search.precision if is_quick else max(search.precision, ROOM)
+    is_quick = search.learned.is_small or mesh.ndim <= QUICK_AXES
+    return search.learned.precision if is_quick else max(search.learned.precision, ROOM)
 
 
 def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:

@@ -22,8 +22,10 @@ from autopar.completion.problem.problem import Problem
 from autopar.completion.search.auto import MORE
 from autopar.completion.search.descent import descend
 from autopar.completion.search.fastest import Search
+from autopar.completion.search.found import Found
 from autopar.completion.search.nearby import Nearby
 from autopar.completion.search.network.candidates import Around, CandidateTable
+from autopar.completion.search.run import best_around
 from autopar.completion.search.watch import TimeIsUp, Watch
 from autopar.cost import Cluster
 from autopar.frontend.torch import Recipe, capture
@@ -135,8 +137,15 @@ def test_a_variation_of_little_effort_is_a_plan(effort: float) -> None:
 
 def test_a_descent_never_climbs() -> None:
     (search,) = searches(convnet())
+
+    def near(around: Around) -> Found:
+        return best_around(search.learned.around(around))
+
     start = search.presets(0.0)[-1].solution
-    seconds = [start.seconds, *(found.seconds for found in descend(search, start.choices))]
+    seconds = [
+        start.seconds,
+        *(found.seconds for found in descend(("a", "b", "c"), start.choices, near)),
+    ]
     assert len(seconds) > 3
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(seconds))
 

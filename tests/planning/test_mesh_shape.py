@@ -16,7 +16,7 @@ import autopar
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.completion import Complete
-from autopar.completion.search.plans import CLOSE
+from autopar.completion.search.learned import CLOSE
 from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from autopar.cost.memory.timeline import memory_timeline

@@ -107,6 +107,7 @@ class Graph:
         self.order = [placed[node.op.results] for node in self.nodes]
         self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
         self._derived: dict[Hashable, object] = {}
+        self._structure: dict[Hashable, object] = {}
         self._own: dict[Hashable, object] = {}
 
     def _pin(self, value: Value) -> Form | None:
@@ -151,8 +152,8 @@ class Graph:
         return found
 
     def shared(self, make: Callable[[Graph], T]) -> T:
-        """Returns what is made of the graph's ops, once for all graphs that `anew` makes of it."""
-        return _made(self._derived, make, self)
+        """Returns what is made of the graph's ops alone, once for all pins of them."""
+        return _made(self._structure, make, self)
 
     def own(self, make: Callable[[Graph], T]) -> T:
         """Returns what is made of this graph with its pins, once."""

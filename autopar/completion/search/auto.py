@@ -15,9 +15,9 @@ from autopar.completion.search.fastest import Search
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.found import Found
 from autopar.completion.search.incumbents import PROVEN, Incumbent
+from autopar.completion.search.learned import CLOSE
 from autopar.completion.search.naming import named
 from autopar.completion.search.network.memory_price import FREE, HeldPrice
-from autopar.completion.search.plans import CLOSE
 from autopar.completion.search.watch import Progress
 
 NO_GAIN = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.base.units import human_seconds, human_slowdown
-from autopar.completion.search.plans import CLOSE
+from autopar.completion.search.learned import CLOSE
 from autopar.ir.builds.manifest import ReportEntry
 
 

@@ -21,8 +21,8 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.problem import Pinned, Problem
 from autopar.completion.problem.space import Form
 from autopar.completion.propagate.solve import pin_aliases
-from autopar.completion.search.fastest import STARTS
-from autopar.completion.search.plans import FEW_OPS
+from autopar.completion.search.learned import FEW_OPS
+from autopar.completion.search.run import STARTS
 from autopar.completion.search.watch import Watch
 from autopar.completion.write import write_solution
 from autopar.ir.program import Program, Value
@@ -75,6 +75,6 @@ class Nearby:
         if pins:
             place_pins(graph)
             pin_aliases(graph)
-        found = self.search.varied(graph).near(self.starts)
+        found = self.search.near(graph, self.starts)
         main = write_solution(self.way.program.main, found.solution)
         return Plan(with_main(self.way.program, main), seconds=found.solution.seconds)

@@ -1,88 +1,55 @@
-"""Plans: the best plan so far, and the models by which faster ones are found."""
+"""Plans: the best plan of a run so far, and the models by which faster ones are found."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 
-from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
-from autopar.completion.problem.price import Price
 from autopar.completion.search.bounds.proof import Proof
 from autopar.completion.search.effort import CHECKED, MAX_ASCENTS, MAX_ROUNDS, ROUND_WORK
 from autopar.completion.search.found import Found, solution_of
+from autopar.completion.search.learned import CLOSE, ENOUGH, Learned
 from autopar.completion.search.network.memory_price import FREE, HeldPrice
 from autopar.completion.search.network.model import Model, build_model
-from autopar.completion.search.network.network import Costs, Network
-from autopar.completion.search.network.tables import Tables
+from autopar.completion.search.network.network import Network
 from autopar.completion.search.solvers.eliminate import eliminate
 from autopar.completion.search.solvers.improve import improve_whole
 from autopar.completion.search.solvers.trws import Dual
 from autopar.completion.search.starts import labels_of
-from autopar.completion.search.watch import Progress, Watch
-
-CLOSE = 1e-6
-"""Relative gap at which a plan counts as the best."""
-
-ENOUGH, ROOM = 1e-3, 5e-3
-"""The same for large programs, which take longer to search and to start again."""
+from autopar.completion.search.watch import Progress
 
 FAR = 0.03
 """At such a gap to what a large model promises, it isn't searched on."""
 
-FEW_OPS = 500
-"""Up to so many ops a program isn't large."""
 
-
-@dataclass
 class Plans:
-    """The best plan of a graph so far, and what is learned on the way to better ones.
+    """A run of a search: the best plan so far, and models by which better ones are found.
+
+    Args:
+        learned: What is known of the graph; a run adds to it.
+        held_price: Of the bytes that a rank holds; it is part of what is minimized.
 
     Attributes:
-        graph: With the user's pins.
-        watch: Says when the best plan so far is to be returned, and is told how far the search is.
-        held_price: Of the bytes that a rank holds; it is part of what is minimized.
-        tables: The ways to compute each op, and what goes with each.
-        price: Prices plans exactly.
-        known: Labels of earlier runs and of starts: what was good at one price is a start at
-            another.
         best: The best plan so far.
         expected: About the seconds of the fastest plan, by the model.
-        bound: Seconds that every plan takes at least.
+        bound: Seconds that every plan takes at least, with the price.
     """
 
-    graph: Graph
-    watch: Watch
-    held_price: HeldPrice = field(init=False, default=FREE)
-    tables: Tables = field(init=False)
-    price: Price = field(init=False)
-    known: list[list[int]] = field(init=False, default_factory=list)
-    best: Found | None = field(init=False, default=None)
-    expected: float = field(init=False, default=0.0)
-    bound: float = field(init=False, default=0.0)
-    _costs: Costs = field(init=False)
+    def __init__(self, learned: Learned, held_price: HeldPrice = FREE) -> None:
+        self.learned, self.held_price = learned, held_price
+        self.graph, self.watch, self.tables = learned.graph, learned.watch, learned.tables
+        self.best: Found | None = None
+        self.expected = self.bound = 0.0
 
     @property
-    def precision(self) -> float:
-        """The relative gap at which a plan counts as the best before anything is proven."""
-        return CLOSE if self.is_small else ENOUGH
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the program is so small that the search goes on until a plan is the best."""
-        return len(self.graph.nodes) <= FEW_OPS
-
-    @cached_property
-    def is_affordable(self) -> bool:
-        """Whether all ways to compute every op can be compared with the work that there is."""
-        return self.watch.is_worth(self.tables.likely_work)
+    def _is_small(self) -> bool:
+        return self.learned.is_small
 
     @property
     def _is_thorough(self) -> bool:
         """Whether plans are improved with all ways to compute every op at hand."""
-        return self.is_small and self.is_affordable
+        return self._is_small and self.learned.is_affordable
 
     @property
     def _is_far(self) -> bool:
@@ -100,7 +67,7 @@ class Plans:
 
     def _model(self, *, together: bool = True) -> Model:
         self.watch.spend(ROUND_WORK * len(self.graph.nodes))
-        self._costs = self._costs.kept()
+        self.learned.costs = self.learned.costs.kept()
         return build_model(
             self.graph,
             self.tables.candidates,
@@ -108,7 +75,7 @@ class Plans:
             self.tables.held,
             self.held_price,
             together=together,
-            costs=self._costs,
+            costs=self.learned.costs,
         )
 
     def _solve(self, network: Network) -> list[int]:
@@ -132,7 +99,7 @@ class Plans:
                     break
         self.expected = bound
         if least - bound > CLOSE * least:
-            starts = [best, *sorted(self.known, key=whole.seconds)[:1]]
+            starts = [best, *sorted(self.learned.labels, key=whole.seconds)[:1]]
             best = min((improve_whole(reduced, start) for start in starts), key=whole.seconds)
         return best
 
@@ -146,7 +113,7 @@ class Plans:
         """Prices the plan that labels stand for, and keeps it if it is the best so far."""
         choices = model.choices(labels)
         forms = model.forms(labels)
-        seconds = self.price.total(choices, forms)
+        seconds = self.learned.price.total(choices, forms)
         if not self.held_price.is_free:
             seconds += self.tables.held.seconds(choices, forms, self.held_price)
         if self.best is None or seconds < self.best.seconds:
@@ -171,7 +138,7 @@ class Plans:
             self._keep(model, labels)
             if not self._learn(model, labels) or self.watch.is_late:
                 break
-        self.known.append(labels)
+        self.learned.labels.append(labels)
 
     def _settle(self) -> None:
         """Searches once more with what is stored as in the best plan: less is left open then."""
@@ -183,7 +150,7 @@ class Plans:
             model.keep_stored(self.best.solution.forms)
             labels = self._solve(model.network)
             self._keep(model, labels)
-            self.known.append(labels)
+            self.learned.labels.append(labels)
             if not self._learn(model, labels):
                 break
 
@@ -193,7 +160,7 @@ class Plans:
 
     def _enough(self, enough: float) -> float:
         """Returns the relative gap that counts as none, given that of large programs."""
-        return CLOSE if self.is_small else enough
+        return CLOSE if self._is_small else enough
 
     def _gap_to(self, bound: float) -> float:
         """Returns by which part of a bound the best plan differs from it."""

@@ -39,7 +39,7 @@ def least_seconds_within(
         found = min(search.bound_at(held, above) for search in searches)
         return found - price * memory_bytes
 
-    most = MOST_PRICES if all(search.is_small for search in searches) else FEWER_PRICES
+    most = MOST_PRICES if all(search.learned.is_small for search in searches) else FEWER_PRICES
     found = {0: bound(byte_seconds)}
     for way in (1, -1):
         at = way

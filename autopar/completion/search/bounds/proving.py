@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.search.bounds.proof import Proof
@@ -25,20 +24,18 @@ from autopar.completion.search.effort import (
     TURN_ROUNDS,
 )
 from autopar.completion.search.incumbents import PROVEN
-from autopar.completion.search.network.network import Array, Costs
-from autopar.completion.search.plans import CLOSE, Plans
+from autopar.completion.search.learned import CLOSE
+from autopar.completion.search.network.network import Costs
+from autopar.completion.search.plans import Plans
 from autopar.completion.search.solvers.eliminate import eliminate
 from autopar.completion.search.solvers.trws import Dual
 from autopar.completion.search.watch import is_idle
 
 
-@dataclass
 class Proving(Plans):
-    """The best plan of a graph so far, with a bound of all plans."""
+    """A run that also proves a bound of all plans."""
 
-    _proof: Proof | None = field(init=False, default=None)
-    _messages: Array | None = field(init=False, default=None)
-    _promising: Sequence[Choice] = field(init=False, default=())
+    _promising: Sequence[Choice] = ()
     """The choices that take least by the proof, which may be those of a faster plan."""
 
     def _prove(
@@ -54,20 +51,19 @@ class Proving(Plans):
             in_turn: Whether to go on for a few rounds, whatever they promise, in which pairs of
                 readers are weighed anew.
         """
-        self._costs = Costs(self.watch)
-        if self._proof is None:
-            self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
-        proof, before = self._proof, -math.inf
+        learned, before = self.learned, -math.inf
+        learned.costs = Costs(self.watch)
+        proof = self._proof()
         rounds, least = (TURN_ROUNDS, TURN_ASCENTS) if in_turn else (MAX_PROOFS, ASCENTS)
         ascents, gaps = least, list[float]()
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
             self.watch.spend(ROUND_WORK * len(self.graph.nodes))
             reduced = eliminate(proof.network(self.tables.held, self.held_price))
-            dual = Dual(reduced.core, self._messages)
+            dual = Dual(reduced.core, learned.messages)
             for _ in range(ascents):
                 self.bound = max(self.bound, dual.ascend() + reduced.seconds)
-            self._messages = dual.messages
+            learned.messages = dual.messages
             if self.bound > above or self.watch.is_late:
                 break
             if not in_turn and self.best is not None and self._is_for_presets:
@@ -76,7 +72,7 @@ class Proving(Plans):
                 break
             labels = reduced.labels(dual.labels())
             self._promising = proof.choices(labels)
-            if self.is_small and self.best is not None:
+            if self._is_small and self.best is not None:
                 self._keep(proof, labels)
             gaps.append(self._gap_to(self.bound))
             if gaps[-1] <= enough or is_idle(gaps, IDLE_PROOFS, IDLE_PART):
@@ -84,33 +80,38 @@ class Proving(Plans):
             if in_turn:
                 proof.follow(labels)
             moves = list(proof.transfers_of(labels))
-            learned = proof.learn(labels)
-            learned = self.tables.least.look(moves) or learned
-            if not learned and self.best is not None:
-                learned = self.tables.least.learn(moves)
+            has_learned = proof.learn(labels)
+            has_learned = self.tables.least.look(moves) or has_learned
+            if not has_learned and self.best is not None:
+                has_learned = self.tables.least.learn(moves)
             rise, before = self.bound - before, self.bound
-            if not in_turn and self._is_settled(rise, rounds - number, learned):
+            if not in_turn and self._is_settled(rise, rounds - number, has_learned):
                 break
             # Where nothing is left to learn, the network stays, and only messages help.
-            ascents = least if learned else min(2 * ascents, MAX_ASCENTS)
+            ascents = least if has_learned else min(2 * ascents, MAX_ASCENTS)
 
-    def _is_settled(self, rise: float, rounds: int, learned: bool) -> bool:
+    def _is_settled(self, rise: float, rounds: int, has_learned: bool) -> bool:
         """Whether as many more rounds that raise the bound like the last one don't help."""
-        if self.is_small or self.best is None:
-            return not learned and rise <= CLOSE * self.bound
+        if self._is_small or self.best is None:
+            return not has_learned and rise <= CLOSE * self.bound
         return (self.bound + rise * rounds) * (1 + PROVEN) < self.best.seconds
 
     def _sharpen(self) -> None:
         """Looks for better plans where the proof sees some, which knows least of what they take."""
-        if self._proof is None:
-            self._proof = Proof(self.graph, self.tables.candidates, self.tables.least)
+        proof = self._proof()
         for _ in range(FEW_PROOFS):
-            reduced = eliminate(self._proof.network(self.tables.held, self.held_price))
-            dual = Dual(reduced.core, self._messages)
+            reduced = eliminate(proof.network(self.tables.held, self.held_price))
+            dual = Dual(reduced.core, self.learned.messages)
             for _ in range(ASCENTS):
                 dual.ascend()
-            self._messages = dual.messages
+            self.learned.messages = dual.messages
             labels = reduced.labels(dual.labels())
-            self._improve(self._proof.choices(labels), itself=True)
-            if not self.tables.least.look(self._proof.transfers_of(labels)):
+            self._improve(proof.choices(labels), itself=True)
+            if not self.tables.least.look(proof.transfers_of(labels)):
                 break
+
+    def _proof(self) -> Proof:
+        """Returns the network of the proof, as far as it is known."""
+        if self.learned.proof is None:
+            self.learned.proof = Proof(self.graph, self.tables.candidates, self.tables.least)
+        return self.learned.proof
