@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import signal
 import sys
 import threading
@@ -160,9 +161,11 @@ def _signals() -> Iterator[None]:
         numbers = []  # Only the main thread may set handlers.
     for number in numbers:
         signal.signal(number, _terminate)
+    ignored, sys.unraisablehook = sys.unraisablehook, _lost
     try:
         yield
     finally:
+        sys.unraisablehook = ignored
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
 
@@ -170,3 +173,23 @@ def _signals() -> Iterator[None]:
 def _terminate(number: int, frame: FrameType | None) -> None:
     del frame
     raise Terminated(number)
+
+
+AGAIN = 0.01
+"""Seconds after which a signal that was lost is sent again."""
+
+
+def _lost(unraisable: sys.UnraisableHookArgs) -> None:
+    """Sends a signal again whose exception Python dropped, as in a finalizer it drops any."""
+    error = unraisable.exc_value
+    if isinstance(error, Terminated):
+        number = error.number
+    elif isinstance(error, KeyboardInterrupt):
+        number = signal.SIGINT
+    else:
+        sys.__unraisablehook__(unraisable)
+        return
+    # Not at once, for then it would be lost in here.
+    again = threading.Timer(AGAIN, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()

@@ -7,7 +7,7 @@ table of the same would have to be kept equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -51,18 +51,21 @@ class Plan:
         """Returns the plan with one more thing to say of how it was decided."""
         return replace(self, remarks=(*self.remarks, ReportEntry("search", subject, detail)))
 
-    def reported(
-        self, seconds: Callable[[], float], added_seconds: float
-    ) -> tuple[ReportEntry, ...]:
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is known how long a step takes."""
+        return not math.isnan(self.seconds)
+
+    def reported(self, seconds: float, added_seconds: float) -> tuple[ReportEntry, ...]:
         """Returns the remarks, with the forecast; without search, with the time alone.
 
         Args:
-            seconds: Predicts the serialized seconds of what ranks run; not called for slices.
+            seconds: Serialized, of what ranks run; it doesn't count where a plan isn't timed.
             added_seconds: What recomputation and transfers to the host's memory add.
         """
-        if math.isnan(self.seconds):
+        if not self.is_timed:
             return self.remarks
         if self.forecast is None:
-            total = predicted_time(seconds() + added_seconds, added_seconds)
+            total = predicted_time(seconds + added_seconds, added_seconds)
             return (ReportEntry("search", "time", total), *self.remarks)
-        return (self.forecast.remark(seconds(), added_seconds), *self.remarks)
+        return (self.forecast.remark(seconds, added_seconds), *self.remarks)

@@ -373,9 +373,10 @@ def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[int]) -> 
         AnnotationError: If it hasn't.
     """
     if len(dims_mapping) != len(shape):
+        count = "1 entry" if len(dims_mapping) == 1 else f"{len(dims_mapping)} entries"
         raise AnnotationError(
-            f"dims_mapping {list(dims_mapping)} has {len(dims_mapping)} entries, but the tensor"
-            f" has {len(shape)} dimensions {list(shape)}; give one entry per dimension"
+            f"dims_mapping {list(dims_mapping)} has {count}, but the tensor has"
+            f" {len(shape)} dimensions {list(shape)}; give one entry per dimension"
         )
 
 

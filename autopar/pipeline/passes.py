@@ -8,6 +8,7 @@ Passes never call one another; this is the one place that knows their order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -119,9 +120,9 @@ def _compiled(
     exceeded = check_device_memory(fitted.program, options.cluster)
     deployment = deploy(fitted.program, options.cluster, options.placement, seen)
 
-    def seconds() -> float:
-        return evaluate(lowered.ranks, options.cluster).serialized_seconds
-
+    seconds = math.nan
+    if plan.is_timed:
+        seconds = evaluate(lowered.ranks, options.cluster).serialized_seconds
     said = (*plan.reported(seconds, fitted.added_seconds), *fitted.remarks)
     if plan.forecast is None and options.memory_bytes is not None:
         held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"

@@ -205,7 +205,7 @@ def test_sizes(here: Path, options: list[str], message: str) -> None:
         (["enc.0.wieght=[-1,0]"], "did you mean enc.0.weight"),
         (["0.*t=[0,-1]"], "'0' is in enc.0.weight, enc.0.bias: does the pattern need a '*' first?"),
         (["decoder*=[0,-1]"], "; names are, for example, x, enc.0.weight"),
-        (["enc.0.weight=[0]"], "dims_mapping [0] has 1 entries, but the tensor has 2 dimensions"),
+        (["enc.0.weight=[0]"], "dims_mapping [0] has 1 entry, but the tensor has 2 dimensions"),
         (["enc.0.weight=[0,0]"], "uses mesh axis d0 more than once"),
         (["enc.0.weight=[-1,2]"], "mesh axis 2 is out of range for mesh d0=2"),
         (["enc.0.weight=[-1,tp]"], "mesh has no axis 'tp', only ['d0', 'd1']"),

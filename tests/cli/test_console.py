@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -189,3 +190,25 @@ def test_a_long_line_stays_on_one_line_of_a_terminal() -> None:
     assert (len(shown), shown[-1]) == (77, "…")
     assert told.startswith(shown[:-1])
     assert cropped("searching", 80) == "searching"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_within_a_finalizer_is_not_lost(number: signal.Signals) -> None:
+    """Python drops what a handler raises there."""
+    script = (
+        "import os, signal, time, weakref, click\n"
+        "from autopar.cli.console import Commands\n"
+        "class Held: pass\n"
+        "@click.group(cls=Commands)\n"
+        "def group(): pass\n"
+        "@group.command()\n"
+        "def end():\n"
+        "    held = Held()\n"
+        f"    known = weakref.ref(held, lambda _: os.kill(os.getpid(), {int(number)}))\n"
+        "    del held\n"
+        "    time.sleep(600)\n"
+        "group()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "end"], capture_output=True, text=True)
+    told = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+    assert (done.returncode, done.stderr) == (128 + number, f"error: {told}\n")

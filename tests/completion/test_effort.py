@@ -197,3 +197,11 @@ def test_what_no_plan_can_beat_is_taken() -> None:
     assert found.bound_seconds <= found.seconds <= found.bound_seconds * 1.01
     assert MORE not in found.notes
     assert not [text for text in told if text.startswith("searching")]
+
+
+@pytest.mark.parametrize("mesh", ["1", "a=2,b=2"])
+def test_without_any_time_there_is_a_plan(mesh: str) -> None:
+    program = apply_mesh(mlp(batch=64), parse_mesh(mesh))
+    watch = Watch(1.0, clock=iter(range(0, 10**9, 100)).__next__)
+    plan = Complete(Cluster.load("h100"), "auto", watch=watch).plan(program)
+    assert all(op.dist is not None for op in plan.program.main.ops)

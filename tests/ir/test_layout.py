@@ -203,7 +203,7 @@ def test_dims_mappings(mapping: Sequence[DimMapping], expected: str) -> None:
     [
         (
             ("dp",),
-            r"dims_mapping \['dp'\] has 1 entries, but the tensor has 2 dimensions \[8, 12\]",
+            r"dims_mapping \['dp'\] has 1 entry, but the tensor has 2 dimensions \[8, 12\]",
         ),
         (("dp", "dp"), "uses mesh axis dp more than once; an axis can split one dimension"),
         ((("tp", 1), -1), "uses mesh axis tp more than once"),

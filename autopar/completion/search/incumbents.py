@@ -97,13 +97,17 @@ class Incumbents:
 
     Args:
         mesh: The mesh.
-        complete: Completes the program by a strategy.
+        complete: Completes the program by a strategy, or from the user's pins alone.
         graph: The program's.
         watch: Says when to stop.
     """
 
     def __init__(
-        self, mesh: ProcessMesh, complete: Callable[[str], Solution], graph: Graph, watch: Watch
+        self,
+        mesh: ProcessMesh,
+        complete: Callable[[str | None], Solution],
+        graph: Graph,
+        watch: Watch,
     ) -> None:
         self._complete, self._ops, self._watch = complete, len(graph.nodes), watch
         self._work = PRESET_WORK * self._ops * mesh.ndim**2
@@ -136,6 +140,10 @@ class Incumbents:
         # Of those that take as long as one another, but for rounding, the first counts.
         least = min((each.seconds for each in self._found), default=0.0)
         return sorted(self._found, key=lambda each: max(each.seconds, least * (1 + GAIN)))
+
+    def fallback(self) -> Solution:
+        """Returns a plan for which there is always time: what follows from the pins alone."""
+        return self._complete(None)
 
 
 def _affordable(ops: int, gap: float) -> int:

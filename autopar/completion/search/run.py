@@ -50,8 +50,10 @@ class Run(Proving):
             self._search_at()
         if self.best is None:
             # Not one model was made in time.
-            preset = self.presets(math.inf)[0]
-            self.best = Found(preset.solution, preset.seconds, self.bound)
+            presets, incumbents = self.presets(math.inf), self.learned.incumbents
+            assert incumbents is not None
+            plan = presets[0].solution if presets else incumbents.fallback()
+            self.best = Found(plan, plan.seconds, self.bound)
         self.learned.solutions.append(self.best.solution)
         return self._found()
 
