@@ -219,9 +219,28 @@ def prefixed(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tenso
     return h + torch.ones(pair + h[chosen[:, 0] == 1].shape).sum()
 
 
+def made_ahead(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Computes something of a parameter that only a part uses, and looks at one."""
+    ahead, final = self.scale * 2, torch.zeros_like(h)
+    rare = (chosen == 0).all(-1) | (chosen[:, 0] == 1)
+    if rare.any():
+        final[rare] += h[rare] * ahead
+    return final + self.scale.detach().norm()
+
+
+def kept_within(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Goes on with what was there, in a part as behind it."""
+    final = h * self.scale
+    for number, expert in enumerate(self.experts):
+        mask = chosen[:, 0] == number
+        if mask.any():
+            final[mask] = final[mask] * 2 + expert(final[mask])
+    return final
+
+
 FORMS = [added, written, masked, skipped, skipped_in_a_line, measured, hit, looked_up]
 FORMS += [normalized, counted, emptied]
-FORMS += [repeated, nested, columns, remade, prefixed]
+FORMS += [repeated, nested, columns, remade, prefixed, made_ahead, kept_within]
 
 
 def routed(seed: int, tokens: int = 7) -> Tensor:
@@ -575,6 +594,69 @@ def tallied(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor
     return final * len(seen) + self.hits
 
 
+def rebound(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Calls what it made before by another name if it writes some."""
+    final, other = h * 2, h * 3
+    mask = chosen[:, 0] == 1
+    if mask.any():
+        final = other
+        final[mask] = 0.5
+    return final
+
+
+def swapped(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    one, other = h * 2, torch.zeros_like(h)
+    mask = chosen[:, 0] == 1
+    if mask.any():
+        other[mask] = 1.0
+        one, other = other, one
+    return one * 2 + other
+
+
+def taken(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Takes the next expert if it writes some."""
+    final, experts = torch.zeros_like(h), iter(self.experts)
+    for number in range(self.number):
+        mask = chosen[:, 0] == number
+        if mask.any():
+            expert = next(experts)
+            final[mask] += expert(h[mask])
+    return final
+
+
+def counted_deeply(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Counts the experts that are hit in a container within another one."""
+    final, state = torch.zeros_like(h), {"hits": [0]}
+
+    def run(number: int, rows: Tensor) -> Tensor:
+        state["hits"][0] += 1
+        found: Tensor = self.experts[number](rows)
+        return found
+
+    for number in range(self.number):
+        mask = chosen[:, 0] == number
+        if mask.any():
+            final[mask] += run(number, h[mask])
+    return final * state["hits"][0]
+
+
+HITS = {"number": 0}
+
+
+def hit_once_more(rows: Tensor) -> Tensor:
+    HITS["number"] += 1
+    return rows
+
+
+def counted_globally(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    HITS["number"], final = 0, torch.zeros_like(h)
+    for number in range(self.number):
+        mask = chosen[:, 0] == number
+        if mask.any():
+            final[mask] += hit_once_more(h[mask])
+    return final * HITS["number"]
+
+
 FALLBACKS = [
     carried,
     scaled,
@@ -590,6 +672,7 @@ FALLBACKS = [
 FALLBACKS += [other_rows, counting, collecting, numbered, broken_off, caught]
 FALLBACKS += [listed, combined, handed_on, held, by_chance, overwritten]
 FALLBACKS += [changed, copied, replaced, swollen, tallied]
+FALLBACKS += [rebound, swapped, taken, counted_deeply, counted_globally]
 
 
 @pytest.mark.parametrize("form", FALLBACKS)

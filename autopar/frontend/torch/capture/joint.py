@@ -126,7 +126,7 @@ class _Step(nn.Module):
         self.structure = structure_of(paths, spec, output_labels([path for path, _ in found]))
         leaves = [leaf for _, leaf in found]
         self.answering.selected.check([*leaves, *buffers.values()])
-        return (*leaves, *self.presence.tell())
+        return (*leaves, *self.presence.tell(leaves))
 
 
 def capture_joint(

@@ -7,6 +7,6 @@ masked, indices       masks and rows as indices
 reads, writes, scatters, joins, joined   what reads rows, and what brings them back
 counts                functions that ask for the number of rows
 parts, visits         code that data may skip
-presence              gradients of what only skipped code reads
+gradients, presence   which gradients there are where code was skipped
 report                what the user is told
 """

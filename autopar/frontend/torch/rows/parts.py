@@ -289,6 +289,9 @@ _CHANGES = frozenset(("pop", "popitem", "setdefault"))
 
 
 def _is_change(func: ast.expr) -> bool:
+    """Whether what is called changes an object of Python's, as `next` does an iterator."""
+    if isinstance(func, ast.Name):
+        return func.id == "next"
     return isinstance(func, ast.Attribute) and func.attr in _CHANGES
 
 

@@ -6,21 +6,24 @@ does to one whose gradient is zero.
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from autopar.frontend.torch.capture.fake import FakeModel
-from autopar.frontend.torch.rows.selections import NotApart, Skippable
+from autopar.frontend.torch.rows.gradients import (
+    ALWAYS,
+    When,
+    gradient_node,
+    gradients_reached,
+)
+from autopar.frontend.torch.rows.selections import NotApart
 
 Absent = Literal["kept", "told", "any"]
 """What becomes of a parameter without a gradient: it is kept as it is, or its user is told so, who
 reads gradients himself; or nobody reads any."""
-
-Readers = tuple[tuple[Skippable, ...], ...]
-"""The parts that are run where a parameter is read, each time."""
 
 
 class Presence:
@@ -37,37 +40,38 @@ class Presence:
     def __init__(self, fake: FakeModel, *, absent: Absent) -> None:
         self.selected = fake.answering.selected
         self.absent: Absent = absent
-        self.trained = {
-            name: each.fake
+        self.model = fake.module
+        self.trained = [
+            name
             for name, each in fake.stored.items()
             if isinstance(each.fake, nn.Parameter) and each.fake.requires_grad
-        }
+        ]
         self.told: dict[str, int] = {}
-        watched = [] if absent == "any" else list(self.trained.values())
-        self.selected.watch(watched)
 
-    def tell(self) -> list[Tensor]:
+    def tell(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Returns whether parameters have gradients, of those where data decides.
+
+        Args:
+            outputs: What is differentiated.
 
         Raises:
             NotApart: If the user would be told.
         """
         self.told = {}
-        places: dict[Readers, int] = {}
-        made: list[Tensor] = []
-        for name, fake in self.trained.items():
-            readers: Readers = self.selected.readers(fake)
-            if not readers or () in readers:
+        selected = self.selected
+        if self.absent == "any" or not selected.parts:
+            return []
+        found = gradients_reached(outputs, selected.parts, selected.kept)
+        parameters = dict(self.model.named_parameters())
+        known: dict[When, Tensor] = {}
+        places: dict[When, int] = {}
+        for name in self.trained:
+            node = gradient_node(parameters[name])
+            when = ALWAYS if node is None else found.get(node, ALWAYS)
+            if when is ALWAYS:
                 continue
             if self.absent == "told":
-                raise NotApart(readers[0][-1].place)
-            if readers not in places:
-                places[readers] = len(made)
-                made.append(self._one_of(readers))
-            self.told[name] = places[readers]
-        return made
-
-    def _one_of(self, readers: Readers) -> Tensor:
-        with self.selected.free(), torch.no_grad():
-            each = [reduce(torch.logical_and, [p.entered for p in parts]) for parts in readers]
-            return reduce(torch.logical_or, each).clone()
+                raise NotApart(min(part.place for _, part in when.ways))
+            self.told[name] = places.setdefault(when, len(places))
+        with selected.free(), torch.no_grad():
+            return [when.tensor(known).clone() for when in places]

@@ -18,11 +18,13 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.frontend.torch.conditions.cones import behind
 from autopar.frontend.torch.rows.apart import Found, followed
+from autopar.frontend.torch.rows.gradients import Skippable, gradient_node
 
 
 class NotApart(BaseException):
@@ -65,19 +67,6 @@ class Selection:
         return self.valid.shape[0]
 
 
-@dataclass(eq=False)
-class Skippable:
-    """A part of the code that is run whether data would skip it or not, and has no effect then.
-
-    Attributes:
-        entered: Whether it would be run, a boolean without dimensions.
-        place: The user's line that decides.
-    """
-
-    entered: Tensor
-    place: str
-
-
 @dataclass(frozen=True)
 class Rows:
     """What is known of a tensor with rows.
@@ -117,6 +106,8 @@ class Selected:
         left_out: Positions that loops don't go to, as their bodies fail there: by line.
         found: Lines that made rows, each with how often.
         open: The parts of code, which data may skip, that are run.
+        parts: All parts that were run so far.
+        kept: Of tensors that rows were written into, where the gradient goes of what was there.
         told: Who was told a number of rows last, until a function of torch is called with it.
     """
 
@@ -124,12 +115,13 @@ class Selected:
     left_out: frozenset[tuple[str, int]] = frozenset()
     found: dict[str, int] = field(default_factory=dict)
     open: list[Skippable] = field(default_factory=list)
+    parts: list[Skippable] = field(default_factory=list)
+    kept: dict[Node, Node] = field(default_factory=dict)
     told: Told | None = None
 
     def __post_init__(self) -> None:
         self._rows = WeakIdKeyDictionary()
         self._within = WeakIdKeyDictionary()
-        self._used: dict[int, dict[tuple[Skippable, ...], None]] = {}
         self._grown = WeakIdKeyDictionary()
         self._free = 0
         self._returned: tuple[Skippable, ...] | None = None
@@ -151,10 +143,11 @@ class Selected:
         self.told = None
         self.found.clear()
         self.open.clear()
+        self.parts.clear()
+        self.kept.clear()
         self._free = self._safe = 0
         self._returned = None
         self._grown.clear()
-        self._used = {key: {} for key in self._used}
         self.active = False
 
     @contextmanager
@@ -174,6 +167,7 @@ class Selected:
             target: What is written to. If that may not be read there, it may not afterwards either.
         """
         before = self._returned
+        node = None if target is None else gradient_node(_whole(target))
         old = None if target is None else _root(target)
         self._returned = () if old is None else self._parts(old)
         try:
@@ -181,6 +175,8 @@ class Selected:
                 yield
         finally:
             self._returned = before
+        if target is not None:
+            self._keep(_whole(target), node)
         if target is not None and old is not None and self._parts(old):
             self._grown[_root(target)] = old
 
@@ -189,21 +185,34 @@ class Selected:
         if self.open:
             self._within[_root(made)] = tuple(self.open)
             self._grown[_root(made)] = _root(old)
+            self._keep(made, gradient_node(old))
 
-    def let_out(self, made: Tensor, old: Tensor, part: Skippable) -> None:
+    def _keep(self, made: Tensor, old: Node | None) -> None:
+        """Notes where the gradient goes of what was there before rows were written."""
+        new = gradient_node(made)
+        if self.open and new is not None and old is not None and new is not old:
+            self.kept[new] = old
+
+    def lets_out(self, made: Any, old: Tensor, part: Skippable) -> bool:
         """Lets code read a tensor where a part is left, if it took the place of `old` as it grew.
 
         Args:
-            made: The tensor.
+            made: What has the name now that the tensor had.
             old: The fake tensor that was in its place before the part.
             part: The part.
+
+        Returns:
+            Whether it did, or can't be read there: else it isn't what it is if the part is skipped.
         """
+        if not isinstance(made, Tensor):
+            return False
         fake = root = _root(made)
         while fake is not old:
             fake = self._grown.get(fake, None)  # type: ignore[no-untyped-call]
             if fake is None:
-                return
+                return part in self._parts(root)
         self._within[root] = tuple(each for each in self._parts(root) if each is not part)
+        return True
 
     def _parts(self, fake: Tensor) -> tuple[Skippable, ...]:
         """Returns the parts that a fake tensor was made in, outside of which it may not be read."""
@@ -239,7 +248,6 @@ class Selected:
             NotApart: If rows meet in it, or what may be skipped is read elsewhere.
         """
         if not self.active and not self.open:
-            self._note_read(args)
             return
         leaves = [
             leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)
@@ -259,13 +267,6 @@ class Selected:
             return
         self._mark_made(made, found, list(given.values()))
 
-    def _note_read(self, args: Sequence[Any]) -> None:
-        """Notes what is read where nothing is skipped."""
-        for arg in args if self._used else ():
-            for each in arg if isinstance(arg, (list, tuple)) else (arg,):
-                if id(each) in self._used:
-                    self._used[id(each)][()] = None
-
     def _mark_made(self, made: Sequence[FakeTensor], found: Found, given: Sequence[Rows]) -> None:
         [first, *others] = given
         alone = found.moves and not others and made[0].numel() == first.selection.rows
@@ -280,8 +281,6 @@ class Selected:
             left = [each for each in self._parts(tensor) if each not in self.open]
             if left and not running:
                 self.refuse(left[-1].place)
-            if not running and id(tensor) in self._used:
-                self._used[id(tensor)][tuple(self.open)] = None
         parts = tuple(self.open) if self._returned is None else self._returned
         if parts and not running:
             for tensor in made:
@@ -324,20 +323,17 @@ class Selected:
         if varies:
             self.check(tensors)
 
-    def watch(self, tensors: Sequence[Tensor]) -> None:
-        """Notes which parts, that data may skip, read some fake tensors."""
-        self._used = {id(tensor): {} for tensor in tensors}
-
-    def readers(self, tensor: Tensor) -> tuple[tuple[Skippable, ...], ...]:
-        """Returns the parts that data may skip in which a fake tensor was read."""
-        return tuple(self._used.get(id(tensor), {}))
-
 
 def same(one: Selection, other: Selection) -> bool:
     """Whether rows of two selections are the same."""
     return one is other or (one.root is other.root and one.within == other.within)
 
 
+def _whole(tensor: Tensor) -> Tensor:
+    """Returns the tensor that one is a view of, or itself."""
+    return tensor._base if tensor._is_view() and tensor._base is not None else tensor
+
+
 def _root(tensor: Tensor) -> Tensor:
     """Returns the fake tensor that one stands for, or that it is a view of."""
-    return behind(tensor._base if tensor._is_view() and tensor._base is not None else tensor)
+    return behind(_whole(tensor))

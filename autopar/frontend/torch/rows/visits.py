@@ -20,8 +20,9 @@ from torch import Tensor
 
 from autopar.frontend.torch.capture.origin import user_frame
 from autopar.frontend.torch.conditions.cones import behind
+from autopar.frontend.torch.rows.gradients import Skippable, op_number
 from autopar.frontend.torch.rows.parts import Part, loop_at, skipped_at
-from autopar.frontend.torch.rows.selections import NotApart, Selected, Selection, Skippable
+from autopar.frontend.torch.rows.selections import NotApart, Selected, Selection
 from autopar.frontend.torch.stored.python_objects import Held, has_changed, objects_of
 
 
@@ -32,10 +33,17 @@ def place_of(frame: FrameType | None) -> str:
 
 @dataclass(eq=False)
 class _Visit:
+    """A part that is run.
+
+    Attributes:
+        before: What names stood for that it binds, and the fake tensors behind that.
+        objects: What it may change of Python's objects.
+    """
+
     skippable: Skippable
     frame: FrameType
     part: Part
-    before: Mapping[str, Tensor]
+    before: Mapping[str, tuple[Tensor, Tensor]]
     objects: Sequence[Held]
 
 
@@ -134,16 +142,21 @@ class Visits:
         for visit in list(self.open):  # The same line again is another time.
             if visit.frame is frame and visit.part is part:
                 self._leave(visit)
-        before = {name: behind(frame.f_locals[name]) for name in part.bound}
-        visit = _Visit(Skippable(entered, place), frame, part, before, objects_of(frame))
+        bound = [(name, frame.f_locals[name]) for name in sorted(part.bound)]
+        before = {name: (tensor, behind(tensor)) for name, tensor in bound}
+        skippable = Skippable(entered, place, op_number())
+        visit = _Visit(skippable, frame, part, before, objects_of(frame))
         self.open.append(visit)
-        self.selected.open.append(visit.skippable)
+        self.selected.open.append(skippable)
+        self.selected.parts.append(skippable)
         return visit
 
     def _leave(self, visit: _Visit) -> None:
-        for name, old in visit.before.items():
-            if isinstance(now := visit.frame.f_locals.get(name), Tensor):
-                self.selected.let_out(now, old, visit.skippable)
+        visit.skippable.last = op_number()
+        for name, (tensor, old) in visit.before.items():
+            now = visit.frame.f_locals.get(name, tensor)
+            if now is not tensor and not self.selected.lets_out(now, old, visit.skippable):
+                self.selected.refuse(visit.skippable.place)
         with suppress(ValueError):
             self.open.remove(visit)
         with suppress(ValueError):
