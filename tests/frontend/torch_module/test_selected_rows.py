@@ -657,6 +657,12 @@ def counted_globally(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) 
     return final * HITS["number"]
 
 
+def named(self: Mixture, h: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Hands all arguments over by name."""
+    places = torch.nonzero(input=chosen[:, 0] == 1)
+    return h + torch.sum(input=h[places[:, 0]], dim=0)
+
+
 FALLBACKS = [
     carried,
     scaled,
@@ -672,7 +678,7 @@ FALLBACKS = [
 FALLBACKS += [other_rows, counting, collecting, numbered, broken_off, caught]
 FALLBACKS += [listed, combined, handed_on, held, by_chance, overwritten]
 FALLBACKS += [changed, copied, replaced, swollen, tallied]
-FALLBACKS += [rebound, swapped, taken, counted_deeply, counted_globally]
+FALLBACKS += [rebound, swapped, taken, counted_deeply, counted_globally, named]
 
 
 @pytest.mark.parametrize("form", FALLBACKS)

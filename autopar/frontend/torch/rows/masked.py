@@ -32,9 +32,10 @@ def _get(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 def _nonzero(func: Any, args: Args, kwargs: Named) -> Any:
-    if not args[0].ndim:
+    mask = args[0] if args else kwargs["input"]
+    if not mask.ndim:
         return NotImplemented
-    found = tuple(_places(args[0]))
+    found = tuple(_places(mask))
     return found if kwargs.get("as_tuple") else torch.stack(found, dim=1)
 
 

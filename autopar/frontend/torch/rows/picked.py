@@ -81,7 +81,7 @@ class PickedRows(TorchFunctionMode):
     def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.picks.begin(args, kwargs)
         self.picks.visits.leave_left()
-        handler = _HANDLERS.get(func)
+        handler = _HANDLERS.get(func) if args else None
         if handler is not None:
             done, result = handler(self.picks, func, args, kwargs)
             if done:
