@@ -76,6 +76,8 @@ class PickedRows(TorchFunctionMode):
             return self._called(func, args, dict(kwargs or {}))
         except NotApart as error:
             self.selected.failed = error.place
+            if func is torch._C._set_grad_enabled:  # As `no_grad` does where it is left.
+                func(*args)
             raise
 
     def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
