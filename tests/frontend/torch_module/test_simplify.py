@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import autopar
 from autopar.frontend.torch.capture.simplify import simplify
+from autopar.runtime import open_trainer
 
 
 def traced(x: Tensor) -> fx.GraphModule:
@@ -46,3 +51,30 @@ def test_what_is_taken_apart_and_put_together_is_what_it_was() -> None:
     assert sum(name.startswith("cat") for name in names) == 3
     for found, known in zip(module(x), expected, strict=True):
         assert torch.equal(found, known)
+
+
+def test_conjugates_of_numbers_are_numbers(tmp_path: Path) -> None:
+    """The gradient of a product with a complex number asks for its conjugate."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.view_as_real(torch.fft.fft(self.up(x)) * (1 + 2j)).flatten(1)
+
+    torch.manual_seed(0)
+    model, batch = Model().double(), (torch.rand(6, 8).double(), torch.rand(6, 16).double())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loss = nn.functional.mse_loss
+    autopar.compile(model, batch, mesh="2", strategy="data", loss=loss, optimizer=optimizer).save(
+        tmp_path / "build"
+    )
+    with open_trainer(tmp_path / "build", virtual=True) as trainer:
+        for _ in range(3):
+            value = loss(model(batch[0]), batch[1])
+            assert float(trainer.step(batch)) == pytest.approx(value.item(), rel=1e-12)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()

@@ -22,7 +22,10 @@ _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 
 
 def simplify(graph: fx.Graph) -> None:
-    """Removes pairs of transpositions, views of views but the last, and joins of all parts."""
+    """Removes pairs of transpositions, views of views but the last, and joins of all parts.
+
+    Conjugates of numbers, which gradients of products with them ask for, are numbers too.
+    """
     joined: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.target is aten.t.default:
@@ -31,9 +34,21 @@ def simplify(graph: fx.Graph) -> None:
             joined |= _join(node)
         elif node.target in _VIEWS:
             _shorten(node)
+        elif node.target is aten._conj.default and isinstance(node.args[0], complex):
+            _conjugate(graph, node, node.args[0])
     for node in reversed(list(graph.nodes)):
         if (node.target in (aten.t.default, *_VIEWS) or node in joined) and not node.users:
             graph.erase_node(node)
+
+
+def _conjugate(graph: fx.Graph, node: fx.Node, number: complex) -> None:
+    def replaced(argument: fx.Node) -> Any:
+        return number.conjugate() if argument is node else argument
+
+    for user in list(node.users):
+        user.args = fx.node.map_arg(user.args, replaced)
+        user.kwargs = fx.node.map_arg(user.kwargs, replaced)
+    graph.erase_node(node)
 
 
 def _cancel(node: fx.Node) -> None:
