@@ -24,8 +24,9 @@ from autopar.cost.memory.buffers import (
     Execution,
     Lifetimes,
 )
-from autopar.cost.memory.collectives import Collective, Exchange, exchange, is_started
+from autopar.cost.memory.collectives import Collective, Exchange, exchange
 from autopar.cost.memory.kernel_results import Args, Effect, effect
+from autopar.ir.collectives import declared, is_collective
 from autopar.ir.expr import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.storage import Storage
@@ -191,7 +192,7 @@ class _Walk:
         return buffer.first >= 0 and self.function.ops[buffer.first].phase == "forward"
 
     def _compute(self, op: Op, at: int) -> None:
-        if op.kind.startswith("comm."):
+        if is_collective(op.kind):
             self._exchange(op, at)
         elif op.kind in ("call", "repeat"):
             self._call(op, at)
@@ -249,7 +250,8 @@ class _Walk:
     def _exchange(self, op: Op, at: int) -> None:
         (operand,), (name,) = op.operands, op.results
         started = self._starts(op)
-        if started and op.kind in _ONE_AT_A_TIME:
+        start = declared(op.kind, op.loc).start
+        if started and start is not None and start.alone:
             for other in [n for n, each in self.under_way.items() if each.kind == op.kind]:
                 self._await(other, at)
         placed = self._dense(name)
@@ -262,7 +264,7 @@ class _Walk:
             started,
             started and self.storage.is_dead(operand, at),
         )
-        found = exchange(op.kind, collective)
+        found = exchange(declared(op.kind, op.loc), collective)
         self.communication[at] += found.temporary_bytes
         if not found.result_bytes:
             self._bind(name, placed, self.of[operand])
@@ -311,9 +313,10 @@ class _Walk:
     def _starts(self, op: Op) -> bool:
         """Whether a collective runs beside what follows."""
         value = self.function.values[op.results[0]]
-        if not is_started(op, value.dtype) or self.known.members(op) == 1:
+        found = declared(op.kind, op.loc)
+        if not found.is_started(op.arg("monoid"), value.dtype) or self.known.members(op) == 1:
             return False
-        if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.read:
+        if found.start is not None and found.start.keeps_operand and value.name not in self.read:
             return False
         return 0 not in map(self.known.integer, value.shape)
 
@@ -359,9 +362,6 @@ class _Walk:
 
 _OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
 """Ops that read no element of their operand."""
-
-_ONE_AT_A_TIME = ("comm.reduce_scatter", "comm.broadcast")
-"""Collectives that take the memory of whole tensors: one of a kind is under way."""
 
 _BY_CHANCE = (TEMPORARIES, COMMUNICATION)
 """Kinds of memory that turns out to be saved, or a gradient."""
