@@ -183,6 +183,18 @@ class CommunicationModel:
         """
         return self._seconds("broadcast", nbytes, axes)
 
+    def seconds(self, price: str, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns the seconds of a collective by the name of its price.
+
+        Args:
+            price: A name of `algorithms.KINDS`, or `POINT_TO_POINT`.
+            nbytes: As for the method of this name.
+            axes: The mesh axes of the group.
+        """
+        if price == POINT_TO_POINT:
+            return self.point_to_point(nbytes, axes)
+        return self._seconds(price, nbytes, axes)
+
     def algorithms(self, kind: str, nbytes: float, axes: Sequence[str]) -> tuple[Way, ...]:
         """Returns the algorithm that is cheapest on each level of links that a group spans.
 

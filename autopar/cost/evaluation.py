@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
-from autopar.cost.halo import halo_bytes, redistribute_seconds
-from autopar.cost.memory.collectives import is_started
 from autopar.cost.roofline import local_bytes, op_seconds
+from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.expr import Expr
 from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.memory.transfers import ENDED, STARTED
@@ -113,7 +113,7 @@ class Evaluation:
         return {
             kind: count
             for kind, count in sorted(kinds.items())
-            if not is_known(kind) and not kind.startswith(("comm.", "autopar.")) and "." in kind
+            if not is_known(kind) and not kind.startswith((COMM, "autopar.")) and "." in kind
         }
 
     @cached_property
@@ -201,7 +201,7 @@ class Evaluator:
             return self._transfer(op, values)
         if op.kind in ("call", "repeat"):
             return self._call(op)
-        if op.kind.startswith("comm."):
+        if is_collective(op.kind):
             return self._collective(op, values)
         return self._compute(op, values)
 
@@ -233,23 +233,17 @@ class Evaluator:
         )
 
     def _collective(self, op: Op, values: Mapping[str, Value]) -> OpCost:
+        found = declared(op.kind, op.loc)
         operand, result = values[op.operands[0]], values[op.results[0]]
         axes = self._axes(op)
         if self.model is None or not axes:
             return NOTHING
-        most = max(math.prod(operand.global_shape), math.prod(result.global_shape))
-        nbytes = most * result.itemsize
-        if op.kind == "comm.redistribute":
-            args = {name: self._resolved(arg) for name, arg in op.args}
-            shape, itemsize = result.global_shape, result.itemsize
-            nbytes = halo_bytes(args, shape, itemsize)
-            seconds = redistribute_seconds(args, shape, itemsize, axes, self.model)
-        else:
-            price = COLLECTIVE_SECONDS.get(op.kind, CommunicationModel.point_to_point)
-            seconds = price(self.model, max(nbytes, self._padded_bytes(op, operand, result)), axes)
+        args = {name: self._resolved(arg) for name, arg in op.args} if found.halo else {}
+        moved = args, operand.global_shape, result.global_shape, result.itemsize
         stored = math.prod(result.global_shape) * result.itemsize
+        seconds = collective_seconds(found, *moved, axes, self.model)
         return OpCost(
-            communicated_bytes=nbytes,
+            communicated_bytes=communicated_bytes(found, *moved),
             communication_seconds=seconds + self.model.local_copy(stored),
         )
 
@@ -258,14 +252,6 @@ class Evaluator:
         nbytes = math.prod(value.global_shape) * value.itemsize
         seconds = self.cluster.transfer_seconds(nbytes)
         return OpCost(transferred_bytes=nbytes, transfer_seconds=seconds)
-
-    def _padded_bytes(self, op: Op, operand: Value, result: Value) -> int:
-        """Returns the bytes of the blocks of a gather or scatter, each as large as the largest."""
-        blocks = {"comm.all_gather": operand, "comm.reduce_scatter": result}.get(op.kind)
-        if blocks is None or self.model is None:
-            return 0
-        members = self.model.members(self._axes(op))
-        return math.prod(blocks.global_shape) * blocks.itemsize * members
 
     def _axes(self, op: Op) -> tuple[str, ...]:
         axes = op.arg("axes")
@@ -313,26 +299,17 @@ class Evaluator:
 _ALONE = ProcessMesh.of_shape((1,), ("alone",))
 """The mesh of a single process, for ops whose shapes are local already."""
 
-COLLECTIVE_SECONDS: Mapping[str, Callable[[CommunicationModel, float, Sequence[str]], float]] = {
-    "comm.all_reduce": CommunicationModel.all_reduce,
-    "comm.all_gather": CommunicationModel.all_gather,
-    "comm.reduce_scatter": CommunicationModel.reduce_scatter,
-    "comm.all_to_all": CommunicationModel.all_to_all,
-    "comm.broadcast": CommunicationModel.broadcast,
-    "comm.redistribute": CommunicationModel.point_to_point,
-    "comm.permute": CommunicationModel.point_to_point,
-}
-"""The time of each kind of collective, as a function of (model, bytes, axes).
-
-Bytes are those of the full tensor: what an all_gather leaves, what a reduce_scatter takes.
-"""
-
 
 def _plain(arg: Arg) -> Arg:
     """Returns an argument without the names of values, on which costs don't depend."""
     if isinstance(arg, tuple):
         return tuple(_plain(item) for item in arg)
     return None if isinstance(arg, Ref) else arg
+
+
+def _is_started(op: Op, result: Value) -> bool:
+    """Whether the runtime starts a collective; a call that communicates is waited for."""
+    return is_collective(op.kind) and declared(op.kind).is_started(op.arg("monoid"), result.dtype)
 
 
 def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
@@ -357,7 +334,7 @@ def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
                 computed = max(computed, known) + cost.compute_seconds
                 known = computed
             end = known
-        elif is_started(op, function.values[op.results[0]].dtype):
+        elif _is_started(op, function.values[op.results[0]]):
             communicated = max(communicated, computed, known) + cost.seconds
             end = communicated
         else:

@@ -10,8 +10,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autopar.cost.communicated import received_bytes
 from autopar.cost.flops import product_flops
-from autopar.cost.halo import halo_bytes
+from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.ops import functional_kind, rule_of
 from autopar.ir.program import DTYPE_BYTES, Arg, Op, Port, Program, Value
@@ -95,7 +96,7 @@ class _Counts:
         function = self.program.functions[name]
         values = {key: self._local(value) for key, value in function.values.items()}
         for op in function.ops:
-            if op.kind.startswith("comm."):
+            if is_collective(op.kind):
                 self._add_collective(op, values, times)
             elif (callee := _callee(op)) is not None:
                 self.add(callee[0], times * callee[1])
@@ -108,9 +109,11 @@ class _Counts:
     def _add_collective(self, op: Op, values: Mapping[str, Value], times: int) -> None:
         axes = op.arg("axes", ())
         joined = "_".join(str(axis) for axis in axes) if isinstance(axes, tuple) else ""
-        key = (op.kind.removeprefix("comm."), str(op.arg("group", joined)))
+        key = (op.kind.removeprefix(COMM), str(op.arg("group", joined)))
         count, total = self.collectives.get(key, (0, 0))
-        size = sum(_moved_bytes(op, values[name]) for name in op.results)
+        found, args = declared(op.kind, op.loc), dict(op.args)
+        results = (values[name] for name in op.results)
+        size = sum(received_bytes(found, args, one.global_shape, one.itemsize) for one in results)
         self.collectives[key] = (count + times, total + times * size)
 
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
@@ -125,12 +128,6 @@ class _Counts:
         if isinstance(arg, tuple):
             return tuple(self._resolved(item) for item in arg)
         return evaluate(arg, self.coords) if isinstance(arg, Expr) else arg
-
-
-def _moved_bytes(op: Op, result: Value) -> int:
-    if op.kind == "comm.redistribute":
-        return halo_bytes(dict(op.args), result.global_shape, result.itemsize)
-    return math.prod(result.global_shape) * result.itemsize
 
 
 def _callee(op: Op) -> tuple[str, int] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from autopar.cost.evaluation import Evaluator
+from autopar.ir.collectives import REDISTRIBUTE
 from autopar.ir.expr import IntExpr, add, evaluate, multiply
 from autopar.ir.layout import Layout, local_dim_size, whole
 from autopar.ir.program import Arg, Op, OpDist, Ref, Value
@@ -138,7 +139,7 @@ class _Lowering:
         if not is_complete and not way.is_local:
             axes = window_axes(self.rule, self.dist, factor)
             args = (("dim", dim), *way.args, ("axes", axes))
-            return WindowStep("comm.redistribute", args, shape)
+            return WindowStep(REDISTRIBUTE, args, shape)
         if not is_complete:
             low = add(low, multiply(factor_start(self.rule, self.dist, factor), -1))
         high = add(low, self.sizes[factor])

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import VerificationError
+from autopar.ir.collectives import is_collective
 from autopar.ir.expr import Expr, IntExpr
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
-
-COMM = "comm."
-"""Prefix of the kinds of all ops that communicate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +148,7 @@ def _site(function: Function, op: Op) -> Site | None:
                 "all ranks must repeat alike", [f"@{function.name}: trip count {trip} ({op.loc})"]
             )
         return str(op.arg("body")), trip
-    if not op.kind.startswith(COMM):
+    if not is_collective(op.kind):
         return None
     operand = op.arg("self")
     if not isinstance(operand, Ref) or len(op.results) != 1:

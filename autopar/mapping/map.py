@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.cost.cluster import Cluster
+from autopar.ir.collectives import is_collective
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, Program
-from autopar.mapping.collectives import COMM, among_of
+from autopar.mapping.collectives import among_of
 from autopar.mapping.groups import group_name
 from autopar.mapping.placement import Placement, resolve
 from autopar.mapping.traffic import traffic
@@ -68,7 +69,7 @@ def _with_groups(function: Function, mesh: ProcessMesh) -> Function:
 
 def _with_group(op: Op, mesh: ProcessMesh) -> Op:
     axes = op.arg("axes")
-    if not op.kind.startswith(COMM) or not isinstance(axes, tuple):
+    if not is_collective(op.kind) or not isinstance(axes, tuple):
         return op
     name = group_name([str(axis) for axis in axes], mesh, among_of(op))
     args = tuple(

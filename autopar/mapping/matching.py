@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autopar.ir.collectives import BLOCK, DECLARED, HELD, WHOLE, WINDOW, declared
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr import IntExpr
 from autopar.ir.expr_arrays import Ints, evaluate_on_ranks
@@ -61,39 +62,29 @@ class Meeting:
 Sizes = Sequence[Ints]
 
 
-def _alike(met: Meeting) -> tuple[Sizes, Sizes]:
-    return met.of_first(), met.of_first()
-
-
-def _all_gather(met: Meeting) -> tuple[Sizes, Sizes]:
+def _sizes(met: Meeting, kind: str) -> tuple[Sizes, Sizes]:
+    """Returns the sizes of what every rank must bring, and of what it must get."""
     brings, gets = met.of_first(), met.of_first()
-    brings[met.dim("dim")] = met.block(met.settings["size"])
-    gets[met.dim("dim")] = met.settings["size"]
+    for dim in declared(kind).dims:
+        at = met.dim(dim.name)
+        whole = met.settings[dim.size] if dim.size else brings[at]
+        brings[at] = _PARTS[dim.brings](met, whole)
+        gets[at] = _PARTS[dim.gets](met, whole)
     return brings, gets
 
 
-def _reduce_scatter(met: Meeting) -> tuple[Sizes, Sizes]:
-    brings, gets = met.of_first(), met.of_first()
-    gets[met.dim("dim")] = met.block(brings[met.dim("dim")])
-    return brings, gets
+def _whole(met: Meeting, size: Ints) -> Ints:
+    return size
 
 
-def _all_to_all(met: Meeting) -> tuple[Sizes, Sizes]:
-    brings, gets = met.of_first(), met.of_first()
-    brings[met.dim("concat_dim")] = met.block(met.settings["concat_size"])
-    gets[met.dim("concat_dim")] = met.settings["concat_size"]
-    gets[met.dim("split_dim")] = met.block(brings[met.dim("split_dim")])
-    return brings, gets
+def _held(met: Meeting, size: Ints) -> Ints:
+    held = met.settings["block"]
+    return np.clip(size - _numbering(met).held_by(met.group.position) * held, 0, held)
 
 
-def _redistribute(met: Meeting) -> tuple[Sizes, Sizes]:
-    brings, gets = met.of_first(), met.of_first()
-    settings, position = met.settings, met.group.position
-    size, held, read = (settings[name] for name in ("size", "block", "outputs_block"))
-    axes = (_integers(met.others.get(name, ())) for name in ("sizes", "held", "read"))
-    numbering = Numbering(*axes)
-    brings[met.dim("dim")] = np.clip(size - numbering.held_by(position) * held, 0, held)
-    reads = numbering.read_by(position)
+def _window(met: Meeting, size: Ints) -> Ints:
+    settings, read = met.settings, met.settings["outputs_block"]
+    reads = _numbering(met).read_by(met.group.position)
     count = np.clip(settings["outputs"] - reads * read, 0, read)
     edge = reads * read + np.where(settings["stride"] > 0, 0, count - 1)
     low = edge * settings["stride"] + settings["start"]
@@ -101,47 +92,24 @@ def _redistribute(met: Meeting) -> tuple[Sizes, Sizes]:
     high = np.where(count > 0, low + span, low)
     if met.others.get("fill") == "none":
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
-    gets[met.dim("dim")] = high - low
-    return brings, gets
+    return high - low
+
+
+def _numbering(met: Meeting) -> Numbering:
+    return Numbering(*(_integers(met.others.get(name, ())) for name in ("sizes", "held", "read")))
 
 
 def _integers(arg: Arg) -> tuple[int, ...]:
     return tuple(a for a in arg if isinstance(a, int)) if isinstance(arg, tuple) else ()
 
 
-@dataclass(frozen=True)
-class Contract:
-    """What the members of a kind of collective must bring and get.
-
-    Attributes:
-        sizes: Gives the sizes of what every rank must bring, and of what it must get.
-        dims: Arguments that name a dimension of the tensor.
-        totals: Arguments that are integers, such as the whole size of a dimension of which members
-            hold blocks.
-        members: Arguments that give a member by its position in the list.
-    """
-
-    sizes: Callable[[Meeting], tuple[Sizes, Sizes]]
-    dims: tuple[str, ...] = ()
-    totals: tuple[str, ...] = ()
-    members: tuple[str, ...] = ()
-
-
-CONTRACTS: Mapping[str, Contract] = {
-    "comm.all_reduce": Contract(_alike),
-    "comm.permute": Contract(_alike),
-    "comm.broadcast": Contract(_alike, members=("source",)),
-    "comm.all_gather": Contract(_all_gather, dims=("dim",), totals=("size",)),
-    "comm.reduce_scatter": Contract(_reduce_scatter, dims=("dim",)),
-    "comm.all_to_all": Contract(
-        _all_to_all, dims=("split_dim", "concat_dim"), totals=("concat_size",)
-    ),
-    "comm.redistribute": Contract(
-        _redistribute,
-        dims=("dim",),
-        totals=("size", "block", "outputs", "outputs_block", "stride", "start", "length"),
-    ),
+_PARTS: Mapping[str, Callable[[Meeting, Ints], Ints]] = {
+    WHOLE: _whole,
+    BLOCK: Meeting.block,
+    HELD: _held,
+    WINDOW: _window,
 }
+"""The size of a member's part of a dimension, given the size of all of it."""
 
 
 class Matcher:
@@ -229,14 +197,13 @@ def _everyone(parties: Sequence[Ints]) -> Ints:
 
 def _malformed(each: Collective) -> str:
     """Returns what is wrong with a collective by itself; "" if nothing is."""
-    contract = CONTRACTS.get(each.op.kind)
-    if contract is None:
+    found = DECLARED.get(each.op.kind)
+    if found is None:
         return "unknown kind of collective"
-    needed = (*contract.dims, *contract.totals, *contract.members)
-    missing = [name for name in needed if name not in each.integers]
+    missing = [name for name in found.needed if name not in each.integers]
     if missing:
         return f"argument {missing[0]} is missing or no integer"
-    for name in contract.dims:
+    for name in (dim.name for dim in found.dims):
         dim = each.integers[name]
         if not isinstance(dim, int) or not 0 <= dim < len(each.operand.shape):
             return f"{name}={dim} is no dimension of a tensor with {len(each.operand.shape)}"
@@ -267,12 +234,12 @@ def _difference(one: Collective, other: Collective) -> str:
 
 
 def _size_problem(met: Meeting, each: Collective) -> str:
-    brings, gets = CONTRACTS[each.op.kind].sizes(met)
+    brings, gets = _sizes(met, each.op.kind)
     for what, sizes, wanted in (("brings", met.brings, brings), ("gets", met.gets, gets)):
         for dim, (have, want) in enumerate(zip(sizes, wanted, strict=True)):
             if problem := _compare(met, each, f"what it {what} along dimension {dim}", have, want):
                 return problem
-    for name in CONTRACTS[each.op.kind].members:
+    for name in declared(each.op.kind).members:
         position = met.settings[name]
         if problem := _compare(met, each, name, position, position % met.group.size):
             return problem

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from autopar.ir.collectives import is_collective
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, DType, Function, Op, Program, Ref, Value
-from autopar.mapping.collectives import COMM
 
 Fixed = tuple[tuple[str, int], ...]
 """The axes at which a slice is fixed, with their indices."""
@@ -127,7 +127,7 @@ def _ends(
     """
     made = [values[name] for name in op.results]
     gets = _is_there(_fixed_of_op(op), here)
-    if not op.kind.startswith(COMM):
+    if not is_collective(op.kind):
         if gets:
             yield op, made
         return

@@ -18,7 +18,7 @@ import numpy as np
 from autopar.base.errors import InvalidInputError
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.evaluation import COLLECTIVE_SECONDS
+from autopar.ir.collectives import declared
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping.traffic import Traffic
 
@@ -110,7 +110,7 @@ def cheapest_order(
     for order in permutations(mesh.dim_names):
         model = CommunicationModel(cluster, mesh, order)
         seconds = sum(
-            each.count * COLLECTIVE_SECONDS[each.kind](model, each.nbytes, each.axes)
+            each.count * model.seconds(declared(each.kind).price, each.nbytes, each.axes)
             for each in volume
         )
         if seconds < least:

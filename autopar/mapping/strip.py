@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.base.errors import VerificationError
+from autopar.ir.collectives import is_collective
 from autopar.ir.program import Function, Program
-from autopar.mapping.collectives import COMM
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def distribution_attributes(program: Program) -> list[str]:
             results = ", ".join(f"%{name}" for name in op.results)
             if op.dist is not None or op.origin is not None:
                 found.append(f"@{function.name}: {results} = {op.kind} has a choice ({op.loc})")
-            if op.kind.startswith(COMM) and op.arg("axes") is not None:
+            if is_collective(op.kind) and op.arg("axes") is not None:
                 found.append(f"@{function.name}: {results} = {op.kind} names mesh axes ({op.loc})")
     return found
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from autopar.cost.halo import halo_bytes
+from autopar.cost.communicated import communicated_bytes
+from autopar.ir.collectives import declared
 from autopar.ir.expr import evaluate
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -52,7 +52,5 @@ def collective_bytes(site: Collective, mesh: ProcessMesh) -> int:
         tuple(evaluate(size, origin) for size in value.shape)
         for value in (site.operand, site.result)
     )
-    itemsize = site.result.itemsize
-    if site.op.kind == "comm.redistribute":
-        return halo_bytes(dict(site.op.args), result, itemsize)
-    return max(math.prod(operand), math.prod(result)) * itemsize
+    found = declared(site.op.kind, site.op.loc)
+    return communicated_bytes(found, dict(site.op.args), operand, result, site.result.itemsize)

@@ -25,14 +25,12 @@ from typing import ClassVar
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.buckets import BUCKET_BYTES, is_worth_joining
+from autopar.ir.collectives import ALL_REDUCE, BROADCAST, REDUCE_SCATTER, is_collective
 from autopar.ir.ops.view import VIEWS
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 
 WAITING = ("", "update")
 """The groups of sums that nobody waits for: before the updates, and of these."""
-
-ALL_REDUCE, REDUCE_SCATTER = "comm.all_reduce", "comm.reduce_scatter"
-BROADCAST = "comm.broadcast"
 
 
 @dataclass(frozen=True)
@@ -237,7 +235,7 @@ class _Coalescing:
     def _group(self, op: Op) -> str:
         """Returns with which others a sum may travel: not with what its own phase waits for."""
         made = op
-        while made.kind.startswith("comm.") and made.operands[0] in self.producers:
+        while is_collective(made.kind) and made.operands[0] in self.producers:
             made = self.producers[made.operands[0]]
         later = list(op.results)
         while later:

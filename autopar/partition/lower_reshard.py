@@ -15,6 +15,15 @@ from autopar.base.errors import VerificationError
 from autopar.cost.reshard.permutation import permutation
 from autopar.cost.reshard.places import Place, cut, widen
 from autopar.cost.reshard.planner import Move, Reshard
+from autopar.ir.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BROADCAST,
+    PERMUTE,
+    REDISTRIBUTE,
+    REDUCE_SCATTER,
+)
 from autopar.ir.expr import IntExpr, minimum
 from autopar.ir.layout import (
     DimLayout,
@@ -166,17 +175,17 @@ _Lowered = tuple[str, Iterator[tuple[str, Arg]]]
 def _all_gather(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
     dim = _changed(before, after, move.source)
     size = local_dim_size(after[dim].layout, move.layout.mesh)
-    return "comm.all_gather", iter((("dim", dim), ("size", size), ("axes", move.axes)))
+    return ALL_GATHER, iter((("dim", dim), ("size", size), ("axes", move.axes)))
 
 
 def _all_reduce(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
-    return "comm.all_reduce", iter((("monoid", move.monoid), ("axes", move.axes)))
+    return ALL_REDUCE, iter((("monoid", move.monoid), ("axes", move.axes)))
 
 
 def _reduce_scatter(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
     dim = _changed(before, after, move.target)
     args = (("dim", dim), ("monoid", move.monoid), ("axes", move.axes))
-    return "comm.reduce_scatter", iter(args)
+    return REDUCE_SCATTER, iter(args)
 
 
 def _all_to_all(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
@@ -189,7 +198,7 @@ def _all_to_all(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> 
         ("concat_size", size),
         ("axes", move.axes),
     )
-    return "comm.all_to_all", iter(args)
+    return ALL_TO_ALL, iter(args)
 
 
 def _slice(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
@@ -216,7 +225,7 @@ def _permute(layout: Layout, move: Move) -> Iterator[LocalStep]:
             yield LocalStep("autopar.window", args, layout)
     who = permutation(_runs(layout), _runs(received), received.mesh)
     args = (("sizes", who.sizes), ("order", who.order), ("axes", who.axes))
-    yield LocalStep("comm.permute", args, received)
+    yield LocalStep(PERMUTE, args, received)
     for dim, size in enumerate(move.layout.local_shape):
         if size != received.local_shape[dim]:
             args = (*((("dim", dim),) if dim else ()), ("start", 0), ("end", size))
@@ -235,7 +244,7 @@ def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
     source = tuple(here[axis] for axis in move.axes)
     among = tuple(sorted((source, tuple(there[axis] for axis in move.axes))))
     args: tuple[tuple[str, Arg], ...] = (("source", among.index(source)), ("axes", move.axes))
-    yield LocalStep("comm.broadcast", (*args, ("among", among)), move.layout)
+    yield LocalStep(BROADCAST, (*args, ("among", among)), move.layout)
 
 
 def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
@@ -244,7 +253,7 @@ def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
     for axis in move.axes:
         source = source * move.layout.mesh.axis_size(axis) + here[axis]
     args: tuple[tuple[str, Arg], ...] = (("source", source), ("axes", move.axes))
-    yield LocalStep("comm.broadcast", args, move.layout)
+    yield LocalStep(BROADCAST, args, move.layout)
 
 
 def _padded(layout: Layout) -> Layout:
@@ -282,7 +291,7 @@ def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lo
         Window("", fill="none"),
         Numbering(sizes, *positions),
     )
-    return "comm.redistribute", iter((("dim", dim), *exchange.args, ("axes", move.axes)))
+    return REDISTRIBUTE, iter((("dim", dim), *exchange.args, ("axes", move.axes)))
 
 
 def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.cost.reshard.buckets import BUCKET_BYTES
+from autopar.ir.collectives import ALL_GATHER
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.coalesce import is_known
-
-ALL_GATHER = "comm.all_gather"
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from autopar.base.errors import Loc
+from autopar.ir.assumptions import Assumption
 from autopar.ir.memory.updates import plan_writes
+from autopar.ir.program import ASSUMPTION
 from autopar.ir.text import parse_program
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.updates import Abandoned, InPlace
@@ -195,6 +200,28 @@ def test_a_guard_stops_before_anything_is_written() -> None:
         with pytest.raises(Abandoned):
             emit(program, {}, in_place=InPlace(refuse))(*given)
         assert all(torch.equal(tensor, W[0] if tensor.ndim == 0 else W) for tensor in given)
+
+
+def test_assumptions_are_looked_at_where_no_guard_is() -> None:
+    """Together with the first output, which may be computed after them."""
+    text = f"""{HEAD}
+        %a: f32[] = aten.sum.default(self=%x)
+        %h: f32[3] = aten.mul.Tensor(self=%w, other=%x)
+        {LOSS}
+        %n: f32[3] = aten.neg.default(self=%x)
+        alias %n -> %w
+        return %loss, %a, %n"""
+    program, seen = parse_program(text), Assumption(1.5, "x.sum() == 1.5", Loc("model.py", 1))
+    loss, port, new = program.signature.outputs
+    assumed = replace(port, role=ASSUMPTION, options=seen.to_options())
+    signature = replace(program.signature, outputs=(loss, assumed, new))
+    module = emit(replace(program, signature=signature), {}, in_place=InPlace())
+    w = W.clone()
+    with pytest.raises(Abandoned):
+        module(w, X + 1)
+    assert torch.equal(w, W)
+    module(w, X)
+    assert torch.equal(w, -X)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])

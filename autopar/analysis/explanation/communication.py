@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from autopar.base.errors import Loc
 from autopar.cost import CommunicationModel, OpCost, evaluate
+from autopar.ir.collectives import COMM, is_collective
 from autopar.ir.program import Op
-from autopar.mapping.collectives import COMM
 from autopar.pipeline.decided import Decided
 
 
@@ -45,7 +45,7 @@ def expenses(decided: Decided) -> tuple[Expense, ...]:
     found = evaluate(decided.ranks, decided.options.cluster, model=model)
     groups: dict[tuple[object, ...], list[tuple[Op, OpCost]]] = {}
     for op, cost in zip(found.ops, found.costs, strict=True):
-        if op.kind.startswith(COMM):
+        if is_collective(op.kind):
             groups.setdefault(_key(op), []).append((op, cost))
     rows = [_expense(members, model) for members in groups.values()]
     return tuple(sorted(rows, key=lambda row: -row.seconds))

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op
 
 _COPY = re.compile(r"(\.(new|\d+))+$")
@@ -19,7 +20,7 @@ _COPY = re.compile(r"(\.(new|\d+))+$")
 def layer_of(op: Op) -> str:
     """Returns the qualified name of the module that an op belongs to; "" for none."""
     name = op.results[0] if op.results else ""
-    if op.kind.startswith("comm.") and op.operands:
+    if is_collective(op.kind) and op.operands:
         name = op.operands[0]
     if op.phase == "update" or name.startswith("grad/"):
         name = name.partition("/")[2] or name

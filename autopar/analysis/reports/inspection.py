@@ -13,6 +13,7 @@ from autopar.base.errors import UNKNOWN, InvalidInputError
 from autopar.base.units import counted
 from autopar.cost.summary import WEIGHT_ROLES
 from autopar.ir.builds.files import read_build
+from autopar.ir.collectives import is_collective
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.layout import Layout, Origin
@@ -296,7 +297,7 @@ def _to_dot(program: Program) -> str:
         producer[name] = f"in{at}"
         lines.append(f"  in{at} [label={_quoted(name)}, shape=ellipse];")
     for at, op in enumerate(main.ops):
-        color = ", style=filled, fillcolor=orange" if op.kind.startswith("comm.") else ""
+        color = ", style=filled, fillcolor=orange" if is_collective(op.kind) else ""
         lines.append(f"  op{at} [label={_quoted(op.kind)}{color}];")
         lines.extend(
             f"  {producer[name]} -> op{at} [label={_quoted(_type(main.values[name]))}];"

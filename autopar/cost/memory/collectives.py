@@ -12,21 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from autopar.cost.halo import halo_bytes
+from autopar.ir.collectives import OPERAND, Declaration
 from autopar.ir.layout import block_size
 from autopar.ir.memory.kernels import SHORT_GATHER_BYTES, SHORT_SUM_BYTES
 from autopar.ir.memory.strides import Placed, is_contiguous
-from autopar.ir.program import Arg, Op
-
-STARTABLE = frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"))
-"""Dtypes of which backends form sums themselves, beside what is computed meanwhile."""
-
-
-def is_started(op: Op, dtype: str) -> bool:
-    """Whether the runtime starts a collective, and waits for it where its result is read first."""
-    if op.kind in ("comm.all_gather", "comm.broadcast"):
-        return True
-    sums = op.kind in ("comm.all_reduce", "comm.reduce_scatter") and op.arg("monoid") == "sum"
-    return sums and dtype in STARTABLE
+from autopar.ir.program import Arg
 
 
 class Exchange(NamedTuple):
@@ -83,27 +73,28 @@ class Collective(NamedTuple):
         return found % max(1, len(self.operand.shape))
 
 
-def exchange(kind: str, collective: Collective) -> Exchange:
+def exchange(found: Declaration, collective: Collective) -> Exchange:
     """Returns what a collective does with memory.
 
     Args:
-        kind: Its kind, such as `comm.all_gather`.
+        found: What is declared of it.
         collective: The rest.
     """
     # An empty block is padded like a short one, to be gathered.
-    moved = collective.result if kind == "comm.all_gather" else collective.operand
+    moved = collective.result if found.blocks == OPERAND else collective.operand
     if collective.members == 1 or moved.nbytes == 0:
         same = collective.operand.shape == collective.result.shape
         return Exchange(0 if same else collective.result.nbytes)
-    formula = _FORMULAS.get(kind)
-    if formula is None:
-        return Exchange(collective.result.nbytes, collective.packed_bytes)
-    found = formula(collective)
+    taken = _FORMULAS[found.memory](collective)
     if collective.started:
-        return found
+        return taken
     # Awaited at once: what is pending is given back, too.
-    besides = found.arriving_bytes + max(found.sent_bytes, found.ending_bytes)
-    return Exchange(found.result_bytes, max(found.temporary_bytes, besides))
+    besides = taken.arriving_bytes + max(taken.sent_bytes, taken.ending_bytes)
+    return Exchange(taken.result_bytes, max(taken.temporary_bytes, besides))
+
+
+def _copy(c: Collective) -> Exchange:
+    return Exchange(c.result.nbytes, c.packed_bytes)
 
 
 def _all_reduce(c: Collective) -> Exchange:
@@ -158,17 +149,19 @@ def _permute(c: Collective) -> Exchange:
     return Exchange(c.result.nbytes, c.operand.nbytes + c.packed_bytes)
 
 
-def _redistribute(c: Collective) -> Exchange:
+def _halo(c: Collective) -> Exchange:
     halo = halo_bytes(c.args, c.result.shape, c.result.itemsize)
     copied = c.result.nbytes if c.along("dim") else 0
     return Exchange(c.result.nbytes, 2 * halo + copied)
 
 
 _FORMULAS: Mapping[str, Callable[[Collective], Exchange]] = {
-    "comm.all_reduce": _all_reduce,
-    "comm.all_gather": _all_gather,
-    "comm.reduce_scatter": _reduce_scatter,
-    "comm.all_to_all": _all_to_all,
-    "comm.permute": _permute,
-    "comm.redistribute": _redistribute,
+    "copy": _copy,
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "permute": _permute,
+    "halo": _halo,
 }
+"""By `Declaration.memory`."""

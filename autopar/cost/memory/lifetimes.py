@@ -24,16 +24,18 @@ from autopar.cost.memory.buffers import (
     Execution,
     Lifetimes,
 )
-from autopar.cost.memory.collectives import Collective, Exchange, exchange, is_started
+from autopar.cost.memory.collectives import Collective, Exchange, exchange
 from autopar.cost.memory.kernel_results import Args, Effect, effect
+from autopar.ir.collectives import declared, is_collective
 from autopar.ir.expr import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
+from autopar.ir.memory.overlap import plan_overlap, started_in
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
 from autopar.ir.memory.transfers import OFFLOAD
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
-from autopar.ir.program import Arg, Function, Op, Program
+from autopar.ir.program import Arg, Function, Op, Program, Value
 
 _STORED = {
     "parameter": PARAMETERS,
@@ -45,9 +47,8 @@ _STORED = {
 
 
 class _Pending(NamedTuple):
-    """A collective under way: its kind, the buffers that are sent and that it arrives in."""
+    """A collective under way: the buffers that are sent and that it arrives in."""
 
-    kind: str
     sent: tuple[int, ...]
     arriving: int | None
     exchange: Exchange
@@ -93,6 +94,9 @@ class _Known:
             found = self.evaluated[size] = evaluate(size, self.coords)
         return found
 
+    def shape(self, value: Value) -> tuple[int, ...]:
+        return tuple(map(self.integer, value.shape))
+
     def plain(self, op: Op) -> Args:
         """Returns the arguments of an op that are integers, texts or lists of integers."""
         found: list[tuple[str, Arg]] = []
@@ -127,14 +131,15 @@ class _Walk:
     def __init__(self, known: _Known, function: Function) -> None:
         self.known = known
         self.function = function
-        self.read = frozenset(name for op in function.ops for name in op.operands)
-        self.storage = Storage(known.program, function, self._starts)
+        self.started = started_in(function, known.members, known.shape)
+        self.storage = Storage(known.program, function, self._is_started)
         in_place = known.execution.in_place and function.name == "main"
         # Trainers look at the loss before a step writes anything; inference writes what it can.
         guarded = any(op.phase == "update" for op in function.ops)
         self.writes = (
             plan_writes(known.program, self.storage, guarded=guarded) if in_place else Writes(-1)
         )
+        self.overlap = plan_overlap(function, self.started, self.writes)
         until = known.execution.until if function.name == "main" else ()
         self.together = until or _executed_together(function, self.writes)
         self.placed: dict[str, Placed] = {}
@@ -154,9 +159,9 @@ class _Walk:
         for at, op in enumerate(ops):
             self._read(op, at)
             self._compute(op, at)
+            self._await(self.overlap.after.get(at, ()), at + 1)
             self._write(at)
-        for name in tuple(self.under_way):
-            self._await(name, len(ops) - 1)
+        self._await(self.overlap.before.get(len(ops), ()), len(ops))
         self._write(len(ops))
         for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
             self._extend(self.of[name], at)
@@ -176,9 +181,7 @@ class _Walk:
             self._bind(output, self.placed[source], self.of[source])
 
     def _read(self, op: Op, at: int) -> None:
-        for name in op.operands:
-            if name in self.under_way:
-                self._await(name, at)
+        self._await(self.overlap.before.get(at, ()), at)
         for name in op.operands:
             self._extend(self.of[name], self.together[at])
             if op.phase == "backward" and op.kind not in _OF_A_SHAPE:
@@ -191,7 +194,7 @@ class _Walk:
         return buffer.first >= 0 and self.function.ops[buffer.first].phase == "forward"
 
     def _compute(self, op: Op, at: int) -> None:
-        if op.kind.startswith("comm."):
+        if is_collective(op.kind):
             self._exchange(op, at)
         elif op.kind in ("call", "repeat"):
             self._call(op, at)
@@ -248,10 +251,7 @@ class _Walk:
 
     def _exchange(self, op: Op, at: int) -> None:
         (operand,), (name,) = op.operands, op.results
-        started = self._starts(op)
-        if started and op.kind in _ONE_AT_A_TIME:
-            for other in [n for n, each in self.under_way.items() if each.kind == op.kind]:
-                self._await(other, at)
+        started = self._is_started(op)
         placed = self._dense(name)
         collective = Collective(
             {**dict(op.args), **dict(self.known.plain(op))},
@@ -262,7 +262,7 @@ class _Walk:
             started,
             started and self.storage.is_dead(operand, at),
         )
-        found = exchange(op.kind, collective)
+        found = exchange(declared(op.kind, op.loc), collective)
         self.communication[at] += found.temporary_bytes
         if not found.result_bytes:
             self._bind(name, placed, self.of[operand])
@@ -283,11 +283,18 @@ class _Walk:
         else:
             result = self._communicate(name, found.result_bytes, at)
             self._bind(name, self._dense(name), (result,))
-        self.under_way[name] = _Pending(op.kind, sent, arriving, found)
+        self.under_way[name] = _Pending(sent, arriving, found)
 
-    def _await(self, name: str, at: int) -> None:
-        """Ends a collective before an op: gives back what was sent, then makes the result."""
-        pending = self.under_way.pop(name)
+    def _await(self, names: Sequence[str], at: int) -> None:
+        """Ends collectives before an op, or after the last one."""
+        for name in names:
+            self._end(name, min(at, len(self.function.ops) - 1))
+
+    def _end(self, name: str, at: int) -> None:
+        """Ends a collective: gives back what was sent, then makes the result."""
+        pending = self.under_way.pop(name, None)
+        if pending is None:  # It is written over its operand.
+            return
         found = pending.exchange
         sent = sum(self._give_back(index, at) for index in pending.sent)
         if pending.arriving is None:
@@ -308,14 +315,8 @@ class _Walk:
         self.buffers.append(Buffer(name, nbytes, COMMUNICATION, at, at))
         return len(self.buffers) - 1
 
-    def _starts(self, op: Op) -> bool:
-        """Whether a collective runs beside what follows."""
-        value = self.function.values[op.results[0]]
-        if not is_started(op, value.dtype) or self.known.members(op) == 1:
-            return False
-        if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.read:
-            return False
-        return 0 not in map(self.known.integer, value.shape)
+    def _is_started(self, op: Op) -> bool:
+        return op.results[0] in self.started
 
     def _call(self, op: Op, at: int) -> None:
         """Results of a call are new, and what its function takes besides is a temporary."""
@@ -347,7 +348,7 @@ class _Walk:
                 self.buffers[index].last = at
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(map(self.known.integer, self.function.values[name].shape))
+        return self.known.shape(self.function.values[name])
 
     def _itemsize(self, name: str) -> int:
         return self.function.values[name].itemsize
@@ -359,9 +360,6 @@ class _Walk:
 
 _OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
 """Ops that read no element of their operand."""
-
-_ONE_AT_A_TIME = ("comm.reduce_scatter", "comm.broadcast")
-"""Collectives that take the memory of whole tensors: one of a kind is under way."""
 
 _BY_CHANCE = (TEMPORARIES, COMMUNICATION)
 """Kinds of memory that turns out to be saved, or a gradient."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autopar.ir.collectives import is_collective
 from autopar.ir.memory.kernels import may_alias
 from autopar.ir.program import Function, Op, Program
 
@@ -97,7 +98,7 @@ class Storage:
                 (result, tuple(given[name] for name in sorted(inside.inputs_of(output))))
                 for result, output in zip(op.results, callee.outputs, strict=True)
             ]
-        if op.kind.startswith("comm."):
+        if is_collective(op.kind):
             shares = not self.is_separate(op)
             if not shares:
                 self._sent[op.results[0]] = at, self.roots[op.operands[0]]

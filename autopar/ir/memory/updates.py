@@ -44,12 +44,14 @@ class Writes:
     Attributes:
         guard: The op after which the guard is called, if there is a guard; -1 for before the first,
             as where the first output is an input.
+        looked: The outputs that are looked at then, the first one before those of assumptions.
         after: What to write after an op, since then nothing reads the input; under the number of
             ops, when all collectives have ended.
         mutations: The ops that write into their operands.
     """
 
     guard: int
+    looked: tuple[str, ...] = ()
     after: dict[int, list[Pair]] = field(default_factory=dict)
     mutations: dict[int, Mutation] = field(default_factory=dict)
 
@@ -67,8 +69,8 @@ def plan_writes(
     """
     main = program.main
     storage = storage or Storage(program, main)
-    seen = _looked_at(program, guarded)
-    writes = Writes(_guard(main, seen, storage.producers) if seen else -1)
+    looked = _looked_at(program, guarded)
+    writes = Writes(_guard(main, looked, storage.producers) if looked else -1, looked)
     shared = _shared(main, storage)
     for output, source in main.aliases:
         if output in storage.producers and source not in shared and not storage.inputs_of(output):
@@ -83,10 +85,10 @@ def plan_writes(
     return writes
 
 
-def _looked_at(program: Program, guarded: bool) -> set[str]:
+def _looked_at(program: Program, guarded: bool) -> tuple[str, ...]:
     """Returns the outputs that are looked at before anything is written."""
-    assumed = {port.name for port in assumption_ports(program, program.main)}
-    return assumed.union(program.main.outputs[:1] if guarded else ())
+    assumed = tuple(port.name for port in assumption_ports(program, program.main))
+    return (*program.main.outputs[:1], *assumed) if guarded or assumed else ()
 
 
 def _guard(main: Function, seen: Collection[str], producers: Mapping[str, int]) -> int:

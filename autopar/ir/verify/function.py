@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.expr import Expr, IntExpr, axes_of, evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
@@ -20,8 +21,6 @@ from autopar.ir.program import (
 )
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems, one_of
-
-COMM = "comm."
 
 
 def check_function(function: Function, program: Program, problems: Problems) -> None:
@@ -200,8 +199,10 @@ class _FunctionCheck:
                 self._at_op(op, "distribution", "none after strip", op.origin or "a choice")
         elif op.dist is not None and not is_within(op.dist.mesh, mesh):
             self._at_op(op, "mesh", f"the program's mesh {mesh} or a part of it", op.dist.mesh)
-        if not op.kind.startswith(COMM):
+        if not is_collective(op.kind):
             return
+        if op.kind not in DECLARED:
+            self._at_op(op, "op", one_of(op.kind, DECLARED), op.kind)
         if level == "serial":
             self._at_op(op, "op", "no collective in a serial program", op.kind)
         elif level == "executable" or op.arg("group") is not None:

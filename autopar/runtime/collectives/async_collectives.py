@@ -6,28 +6,21 @@ that and makes the result of it; together they are the collective.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from autopar.ir.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, declared
 from autopar.ir.layout import block_size
+from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.pieces import by_rank, in_rank_order, is_sorted, sent_to_all, wait
-from autopar.runtime.collectives.reducing import is_short, reduced, summable
+from autopar.runtime.collectives.reducing import is_short, reduced
 from autopar.runtime.collectives.wire_dtypes import carried, restored
+from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import blocks
-
-
-def can_start(kind: str, monoid: object, dtype: torch.dtype, group: Group) -> bool:
-    """Returns whether a collective may run beside what is computed until its result is read.
-
-    `start_sum`, `start_gather`, `start_scatter` and `start_broadcast` start it; `end_sum`,
-    `end_gather`, `end_scatter` and `end_broadcast` wait for it.
-    """
-    if group.size == 1 or kind in ("comm.all_gather", "comm.broadcast"):
-        return group.size > 1
-    return kind in ("comm.all_reduce", "comm.reduce_scatter") and summable(monoid, dtype)
 
 
 def start_sum(x: Tensor, group: Group, free: bool) -> Tensor:
@@ -117,12 +110,59 @@ def _padded(x: Tensor, rows: int) -> Tensor:
     return torch.cat([x, x.new_zeros((missing, *x.shape[1:]))])
 
 
-STARTS: frozenset[Callable[..., Tensor]] = frozenset(
-    (start_sum, start_gather, start_scatter, start_broadcast)
-)
+Arguments = tuple[Any, ...]
+
+
+class Halves(NamedTuple):
+    """The two functions of a collective that is started.
+
+    Attributes:
+        start: Starts it, given the rank's tensor; returns what is pending.
+        end: Waits for what is pending, and makes the result of it.
+        arguments: Returns what they are given besides: `arguments(op, operand, group, free)`. If a
+            result may be written over the operand, the last argument of `start` is `free`, whether
+            nobody else reads that.
+    """
+
+    start: Callable[..., Tensor]
+    end: Callable[..., Tensor]
+    arguments: Callable[[Op, Value, Group, bool], tuple[Arguments, Arguments]]
+
+
+def _of_sum(op: Op, x: Value, group: Group, free: bool) -> tuple[Arguments, Arguments]:
+    return (group, free), (len(x.shape), group)
+
+
+def _of_gather(op: Op, x: Value, group: Group, free: bool) -> tuple[Arguments, Arguments]:
+    dim, size = op.arg("dim"), op.arg("size")
+    return (dim, size, group), (dim, size, TORCH_DTYPES[x.dtype], group)
+
+
+def _of_scatter(op: Op, x: Value, group: Group, free: bool) -> tuple[Arguments, Arguments]:
+    return (op.arg("dim"), group), (op.arg("dim"), x.shape, group)
+
+
+def _of_broadcast(op: Op, x: Value, group: Group, free: bool) -> tuple[Arguments, Arguments]:
+    return (op.arg("source"), group), (TORCH_DTYPES[x.dtype],)
+
+
+HALVES: Mapping[str, Halves] = {
+    ALL_REDUCE: Halves(start_sum, end_sum, _of_sum),
+    ALL_GATHER: Halves(start_gather, end_gather, _of_gather),
+    REDUCE_SCATTER: Halves(start_scatter, end_scatter, _of_scatter),
+    BROADCAST: Halves(start_broadcast, end_broadcast, _of_broadcast),
+}
+"""The halves of each collective that is declared to be started."""
+
+STARTS = frozenset(halves.start for halves in HALVES.values())
 """What starts a collective that is awaited later."""
 
-ENDS: frozenset[Callable[..., Tensor]] = frozenset(
-    (end_sum, end_gather, end_scatter, end_broadcast)
+REPLACING = frozenset(
+    halves.start
+    for kind, halves in HALVES.items()
+    if (start := declared(kind).start) is not None and start.replaces_operand
 )
+"""Those of them that may write the result over the operand."""
+
+ENDS = frozenset(halves.end for halves in HALVES.values())
 """What waits for a collective that was started."""

@@ -17,6 +17,15 @@ from math import prod
 import torch
 from torch import Tensor
 
+from autopar.ir.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BROADCAST,
+    PERMUTE,
+    REDISTRIBUTE,
+    REDUCE_SCATTER,
+)
 from autopar.ir.rules.numbering import Numbering, permuted
 from autopar.ir.rules.window import Fill, Piece, Redistribution, Window
 from autopar.runtime.collectives.async_collectives import (
@@ -187,12 +196,12 @@ def _rows(asked: Sequence[tuple[int, Piece]], holder: int) -> list[int]:
 
 
 COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
-    "comm.all_reduce": all_reduce,
-    "comm.all_gather": all_gather,
-    "comm.reduce_scatter": reduce_scatter,
-    "comm.all_to_all": all_to_all,
-    "comm.broadcast": broadcast,
-    "comm.redistribute": redistribute,
-    "comm.permute": permute,
+    ALL_REDUCE: all_reduce,
+    ALL_GATHER: all_gather,
+    REDUCE_SCATTER: reduce_scatter,
+    ALL_TO_ALL: all_to_all,
+    BROADCAST: broadcast,
+    REDISTRIBUTE: redistribute,
+    PERMUTE: permute,
 }
 """The function of each collective; its last argument is the `Group`."""

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from autopar.base.errors import RuntimeFailure
 from autopar.ir.program import Op
-from autopar.runtime.collectives.async_collectives import ENDS, STARTS, start_sum
+from autopar.runtime.collectives.async_collectives import ENDS, REPLACING, STARTS
 from autopar.runtime.execute.describe import describe_op
 from autopar.runtime.ports.nested import tensors_in
 
@@ -86,7 +86,7 @@ class Flights:
         return result
 
     def _start(self, node: fx.Node, sent: Tensor) -> None:
-        replaced = node.target is start_sum and bool(node.args[2])
+        replaced = node.target in REPLACING and bool(node.args[-1])
         op: Op = node.meta["op"]
         for flight in self._flights.values():
             if replaced and _share(flight.sent, sent):

@@ -8,6 +8,15 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import RuntimeFailure
+from autopar.ir.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BROADCAST,
+    PERMUTE,
+    REDISTRIBUTE,
+    REDUCE_SCATTER,
+)
 from autopar.ir.program import Op
 from autopar.ir.rules.numbering import permuted
 from autopar.ir.rules.window import Redistribution
@@ -121,11 +130,11 @@ def _integers(op: Op, name: str) -> list[int]:
 
 
 _REFERENCE: Mapping[str, Callable[[Op, Sequence[Tensor]], Sequence[Tensor]]] = {
-    "comm.all_reduce": _all_reduce,
-    "comm.all_gather": _all_gather,
-    "comm.reduce_scatter": _reduce_scatter,
-    "comm.all_to_all": _all_to_all,
-    "comm.broadcast": _broadcast,
-    "comm.redistribute": _redistribute,
-    "comm.permute": _permute,
+    ALL_REDUCE: _all_reduce,
+    ALL_GATHER: _all_gather,
+    REDUCE_SCATTER: _reduce_scatter,
+    ALL_TO_ALL: _all_to_all,
+    BROADCAST: _broadcast,
+    REDISTRIBUTE: _redistribute,
+    PERMUTE: _permute,
 }

@@ -8,18 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PLAIN = frozenset(
-    (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int8,
-        torch.uint8,
-    )
-)
+from autopar.ir.collectives import PLAIN_DTYPES
+from autopar.runtime.kernels.table import TORCH_DTYPES
+
+PLAIN = frozenset(TORCH_DTYPES[name] for name in PLAIN_DTYPES)
 """Dtypes that every backend takes as they are."""
 
 _CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}

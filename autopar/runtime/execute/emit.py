@@ -22,27 +22,19 @@ from torch import Tensor, fx, nn
 
 from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.assumptions import Assumption, assumption_ports
+from autopar.ir.collectives import declared, is_collective
 from autopar.ir.memory.joining import runs
+from autopar.ir.memory.overlap import plan_overlap, started_in
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
-from autopar.ir.program import Arg, Function, Op, Program, Ref
-from autopar.runtime.collectives.async_collectives import (
-    can_start,
-    end_broadcast,
-    end_gather,
-    end_scatter,
-    end_sum,
-    start_broadcast,
-    start_gather,
-    start_scatter,
-    start_sum,
-)
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.control import Call, Repeat
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.joining import joined
-from autopar.runtime.kernels.table import TORCH_DTYPES, kernel, signature, to_torch
+from autopar.runtime.kernels.table import kernel, signature, to_torch
 from autopar.runtime.ports.assumptions import looking
 
 GUARD = "guard"
@@ -110,9 +102,7 @@ class _Emitter:
             guarded = self.in_place.guard is not None
             body.add_in_place(plan_writes(self.program, body.storage, guarded=guarded))
         else:
-            for at, op in enumerate(function.ops):
-                body.add(at, op)
-            body.end()
+            body.add_all()
             body.look()
         body.graph.output(tuple(map(body.node, function.outputs)))
         try:
@@ -125,7 +115,7 @@ class _Emitter:
             ) from error
 
 
-class _Started(NamedTuple):
+class _Pending(NamedTuple):
     """A collective under way: its op, what ends it, and what that takes besides what is pending."""
 
     op: Op
@@ -143,17 +133,21 @@ class _Body:
         self.nodes: dict[str, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
-        self.awaited = frozenset(name for op in function.ops for name in op.operands)
-        self.storage = Storage(emitter.program, function, self._can_start)
-        self.started: dict[str, _Started] = {}
+        self.started = started_in(function, self._members, _shape_of)
+        self.storage = Storage(emitter.program, function, self._is_started)
+        self.pending: dict[str, _Pending] = {}
 
     def node(self, name: str) -> fx.Node:
-        """Returns the node that holds a value, which is read now: what was started is awaited."""
-        if name in self.started:
-            op, end, rest = self.started.pop(name)
+        """Returns the node that holds a value."""
+        assert name not in self.pending, f"%{name} is read before it is awaited"
+        return self.nodes[name]
+
+    def wait(self, names: Sequence[str]) -> None:
+        """Adds the ends of collectives under way, by the names of their results."""
+        for name in names:
+            op, end, rest = self.pending.pop(name)
             args = (self.nodes[name], *rest)
             self.bind(name, self._node(op, "call_function", end, args), op)
-        return self.nodes[name]
 
     def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
         node.meta["value"] = self.function.values[name]
@@ -173,27 +167,34 @@ class _Body:
             parts = ("carried", "sliced", "invariant")
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
             self._results(op, self._node(op, "call_module", target, operands))
-        elif op.kind.startswith("comm."):
+        elif is_collective(op.kind):
             self._collective(at, op)
         else:
             self._compute(op)
 
-    def end(self) -> None:
-        """Awaits what no op reads: a collective ends before its memory is freed."""
-        for name in tuple(self.started):
-            self.node(name)
+    def add_all(self) -> None:
+        """Adds all ops."""
+        overlap = plan_overlap(self.function, self.started)
+        for at, op in enumerate(self.function.ops):
+            self.wait(overlap.before.get(at, ()))
+            self.add(at, op)
+        self.wait(overlap.before.get(len(self.function.ops), ()))
 
     def add_in_place(self, writes: Writes) -> None:
         """Adds all ops, and writes new content over the old one."""
         ops = self.function.ops
+        overlap = plan_overlap(self.function, self.started, writes)
         self._write(writes, -1)
         for run in runs(self.function, writes):
+            for at in run:
+                self.wait(overlap.before.get(at, ()))
             if run.start in writes.mutations:
                 self._mutate([ops[at] for at in run], [writes.mutations[at] for at in run])
             else:
                 self.add(run.start, ops[run.start])
+            self.wait(overlap.after.get(run[-1], ()))
             self._write(writes, run[-1])
-        self.end()
+        self.wait(overlap.before.get(len(ops), ()))
         self._write(writes, len(ops))
 
     def _mutate(self, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
@@ -269,56 +270,30 @@ class _Body:
             )
         given = {name: self._value(arg) for name, arg in op.args if name not in ("self", "group")}
         tensor, (name,) = self._value(op.arg("self")), op.results
-        if self._can_start(op):
+        if self._is_started(op):
             self._start(at, op, tensor, group)
         else:
             kwargs = {**given, "group": group}
             self.bind(name, self._node(op, "call_function", function, (tensor,), kwargs), op)
 
     def _start(self, at: int, op: Op, tensor: fx.Node, group: Group) -> None:
-        """Adds the start of a collective, which ends where its result is read first.
-
-        What is scattered takes the memory of whole gradients, and what is broadcast that of a copy:
-        one at a time is under way.
-        """
+        """Adds the start of a collective, whose end follows where the plan says."""
         (operand,), (name,) = op.operands, op.results
-        value, dim, size = self.function.values[operand], op.arg("dim"), op.arg("size")
-        start: Callable[..., Tensor]
-        end: Callable[..., Tensor]
-        args: tuple[Any, ...]
-        rest: tuple[Any, ...]
-        if op.kind == "comm.all_gather":
-            start, args = start_gather, (tensor, dim, size, group)
-            end, rest = end_gather, (dim, size, TORCH_DTYPES[value.dtype], group)
-        elif op.kind == "comm.reduce_scatter":
-            for other in [n for n, each in self.started.items() if each.end is end_scatter]:
-                self.node(other)
-            start, args = start_scatter, (tensor, dim, group)
-            end, rest = end_scatter, (dim, value.shape, group)
-        elif op.kind == "comm.broadcast":
-            for other in [n for n, each in self.started.items() if each.end is end_broadcast]:
-                self.node(other)
-            start, args = start_broadcast, (tensor, op.arg("source"), group)
-            end, rest = end_broadcast, (TORCH_DTYPES[value.dtype],)
-        else:
-            start, args = start_sum, (tensor, group, self.storage.is_dead(operand, at))
-            end, rest = end_sum, (len(value.shape), group)
-        self.nodes[name] = self._node(op, "call_function", start, args)
-        self.started[name] = _Started(op, end, rest)
+        start, halves = declared(op.kind, op.loc).start, HALVES[op.kind]
+        free = start is not None and start.replaces_operand and self.storage.is_dead(operand, at)
+        given, rest = halves.arguments(op, self.function.values[operand], group, free)
+        self.nodes[name] = self._node(op, "call_function", halves.start, (tensor, *given))
+        self.pending[name] = _Pending(op, halves.end, rest)
+
+    def _is_started(self, op: Op) -> bool:
+        return op.results[0] in self.started
 
     def _group(self, op: Op) -> Group | None:
         return self.emitter.groups.get(str(op.arg("group")))
 
-    def _can_start(self, op: Op) -> bool:
-        """Whether an op is a collective that runs beside others."""
+    def _members(self, op: Op) -> int:
         group = self._group(op)
-        value = self.function.values[op.results[0]]
-        if group is None or 0 in value.shape:
-            return False
-        # What no op reads is awaited at the end; until then, others than these keep what they send.
-        if op.kind not in ("comm.all_reduce", "comm.broadcast") and value.name not in self.awaited:
-            return False
-        return can_start(op.kind, op.arg("monoid"), TORCH_DTYPES[value.dtype], group)
+        return 0 if group is None else group.size
 
     def _node(
         self,
@@ -366,6 +341,10 @@ class _Body:
         if isinstance(arg, tuple):
             return [self._value(item) for item in arg]
         return to_torch(arg)
+
+
+def _shape_of(value: Value) -> Sequence[int]:
+    return value.global_shape
 
 
 def _repeat(op: Op) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from autopar.base.errors import RuntimeFailure
+from autopar.ir.collectives import is_collective
 from autopar.ir.expr import Expr, axes_of, evaluate
 from autopar.ir.program import (
     Arg,
@@ -165,7 +166,7 @@ def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[st
         values: What the rank has.
         missing: The values of which others have a part and the rank has none.
     """
-    if op.kind in CONTROL or op.kind.startswith("comm."):
+    if op.kind in CONTROL or is_collective(op.kind):
         return (op,)
     if op.kind == "autopar.to_partial":
         return (_to_partial(op, values),)

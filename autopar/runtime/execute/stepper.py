@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from autopar.base.errors import AutoparError, RuntimeFailure
+from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.async_collectives import ENDS
 from autopar.runtime.collectives.races import Flights
@@ -114,7 +115,7 @@ class _Walk:
             return (yield from self.steps(callee.body, args, within))
         if node.target in ENDS:
             return self.flights.end(node, args[0]) if self.flights is not None else args[0]
-        if op.kind.startswith("comm."):
+        if is_collective(op.kind):
             return (yield Request(op, args[0]))
         try:
             assert callable(node.target)

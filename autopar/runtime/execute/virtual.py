@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from autopar.base.errors import AutoparError, RuntimeFailure
+from autopar.ir.collectives import WHOLE, declared
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
@@ -330,18 +331,14 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-_UNEVEN = ("comm.all_gather", "comm.all_to_all", "comm.redistribute")
-"""The collectives whose members bring blocks of a dimension."""
-
-
 def _signature(request: Request) -> tuple[object, ...]:
     """Returns what all members of a collective must agree on."""
     op: Op = request.op
     shape = list(request.tensor.shape)
-    for name in ("dim", "concat_dim"):
+    for each in declared(op.kind, op.loc).dims:
         # Blocks of the dimension that is being gathered may differ.
-        dim = op.arg(name)
-        if isinstance(dim, int) and op.kind in _UNEVEN:
+        dim = op.arg(each.name)
+        if isinstance(dim, int) and each.brings != WHOLE:
             shape[dim] = -1
     args = tuple((name, arg) for name, arg in op.args if name != "self")
     return op.kind, args, request.tensor.dtype, tuple(shape)

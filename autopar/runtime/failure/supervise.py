@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from autopar.base.errors import AutoparError
+from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op
 from autopar.runtime.agree.sums import GroupSums, HostSums, Sums
 from autopar.runtime.execute.describe import describe_failure, reason_of
@@ -281,7 +282,7 @@ class Supervisor:
             return RankFailure(rank, str(error))
         op = failing_op(error)
         mine = reason_of(error) if op is None else describe_failure(op, error)
-        waited = _is_communication(error) if op is None else op.kind.startswith("comm.")
+        waited = _is_communication(error) if op is None else is_collective(op.kind)
         if self.processes.size == 1 or not waited:
             return RankFailure(rank, mine)
         self.whereabouts.timed_out = _is_timeout(error)

@@ -24,6 +24,7 @@ from torch import fx
 
 from autopar.base.collector import paused_collector
 from autopar.base.package import PACKAGE
+from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op
 from autopar.runtime.execute.describe import describe_op
 from autopar.runtime.execute.locate import op_on_line
@@ -124,7 +125,7 @@ class Whereabouts:
 
     def at(self, op: Op) -> Place:
         """Returns the place of an op in the step that is under way."""
-        if op.kind.startswith("comm."):
+        if is_collective(op.kind):
             return Place("collective", describe_op(op), str(op.arg("group")), self.steps)
         return Place("op", describe_op(op), step=self.steps)
 

@@ -1,0 +1,68 @@
+"""What a collective communicates, in bytes and seconds, by its declaration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from autopar.cost.collectives import CommunicationModel
+from autopar.cost.halo import halo_bytes, redistribute_seconds
+from autopar.ir.collectives import OPERAND, RESULT, Declaration
+
+Shape = Sequence[int]
+
+
+def communicated_bytes(
+    found: Declaration, args: Mapping[str, object], operand: Shape, result: Shape, itemsize: int
+) -> int:
+    """Returns the bytes of the larger of operand and result; of a halo, those that a rank gets.
+
+    Args:
+        found: What is declared of the collective.
+        args: The arguments of the op.
+        operand: Shape of its operand on a rank.
+        result: Shape of its result there.
+        itemsize: Bytes per element.
+    """
+    if found.halo:
+        return halo_bytes(args, result, itemsize)
+    return max(math.prod(operand), math.prod(result)) * itemsize
+
+
+def received_bytes(
+    found: Declaration, args: Mapping[str, object], result: Shape, itemsize: int
+) -> int:
+    """Returns the bytes of the result; of a halo, those that the busiest rank gets from others.
+
+    The arguments are those of `communicated_bytes`.
+    """
+    if found.halo:
+        return halo_bytes(args, result, itemsize)
+    return math.prod(result) * itemsize
+
+
+def collective_seconds(
+    found: Declaration,
+    args: Mapping[str, object],
+    operand: Shape,
+    result: Shape,
+    itemsize: int,
+    axes: Sequence[str],
+    model: CommunicationModel,
+) -> float:
+    """Returns the seconds of a collective without those to store its result.
+
+    The other arguments are those of `communicated_bytes`.
+
+    Args:
+        axes: The mesh axes of the group.
+        model: Predicts seconds.
+    """
+    if found.halo:
+        return redistribute_seconds(args, result, itemsize, axes, model)
+    nbytes = communicated_bytes(found, args, operand, result, itemsize)
+    if found.blocks:
+        # Blocks travel as if each were as large as the largest.
+        block = math.prod({OPERAND: operand, RESULT: result}[found.blocks]) * itemsize
+        nbytes = max(nbytes, block * model.members(axes))
+    return model.seconds(found.price, nbytes, axes)
