@@ -157,7 +157,7 @@ def test_in_a_process_of_its_own(here: Path) -> None:
     assert text == f"mesh '2x': a size is missing; {SIZES}\nsee autopar compile --help"
 
 
-def test_the_help_names_every_pass() -> None:
+def test_the_passes_that_help_names_are_some() -> None:
     shown = " ".join(autopar("compile", "--help").output.split())
-    (text,) = re.findall(r"Print the program after (.*?)\. Repeatable", shown)
-    assert re.split(", | or ", text) == list(PASSES)
+    (text,) = re.findall(r"Print the program after a pass, as (.*?);", shown)
+    assert {*text.split(" or ")} < {*PASSES}
