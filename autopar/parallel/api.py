@@ -21,7 +21,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
-from autopar.annotate.mapping_text import Entry
 from autopar.base.arguments import FLAG, NAMES, WHOLE, Kind, expect, shown
 from autopar.base.errors import InvalidInputError
 from autopar.base.units import counted
@@ -30,6 +29,7 @@ from autopar.completion.presets.table import KEEPING
 from autopar.cost import Cluster
 from autopar.frontend.torch.step.batch import call_arguments
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.parallel.instance import instance, skeleton
 from autopar.parallel.job import choose_device, connect
