@@ -10,6 +10,7 @@
     pins        pins tensors of a program by name pattern
     choices     pins ops
     annotation_file   reads such pins, and whole plans, from YAML
+    plan_text   writes plans as such files; layouts as text are `autopar/ir/text/layouts.py`
     same        which values of two captures of a model are the same
     mesh        meshes as users give them, and giving a program its mesh
 

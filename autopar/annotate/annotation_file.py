@@ -33,7 +33,6 @@ from pathlib import Path
 
 from autopar.annotate.activation_pins import ActivationPin
 from autopar.annotate.choices import OpPin
-from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import parse_mesh
 from autopar.annotate.pins import Pin
 from autopar.base.arguments import PATH, expect
@@ -42,6 +41,7 @@ from autopar.base.units import parse_limit
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
+from autopar.ir.text.layouts import Entry, parse_dims_mapping
 
 KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "ops")
 _POSITION = re.compile(r"[0-9]{1,9}")

@@ -10,11 +10,11 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.annotate.mapping_text import Entry
 from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.layout import Origin, dim_axes, dim_of_entry
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, OpDist, Pending, Program, Value
+from autopar.ir.text.layouts import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.annotate.mapping_text import Entry, parse_dims_mapping
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh
 from autopar.annotate.same import counterparts
 from autopar.base.arguments import shown
@@ -20,6 +19,7 @@ from autopar.base.errors import UNKNOWN, AnnotationError, near_misses
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
+from autopar.ir.text.layouts import Entry, parse_dims_mapping
 
 _FOLLOWING = ("optimizer_state", "gradient")
 """Roles of values that are named after what they are of, and the parameter they belong to."""

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.base.units import human_bytes
-from autopar.ir.layout import DimLayout, Layout, dim_axes, dim_str
+from autopar.ir.layout import DimLayout, Layout, dim_axes
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist
+from autopar.ir.text.layouts import dims_mapping_text, entry_text
 
 WIDTH = 100
 
@@ -201,7 +202,7 @@ def _listed(head: str, patterns: Sequence[str]) -> Iterator[str]:
 
 def layout_text(layout: Layout) -> str:
     """Returns a layout as an entry of an annotation file: `[-1, tp]`."""
-    dims = f"[{', '.join(map(_dim, layout.dims))}]"
+    dims = dims_mapping_text(layout.dims)
     if not layout.partial:
         return dims
     return f"{{layout: {dims}, partial: {{{_pairs(layout.partial)}}}}}"
@@ -226,17 +227,8 @@ def _pairs(items: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{_word(name)}: {text}" for name, text in items)
 
 
-def _dim(dim: DimLayout) -> str:
-    axes = dim_axes(dim)
-    if not axes:
-        return "-1"
-    if len(dim) > 1:
-        return dim_str(dim)
-    return axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]"
-
-
 def _factor(dim: DimLayout) -> str:
-    text = _dim(dim)
+    text = entry_text(dim)
     # Within braces YAML cuts bare text at a comma: "(7)(8@(dp,tp))".
     return json.dumps(text) if len(dim) > 1 and "," in text else text
 

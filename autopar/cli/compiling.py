@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     "print_after",
     multiple=True,
     metavar="PASS",
-    help="Print the program after annotate, complete, legalize, partition, coalesce, prefetch,"
-    " recompute, map or strip. Repeatable.",
+    help="Print the program after a pass, as complete or partition; a name that no pass has gets"
+    " them all listed. Repeatable.",
 )
 @click.option("--no-verify", is_flag=True, help="Don't check the program after each pass.")
 @click.option("-q", "--quiet", is_flag=True, help="Don't print the summary.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autopar.completion.presets.strategy import AUTO, AxisPreset, parse_strategy
+from autopar.completion.presets.preset import AxisPreset
+from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost.flops import product_flops
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import dim_axes
@@ -53,7 +54,7 @@ def _products(program: Program) -> list[Product]:
 def _by_axis(strategy: str, mesh: ProcessMesh) -> Mapping[str, Sequence[AxisPreset]]:
     found: dict[str, list[AxisPreset]] = {}
     for item in parse_strategy(strategy, mesh):
-        if item.preset != "replicate" and mesh.axis_size(item.axis) > 1:
+        if item.preset.divides_work and mesh.axis_size(item.axis) > 1:
             found.setdefault(item.axis, []).append(item)
     return found
 

@@ -21,14 +21,15 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import MeshLike
-from autopar.annotate.mapping_text import Entry
 from autopar.base.arguments import FLAG, NAMES, WHOLE, Kind, expect, shown
 from autopar.base.errors import InvalidInputError
 from autopar.base.units import counted
 from autopar.completion.presets.strategy import AUTO, parse_strategy
+from autopar.completion.presets.table import KEEPING
 from autopar.cost import Cluster
 from autopar.frontend.torch.step.batch import call_arguments
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.parallel.instance import instance, skeleton
 from autopar.parallel.job import choose_device, connect
@@ -167,18 +168,18 @@ def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
     if not strategy or strategy in (NO_PRESETS, AUTO):
         return
     for each in parse_strategy(strategy, mesh):
-        if each.preset in ("zero1", "zero2"):
+        if each.preset.keeps_state_only:
             raise InvalidInputError(
                 f"strategy {strategy!r}: {each.preset} splits the optimizer's state, which is the"
-                f" user's here and lies as parameters do; use {_with_fsdp(strategy, mesh)!r}, which"
+                f" user's here and lies as parameters do; use {_with_most(strategy, mesh)!r}, which"
                 " splits parameters, gradients and state, or autopar.compile() with the optimizer"
             )
 
 
-def _with_fsdp(strategy: str, mesh: ProcessMesh) -> str:
-    zero = ("zero1", "zero2")
+def _with_most(strategy: str, mesh: ProcessMesh) -> str:
+    """Returns a strategy that splits parameters wherever it would split the state alone."""
     return ",".join(
-        str(replace(each, preset="fsdp") if each.preset in zero else each)
+        str(replace(each, preset=KEEPING[0]) if each.preset.keeps_state_only else each)
         for each in parse_strategy(strategy, mesh)
     )
 

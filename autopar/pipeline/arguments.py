@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Protocol, TypedDict
 
 from autopar.annotate import MeshLike
-from autopar.annotate.mapping_text import Entry
 from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
 from autopar.base.errors import near_misses
 from autopar.cost import Cluster
+from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 
 

@@ -1,9 +1,7 @@
 """The order of the passes, from a serial program to what the ranks run.
 
-    frontend -> annotate -> completion -> legalize -> partition -> coalesce -> prefetch
-    -> recompute -> mapping -> strip
-
-Passes never call one another; this is the one place that knows their order.
+Passes never call one another. This is the one place that knows their order, but for those between a
+completed program and a rank's, which plans are priced by too (`planning/lowering.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from autopar.annotate import (
     refuse_unexecuted,
 )
 from autopar.base.units import human_bytes
-from autopar.completion import Complete, explain
+from autopar.completion import Complete, Legalize, explain
 from autopar.completion.plan import Plan
 from autopar.completion.prepare.split_fused_weights import taken_apart
 from autopar.completion.presets.strategy import AUTO
@@ -30,25 +28,26 @@ from autopar.completion.undivided import undivided
 from autopar.cost.evaluation import evaluate
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
+from autopar.ir.passes import Pass
 from autopar.ir.program import Program
 from autopar.ir.verify import verify_distribution, verify_structure
-from autopar.mapping import deploy
+from autopar.mapping import Map, Strip, deploy
 from autopar.partition import Recompute
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.decided import Compiled
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.options import CompileOptions
-from autopar.planning.lowering import Lowering, Observer, unseen
+from autopar.planning.lowering import LOWERING, Lowering, Observer, unseen
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
 
 Store = Callable[[Program], Program]
 """Says of a legalized program how its inputs and outputs are to be stored."""
 
-PASSES = (
-    *("annotate", "complete", "legalize", "partition", "coalesce", "prefetch", "recompute"),
-    *("map", "strip"),
-)
+ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, Map, Strip)
+
+PASSES = ("annotate", *(each.name for each in ORDER))
+"""The names of the passes, in their order. What the user says comes first."""
 
 INHERITED = Origin("inherited", "stored as for the first batch")
 

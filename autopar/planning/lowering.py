@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 from autopar.completion import Legalize
 from autopar.cost import Cluster, ReshardPlanner
-from autopar.ir.passes import Pass
+from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
 from autopar.partition import Coalesce, Partition, Prefetch
+
+LOWERING: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch)
+"""The passes behind legalization, in their order. Their options are fields of `Lowering`."""
 
 Observer = Callable[[str, Program], None]
 """Called with (pass name, program) after each pass."""
@@ -62,13 +65,7 @@ class Lowering:
         if self.store is not None:
             serial = self.store(serial)
         ranks = serial
-        for each in self.passes:
-            ranks = each(ranks)
-            seen(each.name, ranks)
+        for kind in LOWERING:
+            ranks = with_options(kind, vars(self))(ranks)
+            seen(kind.name, ranks)
         return Lowered(serial, ranks)
-
-    @property
-    def passes(self) -> tuple[Pass, ...]:
-        """The passes behind legalization."""
-        coalesce = Coalesce(self.cluster, phases_apart=self.phases_apart)
-        return (Partition(self.cluster, self.planner), coalesce, Prefetch())

@@ -24,10 +24,9 @@ from autopar.completion.complete import Searched, propagated
 from autopar.completion.plan import Plan
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
-from autopar.completion.search.incumbents import strategies
+from autopar.completion.search.incumbents import leanest, strategies
 from autopar.cost import evaluate, fullest_timeline
 from autopar.ir.activations import is_asked
-from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
 from autopar.planning.walk import LoweredPlan, Step, Walk
@@ -74,7 +73,7 @@ class Within:
         self._plans: list[LoweredPlan] = []
         count = min(MOST_PRESETS, PRESET_OPS // max(1, len(self.problem.program.main.ops)))
         usual = islice(strategies(self.problem.mesh), count)
-        self._strategies = dict.fromkeys((*usual, *_leanest(self.problem.mesh)))
+        self._strategies = dict.fromkeys((*usual, *leanest(self.problem.mesh)))
 
     def plan(self, memory_bytes: int) -> Plan:
         """Returns the plan that is the fastest once it fits.
@@ -228,10 +227,3 @@ class Within:
         if id(plan) not in self._recomputers:
             self._recomputers[id(plan)] = Recomputer(plan.ranks, self.cluster, self._learned)
         return self._recomputers[id(plan)].added_seconds(memory_bytes, below)
-
-
-def _leanest(mesh: ProcessMesh) -> Iterator[str]:
-    """Yields the presets that keep least: `fsdp` along all axes, or along all but one."""
-    axes = [axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1]
-    for tensor in (None, *axes):
-        yield ",".join(f"{'tensor' if axis == tensor else 'fsdp'}:{axis}" for axis in axes)

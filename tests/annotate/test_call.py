@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from autopar.annotate import ProcessMesh, shard_op
-from autopar.annotate.mapping_text import Entry
 from autopar.base.errors import AnnotationError
 from autopar.ir.mark import Mark
+from autopar.ir.text.layouts import Entry
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
 X, Y = torch.ones(4, 6), torch.ones(6, 8)

@@ -22,9 +22,9 @@ from autopar.annotate import (
     shard,
     shard_op,
 )
-from autopar.annotate.mapping_text import Entry
 from autopar.base.errors import AnnotationError
 from autopar.ir.mark import Mark
+from autopar.ir.text.layouts import Entry
 from autopar.modules import CompiledModule
 from autopar.runtime.training.trainer import open_trainer
 

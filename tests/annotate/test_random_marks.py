@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autopar.annotate import ProcessMesh, shard
-from autopar.annotate.mapping_text import Entry
+from autopar.ir.text.layouts import Entry
 from tests import captured
 
 MESHES = {

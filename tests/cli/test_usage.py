@@ -41,9 +41,9 @@ BUILTIN = "a100, b200, cpu, h100"
         ),
         (["--shard", "w"], "--shard 'w': write PATTERN=[entry,...], as 'encoder.*.weight=[-1,tp]'"),
         (["--shard", "=[0]"], "--shard '=[0]': write PATTERN=[entry,...]"),
-        (["--shard", "w=[0"], "--shard 'w=[0': dims_mapping '[0': it must be a list in brackets"),
-        (["--shard", "w=[0 1]"], "dims_mapping '[0 1]': unexpected 1; write one entry per"),
-        (["--shard", "w=[(0,1]"], "a '(' is not closed"),
+        (["--shard", "w=[0"], "--shard 'w=[0': dims_mapping '[0': expected ',' or ']', got the"),
+        (["--shard", "w=[0 1]"], "dims_mapping '[0 1]': expected ',' or ']', got 1; write"),
+        (["--shard", "w=[(0,1]"], "dims_mapping '[(0,1]': expected ',' or ')', got ]"),
         (["--strategy", "dta:0"], "strategy 'dta:0': no preset 'dta'"),
         (["--strategy", "dta:0"], "did you mean data?"),
         (["--strategy", "aut"], "or auto alone; did you mean auto"),
@@ -157,7 +157,7 @@ def test_in_a_process_of_its_own(here: Path) -> None:
     assert text == f"mesh '2x': a size is missing; {SIZES}\nsee autopar compile --help"
 
 
-def test_the_help_names_every_pass() -> None:
+def test_the_passes_that_help_names_are_some() -> None:
     shown = " ".join(autopar("compile", "--help").output.split())
-    (text,) = re.findall(r"Print the program after (.*?)\. Repeatable", shown)
-    assert re.split(", | or ", text) == list(PASSES)
+    (text,) = re.findall(r"Print the program after a pass, as (.*?);", shown)
+    assert {*text.split(" or ")} < {*PASSES}

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 from autopar.annotate import apply_mesh, apply_pins, parse_mesh, parse_pin
 from autopar.base.errors import AnnotationError
 from autopar.completion import Complete, apply_strategy
-from autopar.completion.presets.strategy import AxisPreset, parse_strategy
+from autopar.completion.presets.strategy import parse_strategy
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.frontend.torch import Recipe, capture, capture_differentiable
 from autopar.frontend.torch.step.batch import flatten, input_label
@@ -227,7 +227,7 @@ MESH = parse_mesh("dp=2,tp=4")
     ],
 )
 def test_a_strategy_is_presets_with_axes(text: str, expected: list[tuple[str, str]]) -> None:
-    assert parse_strategy(text, MESH) == tuple(AxisPreset(*pair) for pair in expected)
+    assert [(each.preset.name, each.axis) for each in parse_strategy(text, MESH)] == expected
 
 
 @pytest.mark.parametrize(

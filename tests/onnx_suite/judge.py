@@ -27,12 +27,12 @@ import torch
 from onnx import ModelProto
 
 from autopar.annotate import Pin, parse_mesh
-from autopar.annotate.mapping_text import Entry
 from autopar.cost import Cluster
 from autopar.frontend.onnx import ImportedModel, import_onnx
 from autopar.frontend.onnx.model.problems import ModelError
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.rules.distribution import split_factors
+from autopar.ir.text.layouts import Entry
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.execute.serial import run_serial
 from autopar.runtime.execute.virtual import VirtualMesh

@@ -11,7 +11,6 @@ from torch import nn
 
 import autopar
 from autopar.annotate import ProcessMesh, load_annotations
-from autopar.annotate.mapping_text import Entry
 from autopar.annotate.plan_text import PinnedOp, plan_text
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import human_bytes
@@ -20,6 +19,7 @@ from autopar.ir.builds.files import read_build
 from autopar.ir.layout import DimLayout, SubDim
 from autopar.ir.program import OpDist
 from autopar.ir.serde import program_to_bytes
+from autopar.ir.text.layouts import Entry
 from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit
 from tests.cli import command

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from autopar import ProcessMesh
 from autopar.annotate import shard
-from autopar.annotate.mapping_text import Entry
+from autopar.ir.text.layouts import Entry
 from autopar.runtime.training.trainer import open_trainer
 from tests import captured
 from tests.slices.models import CUBE, PAIR, SQUARE, TALL, THREE, WIDTH, Batch, compiled, trained

@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 
 import autopar
 from autopar import ProcessMesh
-from autopar.annotate.mapping_text import Entry
+from autopar.ir.text.layouts import Entry
 from autopar.runtime.job.processes import Processes
 from tests.runtime.real import run_ranks
 from tests.zoo.models import ZOO, Example

@@ -10,33 +10,32 @@ from __future__ import annotations
 
 from autopar.base.errors import AnnotationError
 from autopar.completion.presets.pinning import extend
-from autopar.completion.presets.strategy import AxisPreset
+from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.space import Form
 from autopar.ir.layout import SubDim
 
 
-def expert(graph: Graph, axis: str) -> None:
+def expert(graph: Graph, along: AxisPreset) -> None:
     """Splits the experts of every weight that is a stack of them.
 
     Raises:
         AnnotationError: If there is no such weight.
     """
-    preset = AxisPreset("expert", axis)
     found = {
         value: form
         for node in graph.nodes
         if node.op.phase == "forward"
         for at in node.weights
-        for value, form in _stacks(graph, node, at, axis).items()
+        for value, form in _stacks(graph, node, at, along.axis).items()
     }
     if not found:
         raise AnnotationError(
-            f"strategy {preset}: no weight is a stack of experts, that is, has a dimension which"
+            f"strategy {along}: no weight is a stack of experts, that is, has a dimension which"
             " its op keeps apart in the activation and the result too, or chooses along by row"
         )
     for value, form in sorted(found.items()):
-        extend(graph, value, form, preset)
+        extend(graph, value, form, along)
 
 
 def _stacks(graph: Graph, node: Node, at: int, axis: str) -> dict[int, Form]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.presets.marks import Stretch
-from autopar.completion.presets.strategy import AxisPreset
+from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
@@ -33,8 +33,18 @@ def split_further(graph: Graph, value: int, base: Form, form: Form, axis: str) -
     return None if merged is None else graph.space.of_splits(merged, shape)
 
 
+def keep_whole(graph: Graph, preset: AxisPreset) -> None:
+    """Keeps every input and parameter whole along an axis, and so all that follows from them."""
+    for value, producer in enumerate(graph.producer):
+        if producer is None and graph.uses[value]:
+            pin(graph, value, graph.pins[value] or graph.replicated(value), preset)
+
+
 def split_batch(graph: Graph, preset: AxisPreset) -> None:
-    """Splits the batch of every input that has one; of microbatches each."""
+    """Splits the batch of every input that has one (`batch_inputs`); of microbatches each.
+
+    An input without a batch is left free.
+    """
     for value, stretch in batch_inputs(graph).items():
         extend(graph, value, split_stretch(graph, value, stretch, preset.axis), preset)
 

@@ -13,20 +13,19 @@ from collections.abc import Sequence
 from autopar.base.errors import AnnotationError
 from autopar.completion.presets.batch import FLOATS, sequences
 from autopar.completion.presets.pinning import pin, split_further, split_stretch
-from autopar.completion.presets.strategy import AxisPreset
+from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.propagate.propagation import Spread
 
 
-def context(graph: Graph, axis: str) -> None:
+def context(graph: Graph, along: AxisPreset) -> None:
     """Splits the sequence of the inputs, or of the first activation that has one.
 
     Raises:
         AnnotationError: If nothing has a sequence in its second dimension.
     """
-    preset = AxisPreset("context", axis)
-    found = _sequences(graph, preset)
+    axis, found = along.axis, _sequences(graph, along)
     inside = any(graph.producer[value] is not None for value in found)
     around = Spread(graph).forms if inside else graph.pins
     for value, form in found.items():
@@ -35,10 +34,10 @@ def context(graph: Graph, axis: str) -> None:
             None if axis in base.splits.places else split_further(graph, value, base, form, axis)
         )
         if split is not None:
-            pin(graph, value, split, preset)
+            pin(graph, value, split, along)
 
 
-def sequence(graph: Graph, axis: str) -> None:
+def sequence(graph: Graph, along: AxisPreset) -> None:
     """Splits the sequence of activations that weights split along the same axis leave whole.
 
     What these weights split is settled: ops are computed where their weights lie, though gathering
@@ -47,14 +46,13 @@ def sequence(graph: Graph, axis: str) -> None:
     Raises:
         AnnotationError: If nothing has a sequence, or no weight is split along the axis.
     """
-    preset = AxisPreset("sequence", axis)
-    begins = _sequences(graph, preset)
+    axis, begins = along.axis, _sequences(graph, along)
     if not any(
         form is not None and axis in form.splits.places and graph.steady[value]
         for value, form in enumerate(graph.pins)
     ):
         raise AnnotationError(
-            f"strategy {preset}: no weight is split along {axis}; add tensor:{axis}, or write"
+            f"strategy {along}: no weight is split along {axis}; add tensor:{axis}, or write"
             f" context:{axis} to split sequences without weights"
         )
     places = _places(graph, begins)
@@ -65,7 +63,7 @@ def sequence(graph: Graph, axis: str) -> None:
             graph.settle(node, axis, choice.splits)
         elif node.op.phase == "forward":
             results = [value for value in node.results if value in activations]
-            _split_results(graph, results, blocks.forms, places, preset)
+            _split_results(graph, results, blocks.forms, places, along)
 
 
 def _activations(graph: Graph) -> frozenset[int]:

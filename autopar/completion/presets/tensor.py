@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autopar.completion.presets.pinning import extend
+from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.presets.steps import Forms, Step, Steps
 from autopar.completion.presets.weights import minor_weights, parameters, readers, sources
 from autopar.completion.problem.cuts import Cuts
@@ -43,6 +45,15 @@ class _State:
     seconds: float
     weights: tuple[tuple[int, Form], ...]
     before: _State | None
+
+
+def tensor(graph: Graph, along: AxisPreset) -> None:
+    """Splits the weights of matrix products and convolutions by columns or rows.
+
+    Which of the two is decided by predicted communication (`split_weights`).
+    """
+    for value, form in split_weights(graph, along.axis).items():
+        extend(graph, value, form, along)
 
 
 def split_weights(graph: Graph, axis: str) -> Mapping[int, Form]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autopar.completion.presets.pinning import pin, split_along, split_further
-from autopar.completion.presets.strategy import AxisPreset
+from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.presets.update import Update, updates
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, bytes_of
@@ -32,24 +32,15 @@ SMALL_CONSTANT_BYTES = 4 * 1024
 """Constants below this stay whole: masks and tables, not the weights of a folded model."""
 
 
-def zero1(graph: Graph, axis: str) -> None:
-    """Splits the optimizer's state."""
-    _Zero(graph, AxisPreset("zero1", axis)).run(gradients=False, parameters=False)
-
-
-def zero2(graph: Graph, axis: str) -> None:
-    """Splits the optimizer's state and the gradients."""
-    _Zero(graph, AxisPreset("zero2", axis)).run(gradients=True, parameters=False)
-
-
-def fsdp(graph: Graph, axis: str) -> None:
-    """Splits parameters, gradients and the optimizer's state.
+def keep_split(graph: Graph, along: AxisPreset) -> None:
+    """Splits what a preset keeps: the optimizer's state; gradients and parameters too, maybe.
 
     Each along its first dimension that divides evenly, as its pieces lie in one stretch there, or
     else unevenly along its largest. Dimensions that another preset splits already are taken only
     where there is no other.
     """
-    _Zero(graph, AxisPreset("fsdp", axis)).run(gradients=True, parameters=True)
+    keeps = along.preset.keeps
+    _Zero(graph, along).run(gradients="gradient" in keeps, parameters="parameter" in keeps)
 
 
 def keep_states(graph: Graph) -> None:

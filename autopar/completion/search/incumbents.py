@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, islice, product
 
 from autopar.base.errors import AnnotationError
+from autopar.completion.presets.preset import Preset
+from autopar.completion.presets.table import INCUMBENTS, KEEPING, preset_of
 from autopar.completion.problem.graph import Graph
 from autopar.completion.propagate.local_search import GAIN
 from autopar.completion.propagate.solve import Solution
 from autopar.completion.search.effort import BODY_WORK, PRESET_WORK
 from autopar.completion.search.watch import Progress, Watch
 from autopar.ir.mesh import ProcessMesh
-
-PER_AXIS = ("data", "tensor", "zero1", "fsdp", "sequence", "zero2", "context", "expert")
-"""What an axis may do; `sequence` stands for tensor and sequence."""
 
 FEW_AXES = 3
 """Up to so many axes may each do what they like."""
@@ -48,18 +47,28 @@ def strategies(mesh: ProcessMesh) -> Iterator[str]:
 
     Axes that do the same stand next to one another; data-parallel ones are the outer ones.
     """
-    axes = [axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1]
+    axes = _split_axes(mesh)
     ordered = sorted(_ways(len(axes)), key=_rank)
     for number, way in enumerate(ordered):
         if number == 1:
-            yield ",".join(f"replicate:{axis}" for axis in axes)
-        parts = []
-        for axis, preset in zip(axes, way, strict=True):
-            name = PER_AXIS[preset]
-            parts.append(
-                f"tensor:{axis},sequence:{axis}" if name == "sequence" else f"{name}:{axis}"
-            )
-        yield ",".join(parts)
+            yield _joined([preset_of("nothing")] * len(axes), axes)
+        yield _joined([INCUMBENTS[preset] for preset in way], axes)
+
+
+def leanest(mesh: ProcessMesh) -> Iterator[str]:
+    """Yields the presets that keep least: `fsdp` along all axes, or along all but one."""
+    axes = _split_axes(mesh)
+    for other in (None, *axes):
+        yield _joined([preset_of("weight") if a == other else KEEPING[0] for a in axes], axes)
+
+
+def _split_axes(mesh: ProcessMesh) -> list[str]:
+    return [axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1]
+
+
+def _joined(presets: Sequence[Preset], axes: Sequence[str]) -> str:
+    """Returns the strategy of one preset per axis."""
+    return ",".join(each.alone_on(axis) for each, axis in zip(presets, axes, strict=True))
 
 
 def _rank(way: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
@@ -70,9 +79,9 @@ def _rank(way: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
 def _ways(axes: int) -> Iterator[tuple[int, ...]]:
     """Yields what axes may do, as numbers: each anything; many, the outer and the inner ones."""
     if axes <= FEW_AXES:
-        yield from product(range(len(PER_AXIS)), repeat=axes)
+        yield from product(range(len(INCUMBENTS)), repeat=axes)
         return
-    for outer, inner in combinations_with_replacement(range(len(PER_AXIS)), 2):
+    for outer, inner in combinations_with_replacement(range(len(INCUMBENTS)), 2):
         for count in range(1, axes) if outer < inner else (axes,):
             yield (outer,) * count + (inner,) * (axes - count)
 

@@ -8,9 +8,12 @@ says which stage of ZeRO it is.
 from __future__ import annotations
 
 from autopar.completion.presets.batch import batch_inputs
+from autopar.completion.presets.preset import Product
+from autopar.completion.presets.table import KEEPING, preset_of
 from autopar.completion.problem.graph import Node
 from autopar.completion.problem.space import bytes_of
 from autopar.completion.propagate.solve import Solution
+from autopar.ir.program import STORED_ROLES
 
 MOST = 0.5
 """The part that has to be split for a plan to be called after it."""
@@ -24,42 +27,45 @@ def named(solution: Solution) -> str:
 
 def _along(solution: Solution, axis: str) -> str:
     graph = solution.graph
-    seconds: dict[str, float] = {}
+    seconds: dict[Product, float] = {}
     has_batch = bool(batch_inputs(graph))
     for node in graph.nodes:
         if node.weights:
             choice = solution.choices[node.index]
             parts = graph.space.mesh.axes_size(tuple(choice.splits.places))
             # In seconds of the whole product: a part that is split takes less.
-            word = _of_product(solution, node, axis, has_batch=has_batch)
-            seconds[word] = seconds.get(word, 0.0) + choice.seconds * parts
-    word = max(seconds, key=seconds.__getitem__, default="replicate")
-    if word == "replicate" and any(axis in c.splits.places for c in solution.choices):
-        word = "mixed" if seconds else "activations"
-    stage = _stage(solution, axis) if word in ("data", "context") else ""
-    return f"{word}+{stage}" if stage else word
+            part = _of_product(solution, node, axis, has_batch=has_batch)
+            seconds[part] = seconds.get(part, 0.0) + choice.seconds * parts
+    most: Product = max(seconds, key=seconds.__getitem__, default="nothing")
+    if most == "nothing" and any(axis in c.splits.places for c in solution.choices):
+        return "mixed" if seconds else "activations"
+    stage = _stage(solution, axis) if most in ("batch", "sequence") else ""
+    return f"{preset_of(most)}+{stage}" if stage else preset_of(most).name
 
 
-def _of_product(solution: Solution, node: Node, axis: str, *, has_batch: bool) -> str:
+def _of_product(solution: Solution, node: Node, axis: str, *, has_batch: bool) -> Product:
     """Returns what an axis splits of a product with a weight."""
     splits = solution.choices[node.index].splits
     if axis not in splits.places:
-        return "replicate"
+        return "nothing"
     factor = splits.places[axis][0]
     operands = node.call.rule.operands
     if any(factor in factors for at in node.weights for factors in operands[at]):
-        return "tensor"
+        return "weight"
     # Of what isn't a weight, the batch comes first, also within a dimension that was flattened.
     moving = [operand for at, operand in enumerate(operands) if at not in node.weights]
     is_first = any(operand and factor in operand[0][:1] for operand in moving)
     leads = axis in splits.items[factor][0].axes
-    return "data" if has_batch and is_first and leads else "context"
+    return "batch" if has_batch and is_first and leads else "sequence"
 
 
 def _stage(solution: Solution, axis: str) -> str:
-    if _stored_part(solution, axis, "parameter") > MOST:
-        return "fsdp"
-    return "zero1" if _stored_part(solution, axis, "optimizer_state") > MOST else ""
+    """Returns the preset that keeps split what is only stored split; "" if nothing much is."""
+    for preset in KEEPING:
+        role = preset.keeps[-1]
+        if role in STORED_ROLES and _stored_part(solution, axis, role) > MOST:
+            return preset.name
+    return ""
 
 
 def _stored_part(solution: Solution, axis: str, role: str) -> float:

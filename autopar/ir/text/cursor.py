@@ -23,11 +23,13 @@ class TextError(InvalidInputError):
     """The text form of a program can't be parsed.
 
     Attributes:
+        what: What is wrong, without the place.
         line: 1-based line number.
         column: 1-based column number.
     """
 
     def __init__(self, message: str, source: str, text: str, start: int, end: int) -> None:
+        self.what = message
         self.line = text.count("\n", 0, start) + 1
         begin = text.rfind("\n", 0, start) + 1
         self.column = start - begin + 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from autopar.base.errors import AnnotationError, Loc, near_misses
 from autopar.ir.expr import IntExpr
-from autopar.ir.layout import MONOIDS, DimLayout, Origin, SubDim
+from autopar.ir.layout import DimLayout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     DTYPE_BYTES,
@@ -22,14 +22,13 @@ from autopar.ir.program import (
     Ref,
 )
 from autopar.ir.text.cursor import Cursor
+from autopar.ir.text.layouts import QUOTED, SUB_DIMS, LayoutParser
 from autopar.ir.text.print_parts import CONSTANTS, RESERVED
 from autopar.ir.text.signature import Box
 from autopar.ir.text.words import IDENTIFIER, VALUE_NAME
 
-QUOTED = re.compile('"')
 LOC = re.compile(r"loc\b(?=\s*\()")
 
-_SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[@)]|\))")
 _BOX_SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[\[)]|\))")
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*(?:e[+-]?[0-9]+)?|e[+-]?[0-9]+)|-?inf\b|nan\b")
 _FACTOR = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*:')
@@ -44,13 +43,13 @@ class Header:
     files: dict[str, str] = field(default_factory=dict)
 
 
-class PartsParser:
+class PartsParser(LayoutParser):
     """Reads types, arguments, choices, origins and locations."""
 
     def __init__(self, cursor: Cursor, header: Header) -> None:
         self.uses: list[tuple[str, int]] = []
         """Names of the values that arguments refer to, and where they stand."""
-        self._cursor = cursor
+        super().__init__(cursor)
         self.header = header
 
     def mesh_ref(self) -> ProcessMesh:
@@ -89,35 +88,15 @@ class PartsParser:
             self._cursor.fail_expecting(expected)
         return self._cursor.named(VALUE_NAME, "the name of a value")
 
-    def dim(self) -> DimLayout:
-        """Reads one dimension of a layout, or a factor."""
-        cursor = self._cursor
-        if not cursor.looking_at(_SUB_DIMS):
-            return (self._sub_dim(cursor.integer("a size")),)
-        subs: list[SubDim] = []
-        while cursor.sign("("):
-            if cursor.sign(")"):
-                return ()
-            subs.append(self._sub_dim(cursor.integer("a size")))
-            cursor.expect(")")
-        return tuple(subs)
-
-    def _sub_dim(self, size: int) -> SubDim:
-        if not self._cursor.sign("@"):
-            return SubDim(size)
-        if self._cursor.sign("("):
-            return SubDim(size, self._cursor.listed(self.axis, ")"))
-        return SubDim(size, (self.axis(),))
-
     def shape_dim(self) -> tuple[IntExpr, DimLayout | None]:
         """Reads one dimension of a type: its size, and its layout if it tells one."""
         cursor = self._cursor
-        if cursor.looking_at(_SUB_DIMS):
+        if cursor.looking_at(SUB_DIMS):
             dim = self.dim()
             return math.prod(sub.size for sub in dim), dim
         size = cursor.expr()
         if isinstance(size, int):
-            sub = self._sub_dim(size)
+            sub = self.sub_dim(size)
             return size, (sub,) if sub.axes else None
         return size, None
 
@@ -136,16 +115,6 @@ class PartsParser:
             while mesh is not None:
                 yield from mesh.dim_names
                 mesh = mesh.parent
-
-    def monoid_and_axis(self) -> tuple[str, str]:
-        """Reads `sum@tp`."""
-        start = self._cursor.at
-        quoted = self._cursor.looking_at(QUOTED)
-        monoid = self._cursor.word("a reduction")
-        if not quoted:
-            self._cursor.one_of(monoid, MONOIDS, "reduction", start)
-        self._cursor.expect("@")
-        return monoid, self.axis()
 
     def integers(self) -> tuple[int, ...]:
         """Reads `[0..3, 8]`."""

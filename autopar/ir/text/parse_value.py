@@ -12,7 +12,8 @@ from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DTYPE_BYTES, ROLES, Arg, Part, Value
 from autopar.ir.text.cursor import Cursor
-from autopar.ir.text.parse_parts import LOC, QUOTED, PartsParser
+from autopar.ir.text.layouts import QUOTED
+from autopar.ir.text.parse_parts import LOC, PartsParser
 from autopar.ir.text.signature import Box
 
 _PARTIAL = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")@')

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.expr import Expr, axes_of
-from autopar.ir.layout import DimLayout, Layout, Origin, dim_str
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DTYPE_BYTES, Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
+from autopar.ir.text.layouts import dim_text, dims_text, pending_text
 from autopar.ir.text.words import integers, kind, quote, value_name, word
 
 CONSTANTS: Mapping[str, Arg] = {
@@ -54,18 +55,13 @@ def mesh_ref(mesh: ProcessMesh, context: Context) -> str:
     return f"@{context.meshes.get(mesh, '?')}"
 
 
-def layout_dim(dim: DimLayout) -> str:
-    """Returns one dimension of a layout, or a factor: `8@dp`, `(12@tp)(64)`, `()`."""
-    return dim_str(dim) or "()"
-
-
 def value_type(value: Value) -> str:
     """Returns `f32[8@dp, 768]`, with the layout behind the shape where the shape is local."""
     dtype, layout = word(value.dtype), value.dist
     shape = ", ".join(map(str, value.shape))
     if layout is None:
         return f"{dtype}[{shape}]"
-    dims = ", ".join(map(layout_dim, layout.dims))
+    dims = dims_text(layout.dims)
     if value.shape == layout.shape:
         return f"{dtype}[{dims}]"
     return f"{dtype}[{shape}] of [{dims}]"
@@ -79,7 +75,7 @@ def _shows_layout(value: Value, layout: Layout) -> bool:
 
 def layout_clauses(layout: Layout, context: Context) -> Iterator[str]:
     """Yields what follows the dimensions: `sum@tp`, `mask [0..3]`, `offload cpu`, `on @m1`."""
-    yield from (f"{word(monoid)}@{axis}" for axis, monoid in layout.partial)
+    yield from (pending_text(axis, monoid) for axis, monoid in layout.partial)
     if layout.mask is not None:
         yield f"mask [{integers(layout.mask)}]"
     if layout.offload:
@@ -168,10 +164,10 @@ def named_args(args: Sequence[tuple[str, Arg]]) -> str:
 
 def op_dist(dist: OpDist, context: Context) -> str:
     """Returns `{m: 8@dp, k: 768@tp; body split; pending sum@tp(0, 1); on @m1}`."""
-    sections = [", ".join(f"{word(name)}: {layout_dim(dim)}" for name, dim in dist.factors)]
+    sections = [", ".join(f"{word(name)}: {dim_text(dim)}" for name, dim in dist.factors)]
     sections.append(f"body {word(dist.body)}" if dist.body else "")
     sections.extend(
-        f"pending {word(p.monoid)}@{p.axis}({', '.join(map(str, p.operands))})"
+        f"pending {pending_text(p.axis, p.monoid)}({', '.join(map(str, p.operands))})"
         for p in dist.pending
     )
     sections.append(f"on {mesh_ref(dist.mesh, context)}" if dist.mesh != context.mesh else "")
