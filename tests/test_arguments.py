@@ -179,7 +179,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "cluster": "",
             "placement": "",
             "memory": "None",
-            "seconds_limit": "None 3 1.5",
+            "time_limit": "None 3 1.5",
             "effort": "3 1.5",
             "plan": "None",
             "activations": "None {}",
@@ -218,7 +218,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
         {
             **dict.fromkeys((*RUN, "backend"), ""),
             "torch_compile": "True",
-            "timeout_seconds": "3 1.5",
+            "timeout": "3 1.5",
             "threads": "3",
         },
     ),

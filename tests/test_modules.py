@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import autopar
 from autopar.analysis.reports.summary import render_summary, summarize
 from autopar.base.errors import AnnotationError, AutoparError, InvalidInputError
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from tests.captured import collectives
 
 
@@ -73,7 +73,7 @@ class Numbered(nn.Module):
         return out
 
 
-def compile_numbered(more: int) -> CompiledModule:
+def compile_numbered(more: int) -> CompiledModel:
     """Compiles for two batches, with a pin of what the first program calls `relu_1`."""
     model = Numbered(more)
     return autopar.compile(
@@ -107,7 +107,7 @@ def test_a_program_for_a_further_batch_communicates_like_one_of_its_own() -> Non
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 48), nn.GELU(), nn.Linear(48, 4))
 
-    def compiled(first: int, *more: int) -> CompiledModule:
+    def compiled(first: int, *more: int) -> CompiledModel:
         return autopar.compile(
             model,
             batch(0, first),
@@ -119,7 +119,7 @@ def test_a_program_for_a_further_batch_communicates_like_one_of_its_own() -> Non
         )
 
     (short,) = compiled(96, 64).variants
-    alone = compiled(64).compiled
+    alone = compiled(64)
     moved = [[(one.kind, one.shape) for one in collectives(each)] for each in (short, alone)]
     assert sorted(moved[0]) == sorted(moved[1])
     origins = {v.origin.kind for v in short.serial.main.values.values() if v.origin}

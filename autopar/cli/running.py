@@ -39,7 +39,7 @@ RANK_BYTES = 200 * 2**20
 @click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
 @BACKEND
 @MODULES
-@click.option("--compile", "torch_compile", is_flag=True, help="Run through torch.compile.")
+@click.option("--torch-compile", is_flag=True, help="Run through torch.compile.")
 @click.option(
     "--timeout",
     type=PositiveNumber(),
@@ -92,7 +92,7 @@ def run_command(
                 arrays,
                 backend=backend,
                 torch_compile=torch_compile,
-                timeout_seconds=timeout,
+                timeout=timeout,
                 modules=modules,
                 updates=updates,
             )

@@ -2,8 +2,8 @@
 afterwards what else it could have been.
 
     strategy: "data:0,tensor:1"
-    memory_bytes: null
-    seconds_limit: null
+    memory: null
+    time_limit: null
     effort: 1.0
     placement: "identity"
     phases_apart: false
@@ -36,8 +36,8 @@ def recorded(options: CompileOptions) -> str:
     """Returns options as YAML, but for those that stand in the program."""
     known = {
         "strategy": options.strategy,
-        "memory_bytes": options.memory_bytes,
-        "seconds_limit": options.seconds_limit,
+        "memory": options.memory_bytes,
+        "time_limit": options.time_limit,
         "effort": options.effort,
         "placement": options.placement,
         "phases_apart": options.phases_apart,
@@ -70,8 +70,8 @@ def recorded_options(build: Build) -> CompileOptions:
         strategy=_field(content, "strategy", place, str),
         placement=_placement(content.get("placement", "identity"), place),
         phases_apart=_field(content, "phases_apart", place, bool) or False,
-        memory_bytes=_field(content, "memory_bytes", place, int),
-        seconds_limit=_field(content, "seconds_limit", place, int, float),
+        memory_bytes=_field(content, "memory", place, int),
+        time_limit=_field(content, "time_limit", place, int, float),
         effort=_field(content, "effort", place, int, float) or 1.0,
         activations=tuple(_activations(content.get("activations"), place)),
     )

@@ -132,7 +132,7 @@ def test_what_the_example_answers(tmp_path: Path, ask: Forward, mesh: str) -> No
 
 
 def _ports(compiled: Any) -> Any:
-    program = compiled.compiled.serial
+    program = compiled.serial
     return assumption_ports(program, program.main)
 
 

@@ -144,7 +144,7 @@ def test_a_program_computes_what_every_call_computes(
     assert all(each is buffers[name] for name, each in model.named_buffers())
     assert set(vars(model.mapping)) == {"config"}
     assert not model.cache
-    assert not step.compiled.serial.main.aliases
+    assert not step.serial.main.aliases
     step.save(tmp_path / "build")
     (found,) = run_virtual(tmp_path / "build", [X]).values()
     for _ in range(3):
