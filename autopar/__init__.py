@@ -3,7 +3,7 @@
     import autopar
 
     autopar.compile_onnx("model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8})
-    outputs = autopar.runtime.launch("build/", {"ids": ids})
+    outputs = autopar.runtime.run("build/", {"ids": ids})
 
 Names are imported when they are used, so that importing autopar costs nothing.
 """

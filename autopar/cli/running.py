@@ -84,10 +84,10 @@ def run_command(
     arrays = with_seed(build, read_inputs(build, inputs, random_inputs), seed)
     if virtual:
         with status("running all ranks in this process"):
-            outputs = api.run_virtual(build, arrays, updates=updates)
+            outputs = api.run(build, arrays, virtual=True, updates=updates)
     else:
         with status("running all ranks"):
-            outputs = api.launch(
+            outputs = api.run(
                 build,
                 arrays,
                 backend=backend,

@@ -10,7 +10,7 @@ import transformers.integrations.moe  # noqa: F401  (it registers the products o
 from torch import Tensor, nn
 
 import autopar
-from autopar.runtime import run_virtual
+from autopar.runtime import run
 
 
 def remarks(strategy: str, batch: int) -> list[str]:
@@ -100,7 +100,7 @@ def test_rows_that_are_sorted_by_expert_are_divided(strategy: str, tmp_path: Pat
     compiled = autopar.compile(model, (x,), mesh="dp=2,tp=2", strategy=strategy)
     assert not any("grouped_mm" in each.detail for each in compiled.report)
     compiled.save(tmp_path / "build")
-    [found] = run_virtual(tmp_path / "build", [x]).values()
+    [found] = run(tmp_path / "build", [x], virtual=True).values()
     torch.testing.assert_close(torch.as_tensor(found), model(x), rtol=1e-12, atol=1e-12)
 
 
@@ -139,7 +139,7 @@ def test_images_among_a_text_are_divided(tmp_path: Path) -> None:
     compiled = autopar.compile(model, batch, mesh="dp=2", strategy="data")
     assert not [each for each in compiled.report if each.category == "undivided"]
     compiled.save(tmp_path / "build")
-    [found] = run_virtual(tmp_path / "build", list(batch)).values()
+    [found] = run(tmp_path / "build", list(batch), virtual=True).values()
     torch.testing.assert_close(torch.as_tensor(found), model(*batch))
 
 
@@ -171,7 +171,7 @@ def test_a_batch_goes_on_behind_an_op_without_a_rule(strategy: str, tmp_path: Pa
     compiled = autopar.compile(model, (x,), mesh="dp=2", strategy=strategy)
     assert not [each for each in compiled.report if each.category == "undivided"]
     compiled.save(tmp_path / "build")
-    [found] = run_virtual(tmp_path / "build", [x]).values()
+    [found] = run(tmp_path / "build", [x], virtual=True).values()
     torch.testing.assert_close(torch.as_tensor(found), model(x))
 
 

@@ -19,7 +19,7 @@ from autopar.base.errors import AutoparError
 from autopar.compiled import CompiledModel
 from autopar.completion.undivided import UNDIVIDED
 from autopar.ir.mesh import ProcessMesh
-from autopar.runtime import run_virtual
+from autopar.runtime import run
 from tests.random_pins import random_pins
 from tests.sweep.case import Case, cloned
 from tests.sweep.training import (
@@ -212,7 +212,7 @@ def _outputs(model: nn.Module, batch: dict[str, Tensor], seed: int) -> list[Tens
 def _run(compiled: CompiledModel, batch: dict[str, Tensor]) -> list[Tensor]:
     with TemporaryDirectory() as folder:
         compiled.save(folder)
-        found = run_virtual(Path(folder), list(cloned(batch).values()))
+        found = run(Path(folder), list(cloned(batch).values()), virtual=True)
     return [torch.as_tensor(each) for each in found.values()]
 
 
