@@ -34,7 +34,14 @@ from autopar.pipeline.options import CompileOptions
 
 def recorded(options: CompileOptions) -> str:
     """Returns options as YAML, but for those that stand in the program."""
-    known = {
+    known = _known(options)
+    # JSON on one line is YAML too.
+    lines = [f"{key}: {json.dumps(value)}" for key, value in known.items()]
+    return "\n".join([*lines, "cluster:"]) + "\n" + indent(cluster_text(options.cluster), "  ")
+
+
+def _known(options: CompileOptions) -> dict[str, Any]:
+    return {
         "strategy": options.strategy,
         "memory": options.memory_bytes,
         "time_limit": options.time_limit,
@@ -43,9 +50,6 @@ def recorded(options: CompileOptions) -> str:
         "phases_apart": options.phases_apart,
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
     }
-    # JSON on one line is YAML too.
-    lines = [f"{key}: {json.dumps(value)}" for key, value in known.items()]
-    return "\n".join([*lines, "cluster:"]) + "\n" + indent(cluster_text(options.cluster), "  ")
 
 
 def recorded_options(build: Build) -> CompileOptions:
@@ -64,9 +68,13 @@ def recorded_options(build: Build) -> CompileOptions:
     content = root.content() if root is not None else None
     if not isinstance(content, dict) or build.serial.mesh is None:
         raise _unreadable(place, "it has no options")
+    cluster = parse_cluster(content.get("cluster"), place)
+    mesh = build.serial.mesh
+    if strange := content.keys() - {*_known(CompileOptions(mesh, cluster)), "cluster"}:
+        raise _unreadable(place, f"it has {', '.join(sorted(map(str, strange)))}")
     return CompileOptions(
-        mesh=build.serial.mesh,
-        cluster=parse_cluster(content.get("cluster"), place),
+        mesh=mesh,
+        cluster=cluster,
         strategy=_field(content, "strategy", place, str),
         placement=_placement(content.get("placement", "identity"), place),
         phases_apart=_field(content, "phases_apart", place, bool) or False,

@@ -37,6 +37,8 @@ def test_sound() -> None:
     [
         ("memory: null", "memory: many"),
         ("memory: null", "memory: true"),
+        ("memory: null", "memory_bytes: 5"),
+        ("memory: null", "memory: null\n3: 4"),
         ("time_limit: null", "time_limit: [1]"),
         ("effort: 1.0", "effort: much"),
         ("phases_apart: false", "phases_apart: 0.5"),
