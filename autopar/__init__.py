@@ -3,7 +3,7 @@
     import autopar
 
     autopar.compile_onnx("model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8})
-    outputs = autopar.runtime.launch("build/", {"ids": ids})
+    outputs = autopar.runtime.run("build/", {"ids": ids})
 
 Names are imported when they are used, so that importing autopar costs nothing.
 """
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from autopar.analysis.reports.comparison import diff
     from autopar.base.errors import AutoparError
     from autopar.calibration import calibrate
+    from autopar.compiled import CompiledModel
     from autopar.cost import Cluster
     from autopar.ir.mesh import ProcessMesh
-    from autopar.modules import CompiledModule, compile
+    from autopar.modules import compile
+    from autopar.onnx_models import compile_onnx
     from autopar.parallel import ParallelModule, parallelize
-    from autopar.pipeline import Compiled, compile_onnx
     from autopar.runtime import load
 
 _HOMES = {
     "AutoparError": "autopar.base.errors",
     "Cluster": "autopar.cost",
-    "Compiled": "autopar.pipeline",
     "Profile": "autopar.analysis.profiling",
     "profile": "autopar.analysis.profiling",
-    "CompiledModule": "autopar.modules",
+    "CompiledModel": "autopar.compiled",
     "ParallelModule": "autopar.parallel",
     "ProcessMesh": "autopar.ir.mesh",
     "calibrate": "autopar.calibration",
     "compile": "autopar.modules",
-    "compile_onnx": "autopar.pipeline",
+    "compile_onnx": "autopar.onnx_models",
     "diff": "autopar.analysis.reports.comparison",
     "explain": "autopar.analysis.explanation",
     "load": "autopar.runtime",
@@ -53,8 +53,7 @@ _HOMES = {
 __all__ = [
     "AutoparError",
     "Cluster",
-    "Compiled",
-    "CompiledModule",
+    "CompiledModel",
     "ParallelModule",
     "ProcessMesh",
     "Profile",

@@ -29,8 +29,8 @@ import torch
 from autopar.base.arguments import CALLABLE, PATH, SECONDS, expect, shown
 from autopar.base.errors import AutoparError, InvalidInputError, os_reason
 from autopar.base.units import counted
+from autopar.compiled import CompiledModel
 from autopar.ir.builds.files import read_build
-from autopar.modules import CompiledModule
 from autopar.runtime.api import load as load_build
 from autopar.runtime.failure.whereabouts import is_library
 from autopar.runtime.files.digest import digest_bytes
@@ -39,7 +39,7 @@ from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.trainer import Trainer
 from autopar.version import __version__
 
-Compile = Callable[[int], CompiledModule]
+Compile = Callable[[int], CompiledModel]
 """Compiles for a number of processes."""
 
 COMPILE_TIMEOUT = 3600.0
@@ -121,11 +121,11 @@ def build(compile: Compile, size: int, folder: Path, made_of: Mapping[str, Any])
         InvalidInputError: If it compiled for another number, or a file can't be written.
     """
     compiled = compile(size)
-    if not isinstance(compiled, CompiledModule):
+    if not isinstance(compiled, CompiledModel):
         raise InvalidInputError(
             f"compile({size}) returned {shown(compiled)}: return what autopar.compile does"
         )
-    found = compiled.compiled.deployment.world_size
+    found = compiled.deployment.world_size
     if found != size:
         raise InvalidInputError(
             f"compile({size}) returned a program for {counted(found, 'rank')}; choose a mesh of as"

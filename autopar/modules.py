@@ -6,58 +6,24 @@ compiled.save("build/")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autopar.analysis.reports.summary import render_summary, summarize_programs
-from autopar.annotate import apply_pins_of
-from autopar.base.arguments import NAMES, PATH, expect, one_of
+from autopar.annotate import MeshLike, apply_pins_of
+from autopar.base.arguments import NAMES, expect, one_of
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.pipeline import (
-    CompileArguments,
-    Compiled,
-    CompileOptions,
-    compile_program,
-    inherit,
-    write,
-)
-
-
-@dataclass(frozen=True)
-class CompiledModule:
-    """A compiled model or training step.
-
-    Attributes:
-        captured: The serial program, as it was captured, and the model's weights.
-        compiled: The programs of the ranks.
-        variants: The programs for further batches, of other shapes.
-    """
-
-    captured: Captured
-    compiled: Compiled
-    variants: tuple[Compiled, ...] = ()
-
-    def summary(self) -> str:
-        """Returns what a step costs, as `autopar inspect` shows it of a build folder."""
-        compiled = self.compiled
-        found = summarize_programs(compiled.serial, compiled.deployment, compiled.report)
-        return render_summary(found)
-
-    def save(self, build: str | Path) -> None:
-        """Writes the build folder; an older build there stays whole until the new one is complete.
-
-        Raises:
-            InvalidInputError: If the folder can't be written, or is something else than a build.
-        """
-        expect(PATH, build=build)
-        write(self.compiled, self.captured.weights, Path(build), self.variants)
+from autopar.compiled import CompiledModel
+from autopar.cost import Cluster
+from autopar.frontend.torch import Recipe, capture
+from autopar.ir.text.layouts import Entry
+from autopar.mapping import Placement
+from autopar.pipeline import CompileOptions, compile_program, inherit
 
 
 def compile(
@@ -74,8 +40,18 @@ def compile(
     scaler: torch.amp.GradScaler | None = None,
     fetch: Sequence[str] = (),
     more_batches: Sequence[Any] = (),
-    **arguments: Unpack[CompileArguments],
-) -> CompiledModule:
+    mesh: MeshLike | None = None,
+    devices: int | None = None,
+    strategy: str | None = "",
+    shard: Mapping[str, Sequence[Entry]] | None = None,
+    cluster: str | Cluster = "cpu",
+    placement: Placement = "identity",
+    memory: str | int | None = None,
+    time_limit: float | None = None,
+    effort: float = 1.0,
+    plan: str | Path | None = None,
+    activations: Mapping[str, str] | None = None,
+) -> CompiledModel:
     """Compiles a model, or a training step of it, for a mesh.
 
         >>> compile(
@@ -105,9 +81,27 @@ def compile(
             `output`; names of parameters, for their gradients; `grad_norm`.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
-        arguments: How to compile it, as `CompileArguments` explains: `mesh` or `devices`;
-            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit`, `effort`,
-            `plan` and `activations`.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
+            or sizes, as `8` or `(2, 4)`.
+        devices: In the place of a mesh: how many processes; the fastest shape is searched.
+        strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
+            `none` or None for nothing but pins and marks.
+        shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
+        placement: Which logical process each rank carries out: `identity`, its own number, by
+            default; `auto`, the axis that communicates most on the fastest links; or ids.
+        memory: What a device may hold at once, parameters, optimizer state and batch included:
+            bytes, or text as `24GiB`. Activations that don't fit are computed again in the
+            backward pass.
+        time_limit: Wall time of a search, after which it takes the best plan so far; without
+            one, the same program always gets the same plan.
+        effort: How many times the usual work a search may do: 1 by default, where it takes no
+            longer than capturing and compiling besides; more may find a faster plan, or prove that
+            there is none.
+        plan: A file with pins, or a plan that `autopar plan` wrote.
+        activations: What becomes of activations until the backward pass reads them, by pattern of
+            names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
+            which of a module is all but its outputs. Of what isn't named, `memory` decides.
 
     Raises:
         AutoparError: If the model, an argument or a pin can't be used as given, or a step can't be
@@ -134,7 +128,19 @@ def compile(
         scaler=scaler,
         fetch=tuple(fetch),
     )
-    options = CompileOptions.of(**arguments)
+    options = CompileOptions.of(
+        mesh=mesh,
+        devices=devices,
+        strategy=strategy,
+        shard=shard,
+        cluster=cluster,
+        placement=placement,
+        memory=memory,
+        time_limit=time_limit,
+        effort=effort,
+        plan=plan,
+        activations=activations,
+    )
     captured = capture(model, example_inputs, recipe, None if options.any_shape else options.mesh)
     compiled = compile_program(captured.program, options, report=captured.report)
     options = compiled.options
@@ -144,4 +150,4 @@ def compile(
         pinned = apply_pins_of(captured.program, program, options.mesh, options.pins)
         alike = inherit(pinned, compiled.stored_layouts())
         variants.append(compile_program(alike, replace(options, pins=(), op_pins=())))
-    return CompiledModule(captured, compiled, tuple(variants))
+    return CompiledModel.of(compiled, captured.program, captured.weights, variants)

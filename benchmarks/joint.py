@@ -208,7 +208,7 @@ def measure(task: Task, row: Row, cluster: Cluster, options: argparse.Namespace)
 def write_builds(task: Task, limit: int, cluster: Cluster, folder: Path) -> None:
     """Writes a build for each order of deciding."""
 
-    def compiled(**given: Any) -> autopar.modules.CompiledModule:
+    def compiled(**given: Any) -> autopar.CompiledModel:
         model = task.model()
         adamw = torch.optim.AdamW(model.parameters(), 1e-4)
         known: dict[str, Any] = {"mesh": task.mesh, "cluster": cluster, "optimizer": adamw}

@@ -1,6 +1,6 @@
 """Through which packages a program goes from a file to what ranks run: as a tree of calls.
 
-    python benchmarks/package_path.py minilm.onnx --dim batch_size=8 --dim sequence_length=16
+    python benchmarks/package_path.py minilm.onnx --dims batch_size=8,sequence_length=16
 
 Each line is a package that the one above calls, with how often. `ir`, `cost` and `base` serve all
 and don't count, nor do observers between passes. A package below itself is entered again from what
@@ -89,27 +89,23 @@ class Tracer:
         return "" if name in SERVING or name == "__init__" else name
 
 
-def _size(text: str) -> tuple[str, int]:
-    name, _, size = text.partition("=")
-    return name, int(size)
-
-
 def main() -> None:
     """Compiles a model, and prints the tree."""
+    from autopar.cli.sizes import parse_dims
     from autopar.frontend.onnx import import_onnx
     from autopar.pipeline import CompileOptions, compile_program
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="an ONNX file, such as examples/minilm.py --print-model")
     parser.add_argument("--mesh", default="2x4")
-    parser.add_argument("--dim", action="append", default=[], help="NAME=SIZE")
+    parser.add_argument("--dims", action="append", default=[], help="NAME=SIZE,...")
     parser.add_argument("--strategy", default="auto")
     parser.add_argument("--memory", default=None)
     given = parser.parse_args()
     options = CompileOptions.of(mesh=given.mesh, strategy=given.strategy, memory=given.memory)
     tracer = Tracer()
     sys.setprofile(tracer)
-    imported = import_onnx(given.model, dims=dict(_size(text) for text in given.dim))
+    imported = import_onnx(given.model, dims=parse_dims(given.dims))
     compile_program(imported.program, options)
     sys.setprofile(None)
     print("\n".join(tracer.root.lines()))

@@ -24,9 +24,9 @@ import torch
 from recompute_peers import TorchPlans, layer_plan
 
 import autopar
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster
 from autopar.mapping.deploy import deploy
-from autopar.modules import CompiledModule
 from autopar.partition.recompute.choice import Choice, Point, measure
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
@@ -70,7 +70,7 @@ PREDICTED: Mapping[str, Callable[[], Model]] = {
 }
 
 
-def compiled(model: Model, cluster: Cluster) -> CompiledModule:
+def compiled(model: Model, cluster: Cluster) -> CompiledModel:
     """Returns a training step on one device."""
     return autopar.compile(
         model.module,
@@ -93,9 +93,9 @@ def peers(tape: Tape) -> Iterator[tuple[str, Way]]:
             yield f"torch, budget {budget}", plan
 
 
-def predict(title: str, found: CompiledModule, cluster: Cluster) -> None:
+def predict(title: str, found: CompiledModel, cluster: Cluster) -> None:
     """Prints the curve of plans, and the peers beside it."""
-    tape = tape_of(found.compiled.partitioned, cluster)
+    tape = tape_of(found.partitioned, cluster)
     begun = time.process_time()
     choice = Choice(tape)
     smallest = choice.smallest
@@ -120,9 +120,9 @@ def _shown(point: Point, choice: Choice, step: float) -> str:
     return f"peak {part:5.3f}  time +{100 * point.added_seconds / step:5.2f}%"
 
 
-def measured(found: CompiledModule, model: Model, cluster: Cluster, rounds: int) -> None:
+def measured(found: CompiledModel, model: Model, cluster: Cluster, rounds: int) -> None:
     """Prints the seconds of steps with each peer's plan, and with ours in as much memory."""
-    tape = tape_of(found.compiled.partitioned, cluster)
+    tape = tape_of(found.partitioned, cluster)
     choice = Choice(tape)
     plans: dict[str, Way] = {"nothing again": NOTHING}
     for name, plan in peers(tape):
@@ -152,13 +152,13 @@ def measured(found: CompiledModule, model: Model, cluster: Cluster, rounds: int)
 
 
 def _trainer(
-    found: CompiledModule, tape: Tape, plan: Way, cluster: Cluster, stack: ExitStack
+    found: CompiledModel, tape: Tape, plan: Way, cluster: Cluster, stack: ExitStack
 ) -> Callable[[Any], torch.Tensor]:
     main = write_copies(tape, replay(tape, plan, range(len(tape.ops))))
-    program = found.compiled.partitioned.with_main(main)
-    inner = replace(found.compiled, partitioned=program, deployment=deploy(program, cluster))
+    program = found.partitioned.with_main(main)
+    changed = replace(found, partitioned=program, deployment=deploy(program, cluster))
     build = stack.enter_context(tempfile.TemporaryDirectory())
-    replace(found, compiled=inner).save(f"{build}/build")
+    changed.save(f"{build}/build")
     step: Callable[[Any], torch.Tensor] = stack.enter_context(
         autopar.load(f"{build}/build", virtual=True)
     ).step

@@ -31,8 +31,8 @@ from step_contenders import Size, blocks
 from torch import Tensor, nn
 
 import autopar
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate
-from autopar.modules import CompiledModule
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.trainer import open_trainer
 
@@ -110,7 +110,7 @@ class Plan:
     name: str
     model: str
     predicted_seconds: float
-    compiled: CompiledModule
+    compiled: CompiledModel
 
 
 def plans(world: int, cluster: Cluster) -> list[Plan]:
@@ -129,7 +129,7 @@ def plans(world: int, cluster: Cluster) -> list[Plan]:
                 loss=nn.functional.mse_loss,
                 optimizer=torch.optim.SGD(module.parameters(), lr=1e-3),
             )
-            evaluation = evaluate(compiled.compiled.partitioned, cluster)
+            evaluation = evaluate(compiled.partitioned, cluster)
             label = f"{name} on {mesh} as {strategy}"
             found.append(Plan(label, name, evaluation.overlapped_seconds, compiled))
     return found

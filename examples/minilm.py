@@ -40,7 +40,7 @@ def main() -> None:
         return
     build, model = options.build, model_file()
 
-    sizes = ["--dim", f"batch_size={BATCH}", "--dim", f"sequence_length={SEQUENCE}"]
+    sizes = ["--dims", f"batch_size={BATCH},sequence_length={SEQUENCE}"]
     autopar("compile", model, "--mesh", options.mesh, *sizes, "-o", build)
 
     inputs = make_inputs(seed=0)

@@ -40,7 +40,7 @@ STOPPED = 128 + signal.SIGTERM
 """The exit code of a training that was asked to stop, as shells have it."""
 
 
-def compile_step(world_size: int) -> autopar.CompiledModule:
+def compile_step(world_size: int) -> autopar.CompiledModel:
     """Compiles a training step for a number of processes."""
     model = GPT()
     return autopar.compile(

@@ -62,7 +62,7 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
-def compiled() -> autopar.CompiledModule:
+def compiled() -> autopar.CompiledModel:
     """Compiles the training step; nothing but the marks says how it is split."""
     model = Towers()
     return autopar.compile(

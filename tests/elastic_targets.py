@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autopar import elastic
 from autopar.base.errors import InvalidInputError
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from autopar.runtime.job.preparing import prepare_on_first
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.trainer import open_trainer
@@ -20,7 +20,7 @@ from tests.runtime.training import LAYOUTS, batches, compiled_step
 def compiling(processes: Processes, folder: Path, how: str) -> int:
     """Trains a step on a build that takes longer to make than ranks wait for one another."""
 
-    def compile(size: int) -> CompiledModule:
+    def compile(size: int) -> CompiledModel:
         if how != "slowly" or processes.rank:
             raise InvalidInputError("nothing is to be compiled here")
         time.sleep(4.0)

@@ -24,8 +24,8 @@ class ModelInputs:
     """How to bind a model's symbolic sizes, and arrays that fit.
 
     Attributes:
-        dims: Sizes by symbol, as `--dim` takes them.
-        input_shapes: Shapes by input, as `--input-shape` takes them, for models whose sizes have
+        dims: Sizes by symbol, as `--dims` takes them.
+        input_shapes: Shapes by input, as `--input-shapes` takes them, for models whose sizes have
             no usable names.
         arrays: One array per input.
     """

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import autopar
+from autopar.analysis.reports.summary import render_summary, summarize
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def test_compile_and_run(mlp: Path, tmp_path: Path, shard: dict[str, list[object
     build = tmp_path / "build"
     autopar.compile_onnx(mlp, build, mesh="dp=2,tp=3", dims={"batch": 5}, shard=shard)  # type: ignore[arg-type]
     x = np.random.default_rng(1).normal(size=(5, 12)).astype(np.float32)
-    found = autopar.runtime.run_virtual(build, {"x": x})["y"]
-    whole = autopar.runtime.run_one_device(build, {"x": x})["y"]
+    found = autopar.runtime.run(build, {"x": x}, virtual=True)["y"]
+    whole = autopar.runtime.run(build, {"x": x}, serial=True)["y"]
     np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
     assert autopar.runtime.verify(build, {"x": x}).ok
 
@@ -67,6 +68,19 @@ def test_a_pin_that_matches_nothing_names_near_misses(mlp: Path, tmp_path: Path)
             mlp, tmp_path / "build", mesh="2", dims={"batch": 4}, shard={"w11": [0, -1]}
         )
     assert not (tmp_path / "build").exists()
+
+
+def test_without_a_build_only_the_object_is_made(mlp: Path, tmp_path: Path) -> None:
+    made = autopar.compile_onnx(mlp, mesh="dp=2", dims={"batch": 4}, strategy="data:dp")
+    assert isinstance(made, autopar.CompiledModel)
+    assert [path.name for path in tmp_path.iterdir()] == ["mlp.onnx"]
+    made.save(tmp_path / "build")
+    assert made.summary() == render_summary(summarize(tmp_path / "build"))
+    assert made.plan() == autopar.plan_of(tmp_path / "build")
+    assert str(made.profile("h100")) == str(autopar.profile(tmp_path / "build", cluster="h100"))
+    assert {entry.category for entry in made.report} >= {"origins"}
+    assert repr(made) == "<CompiledModel mlp: 3 ops on dp=2>"
+    assert len(repr([made])) < 100
 
 
 def test_importing_autopar_costs_nothing() -> None:

@@ -115,9 +115,9 @@ def differing(made: Made, **given: Any) -> Any:
     return autopar.diff(options.pop("first"), options.pop("second"), **options)
 
 
-def called(name: str) -> Callable[..., Any]:
+def called(name: str, **how: Any) -> Callable[..., Any]:
     def call(made: Made, **given: Any) -> Any:
-        options = {"build": made.build, "inputs": {"x": X}, **given}
+        options = {"build": made.build, "inputs": {"x": X}, **how, **given}
         return getattr(runtime, name)(options.pop("build"), options.pop("inputs"), **options)
 
     return call
@@ -179,7 +179,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "cluster": "",
             "placement": "",
             "memory": "None",
-            "seconds_limit": "None 3 1.5",
+            "time_limit": "None 3 1.5",
             "effort": "3 1.5",
             "plan": "None",
             "activations": "None {}",
@@ -203,7 +203,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
     "compile, a step": (stepping, {"training_step": ""}),
     "compile_onnx": (
         from_onnx,
-        {"model": "", "build": "text", "dims": "", "input_shapes": "", "mesh": ""},
+        {"model": "", "build": "None text", "dims": "", "input_shapes": "", "mesh": ""},
     ),
     "diff": (differing, {"first": "", "second": "", "cluster": "None", "names": ""}),
     "explain": (on_build(autopar.explain), {"name": "None", "cluster": "None"}),
@@ -213,24 +213,31 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
     "Cluster.load": (lambda made, **given: autopar.Cluster.load(**given), {"name_or_path": ""}),
     "ProcessMesh": (meshed, {"mesh": "[1]", "dim_names": "None", "parent": "None"}),
     "read_program": (on_build(runtime.read_program), {"rank": "None"}),
-    "launch": (
-        called("launch"),
+    "run": (
+        called("run"),
         {
             **dict.fromkeys((*RUN, "backend"), ""),
+            "virtual": "True",
+            "serial": "True",
             "torch_compile": "True",
-            "timeout_seconds": "3 1.5",
+            "timeout": "3 1.5",
             "threads": "3",
         },
     ),
-    "run_virtual": (called("run_virtual"), {**dict.fromkeys(RUN, ""), "updates": "True"}),
-    "run_one_device": (called("run_one_device"), dict.fromkeys((*RUN, "device"), "")),
+    "run, virtual": (
+        called("run", virtual=True),
+        {**dict.fromkeys((*RUN, "device", "backend", "timeout", "modules"), ""), "updates": "True"},
+    ),
+    "run, serial": (called("run", serial=True), dict.fromkeys((*RUN, "device", "updates"), "")),
     "verify": (
         called("verify"),
-        {**dict.fromkeys(RUN, ""), "forced": "True", "tolerance": "None 3 1.5"},
+        {**dict.fromkeys(RUN, ""), "per_op": "True", "tolerance": "None 3 1.5"},
     ),
     "load": (
         loaded,
         {
+            "kind": "None",
+            "check_loss": "True",
             "init": "None",
             "resume": "None text path",
             "seed": "None 3 -1",
@@ -271,6 +278,11 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "local": "True",
             "parameters": "",
             "placement": "",
+            "memory": "None",
+            "time_limit": "None 3 1.5",
+            "effort": "3 1.5",
+            "plan": "None",
+            "activations": "None {}",
         },
     ),
     "elastic.load": (

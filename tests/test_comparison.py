@@ -10,11 +10,11 @@ from torch import nn
 
 import autopar
 from autopar.base.errors import InvalidInputError
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from tests.cli import command
 
 
-def compiled(strategy: str, mesh: str = "tp=4") -> CompiledModule:
+def compiled(strategy: str, mesh: str = "tp=4") -> CompiledModel:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     return autopar.compile(layers, torch.ones(32, 64), mesh=mesh, strategy=strategy)

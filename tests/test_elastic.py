@@ -10,7 +10,7 @@ import pytest
 
 from autopar import elastic
 from autopar.base.errors import InvalidInputError
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from autopar.runtime.job.processes import Processes
 from tests.elastic_targets import compiling, preparing, stopping
 from tests.runtime.real import run_ranks
@@ -23,7 +23,7 @@ class Compiling:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def __call__(self, size: int) -> CompiledModule:
+    def __call__(self, size: int) -> CompiledModel:
         self.sizes.append(size)
         return compiled_step(LAYOUTS[0])
 
@@ -95,7 +95,7 @@ def test_a_build_that_is_not_what_was_made_is_made_again(tmp_path: Path, damage:
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    def larger(size: int) -> CompiledModule:
+    def larger(size: int) -> CompiledModel:
         return compiled_step(LAYOUTS[1])
 
     with pytest.raises(InvalidInputError) as refused:

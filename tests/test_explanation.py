@@ -11,7 +11,7 @@ from torch import nn
 import autopar
 from autopar.analysis.explanation import Explanation
 from autopar.base.errors import InvalidInputError
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from tests.cli import command
 
 
@@ -28,12 +28,12 @@ class Layers(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def layers() -> CompiledModule:
+def layers() -> CompiledModel:
     options = {"mesh": "dp=2,tp=4", "strategy": "data:dp,tensor:tp", "cluster": "h100"}
     return autopar.compile(Layers(), torch.ones(512, 256), **options)
 
 
-def test_a_chain_leads_from_a_result_to_what_was_pinned(layers: CompiledModule) -> None:
+def test_a_chain_leads_from_a_result_to_what_was_pinned(layers: CompiledModel) -> None:
     found = autopar.explain(layers, "output", alternatives=False)
     assert isinstance(found, Explanation)
     assert list(found.reasons) == ["dp"]
@@ -44,14 +44,14 @@ def test_a_chain_leads_from_a_result_to_what_was_pinned(layers: CompiledModule) 
     assert "tests/test_explanation.py" in str(found)
 
 
-def test_each_axis_has_a_chain_of_its_own(layers: CompiledModule) -> None:
-    (relu,) = (op for op in layers.compiled.serial.main.ops if "relu" in op.kind)
+def test_each_axis_has_a_chain_of_its_own(layers: CompiledModel) -> None:
+    (relu,) = (op for op in layers.serial.main.ops if "relu" in op.kind)
     found = autopar.explain(layers, relu.results[0], alternatives=False)
     assert found.reasons["dp"][-1].subject == "%x"
     assert found.reasons["tp"][-1].subject == "%up.weight"
 
 
-def test_alternatives_are_completed_anew(layers: CompiledModule) -> None:
+def test_alternatives_are_completed_anew(layers: CompiledModel) -> None:
     """Swapping columns and rows costs more; the present layout is what the program has."""
     found = autopar.explain(layers, "up.weight")
     prices = {row.text: row.price for row in found.alternatives}
@@ -66,7 +66,7 @@ def test_alternatives_are_completed_anew(layers: CompiledModule) -> None:
     assert seconds == sorted(seconds)
 
 
-def test_an_alternative_costs_what_pinning_it_costs(layers: CompiledModule) -> None:
+def test_an_alternative_costs_what_pinning_it_costs(layers: CompiledModel) -> None:
     options = {"mesh": "dp=2,tp=4", "strategy": "data:dp,tensor:tp", "cluster": "h100"}
     inputs = torch.ones(512, 256)
     pinned = autopar.compile(Layers(), inputs, shard={"up.weight": [None, "tp"]}, **options)
@@ -74,8 +74,8 @@ def test_an_alternative_costs_what_pinning_it_costs(layers: CompiledModule) -> N
     assert foretold["[1024, 256@tp]"] == autopar.explain(pinned).price
 
 
-def test_choices_of_an_op_are_priced(layers: CompiledModule) -> None:
-    ops = [op for op in layers.compiled.completed.main.ops if "mm" in op.kind]
+def test_choices_of_an_op_are_priced(layers: CompiledModel) -> None:
+    ops = [op for op in layers.completed.main.ops if "mm" in op.kind]
     found = autopar.explain(layers, ops[0].results[0])
     assert found.rule.endswith("-> m n")
     texts = [row.text for row in found.alternatives]
@@ -84,8 +84,8 @@ def test_choices_of_an_op_are_priced(layers: CompiledModule) -> None:
     assert len(texts) == len(set(texts)) == 16
 
 
-def test_an_op_without_a_name_is_the_one_of_its_result(layers: CompiledModule) -> None:
-    (found,) = (op for op in layers.compiled.serial.main.ops if "relu" in op.kind)
+def test_an_op_without_a_name_is_the_one_of_its_result(layers: CompiledModel) -> None:
+    (found,) = (op for op in layers.serial.main.ops if "relu" in op.kind)
     assert autopar.explain(layers, f"%{found.results[0]}", alternatives=False).op == found
 
 
@@ -103,7 +103,7 @@ def test_communication_is_listed_by_line_with_the_most_expensive_first() -> None
     assert "all_reduce over tp (tree on host), 8.0 KiB, forward" in str(found)
 
 
-def test_what_a_build_explains_is_what_was_compiled(layers: CompiledModule, tmp_path: Path) -> None:
+def test_what_a_build_explains_is_what_was_compiled(layers: CompiledModel, tmp_path: Path) -> None:
     layers.save(tmp_path / "build")
     assert str(autopar.explain(tmp_path / "build")) == str(autopar.explain(layers))
     again = autopar.explain(tmp_path / "build", "up.weight")
@@ -118,7 +118,7 @@ def test_what_a_build_explains_is_what_was_compiled(layers: CompiledModule, tmp_
         ("zzz", "`autopar inspect BUILD --serial` shows all names"),
     ],
 )
-def test_names_that_nothing_has(layers: CompiledModule, name: str, message: str) -> None:
+def test_names_that_nothing_has(layers: CompiledModel, name: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as error:
         autopar.explain(layers, name)
     assert message in str(error.value)

@@ -89,6 +89,6 @@ def test_real_processes_equal_onnx_runtime(
     options = pipeline.CompileOptions.from_text(mesh=mesh)
     compiled = pipeline.compile_program(model.imported.program, options)
     pipeline.write(compiled, model.imported.weights, tmp_path / "build")
-    found = api.launch(tmp_path / "build", model.inputs, backend="gloo")
+    found = api.run(tmp_path / "build", model.inputs, backend="gloo")
     differences = compare_outputs(found, model.expected, FREE_TOLERANCE)
     assert [str(each) for each in differences.values() if not each.ok] == []

@@ -12,9 +12,10 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.nn import functional as F
 
 import autopar
+from autopar import runtime
 from autopar.analysis.reports.summary import render_summary, summarize
 from autopar.base.errors import AnnotationError, AutoparError, InvalidInputError
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from tests.captured import collectives
 
 
@@ -73,7 +74,7 @@ class Numbered(nn.Module):
         return out
 
 
-def compile_numbered(more: int) -> CompiledModule:
+def compile_numbered(more: int) -> CompiledModel:
     """Compiles for two batches, with a pin of what the first program calls `relu_1`."""
     model = Numbered(more)
     return autopar.compile(
@@ -107,7 +108,7 @@ def test_a_program_for_a_further_batch_communicates_like_one_of_its_own() -> Non
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 48), nn.GELU(), nn.Linear(48, 4))
 
-    def compiled(first: int, *more: int) -> CompiledModule:
+    def compiled(first: int, *more: int) -> CompiledModel:
         return autopar.compile(
             model,
             batch(0, first),
@@ -119,7 +120,7 @@ def test_a_program_for_a_further_batch_communicates_like_one_of_its_own() -> Non
         )
 
     (short,) = compiled(96, 64).variants
-    alone = compiled(64).compiled
+    alone = compiled(64)
     moved = [[(one.kind, one.shape) for one in collectives(each)] for each in (short, alone)]
     assert sorted(moved[0]) == sorted(moved[1])
     origins = {v.origin.kind for v in short.serial.main.values.values() if v.origin}
@@ -245,6 +246,44 @@ def test_the_summary_is_what_inspect_shows(tmp_path: Path) -> None:
     shown = step.summary()
     assert shown == render_summary(summarize(tmp_path / "build"))
     assert shown.startswith("Sequential: 2 ranks (dp=2)\n")
+
+
+def test_a_build_is_opened_as_what_it_is_for(tmp_path: Path) -> None:
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    step = autopar.compile(model, batch(0, 6), mesh="2", loss=F.mse_loss, optimizer=sgd)
+    step.save(tmp_path / "step")
+    autopar.compile(model, batch(0, 6)[0], mesh="1").save(tmp_path / "pass")
+    with autopar.load(tmp_path / "step", runtime.Trainer, virtual=True) as trainer:
+        assert isinstance(trainer, runtime.Trainer)
+    with autopar.load(tmp_path / "pass", runtime.Session) as session:
+        found = session(batch(0, 6)[0])
+    torch.testing.assert_close(found, model(batch(0, 6)[0]).detach())
+    for options, message in (
+        ({"kind": runtime.Trainer}, "trains nothing; compile with an optimizer, or open it as"),
+        ({"virtual": True}, r"runtime\.run\(build, inputs, virtual=True\) runs all its ranks"),
+        ({"seed": 3}, "there is nothing for seed= to be about"),
+        ({"resume": tmp_path}, "the build doesn't train; load weights"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            autopar.load(tmp_path / "pass", **options)
+    with pytest.raises(InvalidInputError, match=r"step trains; open it as a runtime\.Trainer"):
+        autopar.load(tmp_path / "step", runtime.Session)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"virtual": True, "serial": True}, "virtual=True and serial=True: give one of them"),
+        ({"virtual": True, "threads": 2}, "no processes are started, so leave out threads="),
+        ({"serial": True, "modules": ["x"]}, "no processes are started, so leave out modules="),
+        ({"serial": True, "updates": True}, "the serial program is run, so leave out updates="),
+        ({"device": "meta"}, "ranks choose their devices, so leave out device="),
+    ],
+)
+def test_ways_to_run_that_exclude_one_another(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        runtime.run("build", {}, **how)
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from torch.nn import functional as F
 
 import autopar
 from autopar.base.units import parse_limit
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, CommunicationModel, evaluate, memory_timeline
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
-from autopar.modules import CompiledModule
 from tests.captured import capture, check, collectives, compiled
 
 # Bytes, not ratios; GiB, not bytes
 
 
-def planned(memory: str | int | None = None) -> CompiledModule:
+def planned(memory: str | int | None = None) -> CompiledModel:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).eval()
     return autopar.compile(
@@ -29,8 +29,8 @@ def planned(memory: str | int | None = None) -> CompiledModule:
     )
 
 
-def peak_bytes(found: CompiledModule) -> int:
-    return memory_timeline(found.compiled.partitioned).peak_bytes
+def peak_bytes(found: CompiledModel) -> int:
+    return memory_timeline(found.partitioned).peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ class Heads(nn.Module):
         return found
 
 
-def searched(model: nn.Module, x: Tensor, mesh: str) -> CompiledModule:
+def searched(model: nn.Module, x: Tensor, mesh: str) -> CompiledModel:
     with torch.device("meta"):
         return autopar.compile(model, x, mesh=mesh, strategy="auto", cluster="h100")
 
 
-def layouts(found: CompiledModule, kind: str) -> list[Layout]:
+def layouts(found: CompiledModel, kind: str) -> list[Layout]:
     """The layouts in which the results of ops of a kind are."""
-    main = found.compiled.serial.main
+    main = found.serial.main
     made = [name for op in main.ops if re.search(kind, op.kind) for name in op.results[:1]]
     return [layout for name in made if (layout := main.values[name].dist) is not None]
 
@@ -172,7 +172,7 @@ class Reading(nn.Module):
 
 def test_outputs_may_be_gathered_once_for_all_that_need_them_whole() -> None:
     batch = torch.randn(512, 64), torch.randn(512, 64) > 0
-    found = autopar.compile(Reading(), batch, mesh="a=2,b=2").compiled
+    found = autopar.compile(Reading(), batch, mesh="a=2,b=2")
     main = found.serial.main
     assert main.values[main.outputs[0]].dist == Layout.replicated(found.serial.mesh, (512, 64))
     assert [each.kind for each in collectives(found)] == ["all_gather"]

@@ -8,10 +8,9 @@ from autopar.base.arguments import PATH, shown
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.builds.files import read_build
 from autopar.ir.program import Program, Value
-from autopar.modules import CompiledModule
 from autopar.pipeline.decided import Compiled, Decided
 
-Explainable = str | Path | Compiled | CompiledModule
+Explainable = str | Path | Compiled
 """What can be explained: a build folder, or what a compilation returned."""
 
 
@@ -21,8 +20,6 @@ def decided_of(what: Explainable) -> Decided:
     Raises:
         InvalidInputError: If it isn't a build, or an older autopar wrote it.
     """
-    if isinstance(what, CompiledModule):
-        return what.compiled
     if isinstance(what, Compiled):
         return what
     if not PATH.fits(what):

@@ -1,7 +1,7 @@
 """Plan files: what was decided about a program, as a readable file from which it is compiled again.
 
     autopar plan build/ -o plan.yaml
-    autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
+    autopar compile model.onnx --mesh 2x4 --plan plan.yaml
 
 A plan pins what is stored and the ops at which something was decided. That this is enough is not
 assumed: the program is completed from the plan, and whatever comes out differently is pinned too.

@@ -34,7 +34,7 @@ def main(traceback: bool) -> None:
 
     \b
     Examples:
-      autopar compile model.onnx --mesh 2x4 --dim batch=8 -o build/
+      autopar compile model.onnx --mesh 2x4 --dims batch=8 -o build/
       autopar inspect build/                   what it costs
       autopar inspect build/ --rank 5          what rank 5 runs
       autopar run build/ --random-inputs 0     8 processes on this host

@@ -14,7 +14,6 @@ from autopar.cli.console import status, usage
 from autopar.cli.models import ModelOptions, model_options
 from autopar.cli.options import PATH, PROFILES, named_cluster
 from autopar.cli.progress import progress
-from autopar.cli.show import show_summary
 
 if TYPE_CHECKING:
     from autopar.ir.program import Program
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "-o",
-    "--output",
+    "--build",
     type=PATH,
     default=Path("build"),
     show_default=True,
@@ -95,7 +94,7 @@ def compile_command(
     devices: int | None,
     time_limit: float | None,
     effort: float,
-    output: Path,
+    build: Path,
     given: ModelOptions,
     cluster: str,
     placement: str,
@@ -108,7 +107,7 @@ def compile_command(
 
     \b
     Examples:
-      autopar compile model.onnx --mesh 8 --dim batch=8
+      autopar compile model.onnx --mesh 8 --dims batch=8
       autopar compile model.onnx --mesh 2x4 --strategy data:0,tensor:1 -o build/
       autopar compile model.onnx --mesh dp=2,tp=4 --shard 'encoder.*.weight=[-1,tp]'
       autopar compile model.onnx --mesh 4 --strategy none --shard 'ids=[(0),-1]'
@@ -118,6 +117,7 @@ def compile_command(
     """
     from autopar import pipeline
     from autopar.base.file import is_stdout
+    from autopar.compiled import CompiledModel
     from autopar.completion.search.watch import Watch
     from autopar.ir.builds.files import check_output
     from autopar.mapping import parse_placement
@@ -129,20 +129,20 @@ def compile_command(
         mesh=mesh,
         devices=devices,
         strategy=given.strategy,
-        shards=given.shards,
+        shards=given.shard,
         cluster=named_cluster(cluster),
         placement=placed,
         memory=memory,
-        seconds_limit=time_limit,
+        time_limit=time_limit,
         effort=effort,
-        plan=given.annotations,
+        plan=given.plan,
         verify=not no_verify,
     )
     with usage():
         observer = _printer(print_after)
-    if is_stdout(output):
+    if is_stdout(build):
         raise click.UsageError("-o -: a build is a folder; name one, as -o build/")
-    check_output(output)
+    check_output(build)
     with status(f"importing {model.name}"):
         imported = given.load(model)
     text = f"compiling for {options.mesh.size} processes"
@@ -151,10 +151,11 @@ def compile_command(
         compiled = pipeline.compile_program(
             imported.program, options, observer, imported.report, watch=watch
         )
-    with status(f"writing {output}"):
-        pipeline.write(compiled, imported.weights, output)
+    made = CompiledModel.of(compiled, imported.program, imported.weights)
+    with status(f"writing {build}"):
+        made.save(build)
     if not quiet:
-        show_summary(output)
+        click.echo(made.summary())
 
 
 def _printer(names: Sequence[str]) -> Observer | None:

@@ -33,16 +33,14 @@ def _parsed(parse: Callable[[Sequence[str]], T]) -> Callable[..., T]:
 
 OPTIONS = (
     click.option(
-        "--dim",
-        "dims",
+        "--dims",
         multiple=True,
         callback=_parsed(parse_dims),
-        metavar="NAME=SIZE",
-        help="Bind a dimension that the model leaves open, by its name. Repeatable.",
+        metavar="NAME=SIZE,...",
+        help="Bind dimensions that the model leaves open, by their names. Repeatable.",
     ),
     click.option(
-        "--input-shape",
-        "shapes",
+        "--input-shapes",
         multiple=True,
         callback=_parsed(parse_shapes),
         metavar="INPUT:8,128",
@@ -60,22 +58,20 @@ OPTIONS = (
     ),
     click.option(
         "--shard",
-        "shards",
         multiple=True,
         metavar="PATTERN=[...]",
         help="Fix the layout of tensors by name: per dimension -1 (not split), an axis, or several"
         " in parentheses. Repeatable.",
     ),
     click.option(
-        "--annotations",
+        "--plan",
         type=PATH,
         metavar="FILE.yaml",
-        help="Read such layouts, and the mesh they are for, from a file; or a plan, which has all"
-        " that was decided (see autopar plan).",
+        help="A file with such layouts, and the mesh they are for; or with all that was decided, as"
+        " autopar plan writes it.",
     ),
     click.option(
         "--allow-external",
-        "external",
         multiple=True,
         type=PATH,
         metavar="FOLDER",
@@ -90,19 +86,19 @@ class ModelOptions:
 
     Attributes:
         dims: Sizes by symbolic dimension.
-        shapes: Shapes by input.
+        input_shapes: Shapes by input.
         strategy: Presets, as `CompileOptions.from_text` takes them.
-        shards: Pins, as it takes them.
-        annotations: A file with pins, or a plan.
-        external: Folders that may hold the model's external data.
+        shard: Pins, as it takes them.
+        plan: A file with pins, or a plan.
+        allow_external: Folders that may hold the model's external data.
     """
 
     dims: dict[str, int]
-    shapes: dict[str, tuple[int, ...]]
+    input_shapes: dict[str, tuple[int, ...]]
     strategy: str
-    shards: tuple[str, ...]
-    annotations: Path | None
-    external: tuple[Path, ...]
+    shard: tuple[str, ...]
+    plan: Path | None
+    allow_external: tuple[Path, ...]
 
     def load(self, path: Path) -> ImportedModel:
         """Imports an ONNX file.
@@ -113,7 +109,7 @@ class ModelOptions:
         from autopar.frontend.onnx import import_onnx
 
         return import_onnx(
-            path, dims=self.dims, input_shapes=self.shapes, allow_external=self.external
+            path, dims=self.dims, input_shapes=self.input_shapes, allow_external=self.allow_external
         )
 
 

@@ -19,8 +19,7 @@ PROFILES = sorted(file.stem for file in _PROFILES.glob("*.yaml"))
 PATH = click.Path(path_type=Path)
 
 MODULES = click.option(
-    "--import",
-    "modules",
+    "--modules",
     multiple=True,
     metavar="MODULE",
     help="Import a Python module first: one that registers the model's custom ops with torch."

@@ -86,7 +86,7 @@ def plan_command(build: Path, output: Path | None) -> None:
     \b
     Examples:
       autopar plan build/ -o plan.yaml
-      autopar compile model.onnx --mesh 2x4 --annotations plan.yaml
+      autopar compile model.onnx --mesh 2x4 --plan plan.yaml
     """
     from autopar.analysis.plan_file import plan_of, save_plan
 

@@ -62,7 +62,7 @@ def profile_command(
 
     \b
     Examples:
-      autopar profile model.onnx --mesh 2x4 --dim batch=8 --cluster h100
+      autopar profile model.onnx --mesh 2x4 --dims batch=8 --cluster h100
       autopar profile build/ --top 20 --json profile.json
     """
     from autopar import pipeline
@@ -81,14 +81,14 @@ def profile_command(
             found = profile_build(path, hardware)
     else:
         if mesh is None:
-            unsuited("without --mesh nothing is split, which rules out", ("strategy", "shards"))
+            unsuited("without --mesh nothing is split, which rules out", ("strategy", "shard"))
         options = pipeline.CompileOptions.from_text(
             words=usage,
             mesh=mesh or "1",
             cluster=named_cluster(cluster or "cpu"),
             strategy=given.strategy,
-            shards=given.shards,
-            plan=given.annotations,
+            shards=given.shard,
+            plan=given.plan,
         )
         with status(f"importing {path.name}"):
             model = given.load(path)

@@ -39,7 +39,7 @@ RANK_BYTES = 200 * 2**20
 @click.option("--virtual", is_flag=True, help="Run all ranks in this process, step by step.")
 @BACKEND
 @MODULES
-@click.option("--compile", "torch_compile", is_flag=True, help="Run through torch.compile.")
+@click.option("--torch-compile", is_flag=True, help="Run through torch.compile.")
 @click.option(
     "--timeout",
     type=PositiveNumber(),
@@ -84,15 +84,15 @@ def run_command(
     arrays = with_seed(build, read_inputs(build, inputs, random_inputs), seed)
     if virtual:
         with status("running all ranks in this process"):
-            outputs = api.run_virtual(build, arrays, updates=updates)
+            outputs = api.run(build, arrays, virtual=True, updates=updates)
     else:
         with status("running all ranks"):
-            outputs = api.launch(
+            outputs = api.run(
                 build,
                 arrays,
                 backend=backend,
                 torch_compile=torch_compile,
-                timeout_seconds=timeout,
+                timeout=timeout,
                 modules=modules,
                 updates=updates,
             )

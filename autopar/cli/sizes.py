@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from autopar.base.errors import InvalidInputError
 
+_BINDING = re.compile(r"(\s*([^=\s].*?)\s*=\s*([0-9]{1,18})\s*(?:,|$))")
+"""A dimension's name, which may hold commas and equals signs, and its size."""
+
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:
-    """Returns the sizes by symbolic dimension that options such as `batch=8` bind.
+    """Returns the sizes by symbolic dimension that texts such as `batch=8,sequence=128` bind.
 
     Raises:
-        InvalidInputError: If an option can't be understood, or contradicts an earlier one.
+        InvalidInputError: If a text can't be understood, or contradicts an earlier one.
     """
     sizes: dict[str, int] = {}
     for text in texts:
-        name, equals, size = (part.strip() for part in text.rpartition("="))
-        if not equals or not name or not _is_size(size):
-            raise InvalidInputError(f"--dim {text}: write NAME=SIZE, as batch=8")
-        if sizes.setdefault(name, int(size)) != int(size):
-            raise InvalidInputError(f"--dim {text} contradicts --dim {name}={sizes[name]}")
+        found = _BINDING.findall(text)
+        if not found or "".join(whole for whole, *_ in found) != text or text.endswith(","):
+            raise InvalidInputError(f"--dims {text}: write NAME=SIZE, as batch=8,sequence=128")
+        for _, name, size in found:
+            if sizes.setdefault(name.strip(), int(size)) != int(size):
+                earlier = f"{name.strip()}={sizes[name.strip()]}"
+                raise InvalidInputError(f"--dims {text} contradicts --dims {earlier}")
     return sizes
 
 
@@ -35,12 +41,12 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         name, colon, sizes = (part.strip() for part in text.rpartition(":"))
         parts = [part.strip() for part in sizes.split(",")] if sizes else []
         if not colon or not name or not all(map(_is_size, parts)):
-            raise InvalidInputError(f"--input-shape {text}: write NAME:SIZES, as ids:8,128")
+            raise InvalidInputError(f"--input-shapes {text}: write NAME:SIZES, as ids:8,128")
         shape = tuple(map(int, parts))
         if shapes.setdefault(name, shape) != shape:
             earlier = ",".join(map(str, shapes[name]))
             raise InvalidInputError(
-                f"--input-shape {text} contradicts --input-shape {name}:{earlier}"
+                f"--input-shapes {text} contradicts --input-shapes {name}:{earlier}"
             )
     return shapes
 

@@ -97,13 +97,13 @@ def verify_command(
     if drawing is not None:
         arrays.setdefault(drawing.label or drawing.name, seed)
     with status("comparing all ranks"):
-        result = api.verify(build, arrays, forced=per_op, tolerance=tolerance)
+        result = api.verify(build, arrays, per_op=per_op, tolerance=tolerance)
     show_verdicts(report.render_verification(result, found.deployment.world_size))
     ok = result.ok
     if judge is not None:
         with status("running ONNX Runtime"):
             expected = judge.run(arrays)
-            found_outputs = api.run_virtual(build, arrays)
+            found_outputs = api.run(build, arrays, virtual=True)
         allowed = tolerance or FREE_TOLERANCE
         differences = compare_outputs(found_outputs, expected, allowed, found.serial)
         show_verdicts(report.render_outputs_compared(differences, "ONNX Runtime", judge.random))

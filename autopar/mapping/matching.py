@@ -79,7 +79,8 @@ def _whole(met: Meeting, size: Ints) -> Ints:
 
 def _held(met: Meeting, size: Ints) -> Ints:
     held = met.settings["block"]
-    return np.clip(size - _numbering(met).held_by(met.group.position) * held, 0, held)
+    found: Ints = np.clip(size - _numbering(met).held_by(met.group.position) * held, 0, held)
+    return found
 
 
 def _window(met: Meeting, size: Ints) -> Ints:
@@ -92,7 +93,8 @@ def _window(met: Meeting, size: Ints) -> Ints:
     high = np.where(count > 0, low + span, low)
     if met.others.get("fill") == "none":
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
-    return high - low
+    found: Ints = high - low
+    return found
 
 
 def _numbering(met: Meeting) -> Numbering:

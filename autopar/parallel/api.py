@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import nn
@@ -35,7 +36,7 @@ from autopar.parallel.instance import instance, skeleton
 from autopar.parallel.job import choose_device, connect
 from autopar.parallel.module import ParallelModule
 from autopar.parallel.runner import Layouts, Modes, Runner
-from autopar.pipeline import NO_PRESETS, CompileOptions
+from autopar.pipeline import CompileOptions
 
 Parameters = Literal["dtensor", "local"]
 """What the parameters of a parallel module are."""
@@ -48,17 +49,23 @@ def parallelize(
     model: nn.Module,
     example_inputs: Any,
     *,
-    mesh: MeshLike,
-    strategy: str | None = "",
-    shard: Mapping[str, Sequence[Entry]] | None = None,
     parameters: Parameters = "dtensor",
     outputs: Outputs | Sequence[str] = "global",
     seed: int = 0,
     torch_compile: bool = False,
-    cluster: str | Cluster = "cpu",
-    placement: Placement = "identity",
     check_inputs: bool = True,
     local: bool = False,
+    mesh: MeshLike | None = None,
+    devices: int | None = None,
+    strategy: str | None = "",
+    shard: Mapping[str, Sequence[Entry]] | None = None,
+    cluster: str | Cluster = "cpu",
+    placement: Placement = "identity",
+    memory: str | int | None = None,
+    time_limit: float | None = None,
+    effort: float = 1.0,
+    plan: str | Path | None = None,
+    activations: Mapping[str, str] | None = None,
 ) -> ParallelModule:
     """Returns a new module whose parameters are this rank's, and that computes on all ranks.
 
@@ -68,17 +75,19 @@ def parallelize(
 
     The forward and backward passes of each mode (`train()`, `eval()`, `torch.no_grad()`) and of
     batches of each shape are one program, compiled when it is first needed. The example's decides
-    how parameters are laid out.
+    how parameters are laid out, and the shape of the mesh where `devices` asks for that. Rank 0
+    alone searches, for at most `time_limit` per program.
+
+    The optimizer is the user's. So its state lies as the parameters do (`fsdp` splits it too), and
+    `memory` is without it: parameters, gradients, activations and the batch. `activations` count
+    where there is a backward pass. Along each mesh axis `placement` must have ranks ascend, unless
+    parameters are local: torch mixes up DTensors on other meshes. A `plan` may not lay out fused
+    weights by their parts, as `apart` says there: the parameters are those of the model.
 
     Args:
         model: The model; it isn't changed. Its values on rank 0 count. On the meta device, so are
             the parameters that are returned: call `to_empty` and load a state dict.
         example_inputs: A global batch: the model's only input, a tuple of them, or a dict by name.
-        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`.
-        strategy: `auto`, or "", to search for the fastest forward and backward pass; presets as
-            `ddp:0,tensor:1`; `none` or None for nothing but pins and marks. The optimizer's state
-            lies as the parameters do: `fsdp` splits it too.
-        shard: Pins: a dims_mapping by name pattern.
         parameters: `dtensor`: DTensors, so that optimizers, `torch.nn.utils.clip_grad_norm_` and
             torch.distributed.checkpoint work on them. A parameter that is best split within a
             dimension, which DTensors can't be, is kept split as a whole one and moved in each
@@ -93,13 +102,31 @@ def parallelize(
             one without labels, returns all.
         seed: What dropout depends on: each call draws anew, the same on any mesh.
         torch_compile: Whether the programs run through `torch.compile`.
-        cluster: The hardware: a profile's name, a YAML file, or a Cluster.
-        placement: Which logical process each rank carries out. Along each mesh axis ranks must
-            ascend, unless parameters are local: torch mixes up DTensors on other meshes.
         check_inputs: Whether the ranks compare the tensors of each call, which must be the same.
             Of large ones each call compares a twentieth.
         local: Whether calls take this rank's part of a batch, unless they say `local=False`; see
             `ParallelModule.forward`. The example is a global batch all the same.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
+            or sizes, as `8` or `(2, 4)`.
+        devices: In the place of a mesh: how many processes; the fastest shape is searched.
+        strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
+            `none` or None for nothing but pins and marks.
+        shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
+        placement: Which logical process each rank carries out: `identity`, its own number, by
+            default; `auto`, the axis that communicates most on the fastest links; or ids.
+        memory: What a device may hold at once, parameters, optimizer state and batch included:
+            bytes, or text as `24GiB`. Activations that don't fit are computed again in the
+            backward pass.
+        time_limit: Wall time of a search, after which it takes the best plan so far; without
+            one, the same program always gets the same plan.
+        effort: How many times the usual work a search may do: 1 by default, where it takes no
+            longer than capturing and compiling besides; more may find a faster plan, or prove that
+            there is none.
+        plan: A file with pins, or a plan that `autopar plan` wrote.
+        activations: What becomes of activations until the backward pass reads them, by pattern of
+            names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
+            which of a module is all but its outputs. Of what isn't named, `memory` decides.
 
     Raises:
         AutoparError: If the model, an option or a pin can't be used as given, or the job has
@@ -109,11 +136,23 @@ def parallelize(
     expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs, local=local)
     _check_options(mesh, parameters, outputs, placement)
     options = CompileOptions.of(
-        mesh=mesh, strategy=strategy, shard=shard, cluster=cluster, placement=placement
+        mesh=mesh,
+        devices=devices,
+        strategy=strategy,
+        shard=shard,
+        cluster=cluster,
+        placement=placement,
+        memory=memory,
+        time_limit=time_limit,
+        effort=effort,
+        plan=plan,
+        activations=activations,
     )
-    _check_strategy(strategy, options.mesh)
-    device = choose_device(mesh, [*model.parameters(), *model.buffers()])
-    job = connect(mesh, device, check_inputs)
+    _check_strategy(options)
+    _check_plan(options, plan)
+    wanted = options.mesh if mesh is None else mesh
+    device = choose_device(wanted, [*model.parameters(), *model.buffers()])
+    job = connect(wanted, device, check_inputs)
     options = replace(options, phases_apart=True)
     runner = Runner(
         skeleton(model),
@@ -152,7 +191,10 @@ def _check_types(model: nn.Module, seed: int, outputs: Outputs | Sequence[str]) 
 
 
 def _check_options(
-    mesh: MeshLike, parameters: Parameters, outputs: Outputs | Sequence[str], placement: Placement
+    mesh: MeshLike | None,
+    parameters: Parameters,
+    outputs: Outputs | Sequence[str],
+    placement: Placement,
 ) -> None:
     if not isinstance(parameters, str) or parameters not in get_args(Parameters):
         raise InvalidInputError(f"parameters={shown(parameters)}; give 'dtensor' or 'local'")
@@ -164,8 +206,17 @@ def _check_options(
         raise InvalidInputError("a DeviceMesh says which rank is where; leave placement= out")
 
 
-def _check_strategy(strategy: str | None, mesh: ProcessMesh) -> None:
-    if not strategy or strategy in (NO_PRESETS, AUTO):
+def _check_plan(options: CompileOptions, plan: str | Path | None) -> None:
+    if options.apart:
+        raise InvalidInputError(
+            f"{plan} lays fused weights out by their parts, but a parallel module's parameters are"
+            " those of the model, whole; take `apart` and the pins of parts out"
+        )
+
+
+def _check_strategy(options: CompileOptions) -> None:
+    strategy, mesh = options.strategy, options.mesh
+    if strategy is None or strategy == AUTO:
         return
     for each in parse_strategy(strategy, mesh):
         if each.preset.keeps_state_only:

@@ -34,7 +34,7 @@ from autopar.parallel.job import Job
 from autopar.parallel.parts import peers_of, whole_layout
 from autopar.parallel.sharing import Plan
 from autopar.parallel.variant import Variant, wire
-from autopar.pipeline import Compiled, CompileOptions, compile_program, inherit
+from autopar.pipeline import Compiled, CompileOptions, compile_program, fastest_mesh, inherit
 from autopar.runtime.agree.agreement import Offer
 from autopar.runtime.agree.disagreement import CALL, LOCAL, MODULE
 from autopar.runtime.files.digest import digest_bytes
@@ -346,8 +346,8 @@ class Runner:
         self._ignored.clear()
         plan = self.job.planned(lambda: self._plan(captured, layouts))
         if self.first is None:
+            self.options = replace(self.options, mesh=mesh_of(plan.serial), any_shape=False)
             self._note_layouts(plan.completed, captured)
-        if self.first is None:
             self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
             if self.mesh is not None and (self.placed or not self.whole):
                 check_ascending(self.mesh.mesh)
@@ -397,7 +397,7 @@ class Runner:
             self.skeleton,
             call,
             tensors,
-            mesh=self.options.mesh,
+            mesh=None if self.options.any_shape else self.options.mesh,
             differentiate=torch.is_grad_enabled(),
             autocast=self._autocast(),
             outputs=self.outputs,
@@ -413,17 +413,26 @@ class Runner:
             layouts: Of the tensors of the call, if they are given in parts.
         """
         program, options = captured.program, self.options
+
+        def store(completed: Program) -> Program:
+            return self._stored(completed, captured)
+
         if self.first is not None:
             first = self.first.captured.program
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
             batch = dict(zip(wire(captured).batch, layouts, strict=False))
             program = inherit(program, {**self._wanted(program), **batch})
-            options = replace(options, pins=())
+            wishes = options.activations if captured.tangents else ()
+            options = replace(options, pins=(), op_pins=(), activations=wishes)
+        if options.any_shape:
+            # Each of two searches has half the time.
+            limit = None if options.time_limit is None else options.time_limit / 2
+            options = replace(options, time_limit=limit)
+            found = fastest_mesh(program, options, store=store)
+            options = replace(options, mesh=found.mesh, any_shape=False)
         if options.strategy == AUTO and self.whole:
             program = _returned_whole(program, captured, options.mesh)
-        return compile_program(
-            program, options, store=lambda completed: self._stored(completed, captured)
-        )
+        return compile_program(program, options, store=store)
 
     def _wanted(self, program: Program) -> dict[str, Layout]:
         """Returns how the first program's ops want parameters; what it didn't read is whole."""
@@ -451,7 +460,7 @@ class Runner:
 
     def _stored(self, completed: Program, captured: Differentiable) -> Program:
         """Returns the program with outputs and buffers whole, and parameters as they are kept."""
-        values, mesh = completed.main.values, self.options.mesh
+        values, mesh = completed.main.values, mesh_of(completed)
         changed: dict[str, Layout] = {}
         if self.first is None:
             self._note_layouts(completed, captured)
@@ -545,6 +554,12 @@ def _returned_whole(program: Program, captured: Differentiable, mesh: ProcessMes
             if values[name].dist is None
         },
     )
+
+
+def mesh_of(program: Program) -> ProcessMesh:
+    """Returns the processes that a program was compiled for."""
+    assert program.mesh is not None
+    return program.mesh
 
 
 def _changed(program: Program, values: Mapping[str, Value]) -> Program:

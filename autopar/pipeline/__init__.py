@@ -5,11 +5,11 @@ options     what a user decides about it, understood and checked
 recorded    the same, as a build remembers it
 passes      the order of the passes
 decided     what a compilation decided and made of it
-builds      what was compiled, written down; ONNX files
+builds      what was compiled, written down
 """
 
-from autopar.pipeline.arguments import CompileArguments
-from autopar.pipeline.builds import compile_onnx, write
+from autopar.pipeline.arguments import DEFAULTS, CompileArguments
+from autopar.pipeline.builds import write
 from autopar.pipeline.decided import Compiled, Decided
 from autopar.pipeline.options import NO_PRESETS, CompileOptions
 from autopar.pipeline.passes import PASSES, compile_program, fastest_mesh, inherit
@@ -17,6 +17,7 @@ from autopar.pipeline.recorded import recorded_options
 from autopar.planning.lowering import Observer
 
 __all__ = [
+    "DEFAULTS",
     "NO_PRESETS",
     "PASSES",
     "CompileArguments",
@@ -24,7 +25,6 @@ __all__ = [
     "Compiled",
     "Decided",
     "Observer",
-    "compile_onnx",
     "compile_program",
     "fastest_mesh",
     "inherit",

@@ -1,6 +1,8 @@
-"""What a user says of a compilation: the keyword arguments that `compile` and `compile_onnx` share.
+"""What a user says of a compilation: arguments of `compile`, `compile_onnx` and `parallelize`.
 
-The command line says the same, so messages name an argument as the user wrote it.
+Here stands what each of them means, and its default. The three functions spell them out again, for
+`help()` and editors; tests compare. The command line has the same names, with dashes, so messages
+name an argument as the user wrote it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Protocol, TypedDict
 
 from autopar.annotate import MeshLike
 from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
-from autopar.base.errors import near_misses
 from autopar.cost import Cluster
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
@@ -34,7 +35,7 @@ class CompileArguments(TypedDict, total=False):
         memory: What a device may hold at once, parameters, optimizer state and batch included:
             bytes, or text as `24GiB`. Activations that don't fit are computed again in the
             backward pass.
-        seconds_limit: Wall time of a search, after which it takes the best plan so far; without
+        time_limit: Wall time of a search, after which it takes the best plan so far; without
             one, the same program always gets the same plan.
         effort: How many times the usual work a search may do: 1 by default, where it takes no
             longer than capturing and compiling besides; more may find a faster plan, or prove that
@@ -52,10 +53,26 @@ class CompileArguments(TypedDict, total=False):
     cluster: str | Cluster
     placement: Placement
     memory: str | int | None
-    seconds_limit: float | None
+    time_limit: float | None
     effort: float
     plan: str | Path | None
     activations: Mapping[str, str] | None
+
+
+DEFAULTS: CompileArguments = {
+    "mesh": None,
+    "devices": None,
+    "strategy": "",
+    "shard": None,
+    "cluster": "cpu",
+    "placement": "identity",
+    "memory": None,
+    "time_limit": None,
+    "effort": 1.0,
+    "plan": None,
+    "activations": None,
+}
+"""What an argument is that isn't given, in the order in which signatures have them."""
 
 
 class Spelling(Protocol):
@@ -72,8 +89,7 @@ def in_python(name: str, value: object = "", /) -> str:
 
 def on_command_line(name: str, value: object = "", /) -> str:
     """Returns an argument as the command line has it: `--mesh`, `--devices 0`."""
-    option = {"seconds_limit": "--time-limit", "plan": "--annotations"}.get(name, f"--{name}")
-    return f"{option} {value}".rstrip()
+    return f"--{name.replace('_', '-')} {value}".rstrip()
 
 
 CLUSTER = one_of(str, Cluster, words="a name, a YAML file, or a Cluster")
@@ -89,7 +105,7 @@ EXPECTED: Mapping[str, Kind] = {
         "'identity', 'auto', or the process id of each rank, as (0, 2, 1, 3)",
     ),
     "memory": one_of(str, int, float, words="bytes, or a text as '24GiB'").or_none,
-    "seconds_limit": one_of(int, float, words="a number of seconds").or_none,
+    "time_limit": one_of(int, float, words="a number of seconds").or_none,
     "effort": one_of(int, float, words="a number, as 10"),
     "plan": replace(PATH, words="the path of a file").or_none,
     "activations": replace(MAPPING, words="a dict, as {'layers.*': 'recompute'}").or_none,
@@ -97,17 +113,12 @@ EXPECTED: Mapping[str, Kind] = {
 """The kinds of arguments that nothing else checks."""
 
 
-def check_arguments(given: Mapping[str, object]) -> None:
-    """Refuses a Python caller's arguments that there are none of, and those of unfit types.
+def check_arguments(given: CompileArguments) -> None:
+    """Refuses a Python caller's arguments of unfit types.
 
     Raises:
-        TypeError: If there is no such argument.
         InvalidInputError: If one has a type that means nothing.
     """
-    known = CompileArguments.__annotations__
     for name, value in given.items():
-        if name not in known:
-            hint = near_misses(name, known)
-            raise TypeError(f"got an unexpected keyword argument {name!r}{hint}")
         if name in EXPECTED:
             expect(EXPECTED[name], **{name: value})

@@ -1,17 +1,13 @@
-"""Build folders: what was compiled is written into one, also straight from an ONNX file."""
+"""Build folders: what was compiled is written into one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
-from autopar.base.arguments import PATH, expect
 from autopar.ir.program import Program
-from autopar.pipeline.arguments import CompileArguments
 from autopar.pipeline.decided import Compiled
-from autopar.pipeline.options import CompileOptions
-from autopar.pipeline.passes import compile_program
 from autopar.pipeline.recorded import recorded
 from autopar.version import __version__
 
@@ -54,41 +50,3 @@ def write(
 
 def _has_bodies(program: Program) -> bool:
     return any(op.dist is not None and op.dist.body for op in program.main.ops)
-
-
-def compile_onnx(
-    model: str | Path,
-    build: str | Path,
-    *,
-    dims: Mapping[str, int] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    **arguments: Unpack[CompileArguments],
-) -> Compiled:
-    """Compiles an ONNX file into a build folder.
-
-        >>> compile_onnx(
-        ...     "model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8},
-        ...     shard={"encoder.*.weight": [None, "tp"]},
-        ... )  # doctest: +SKIP
-
-    Args:
-        model: The file.
-        build: The folder to write; an older build there is replaced.
-        dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes of inputs.
-        arguments: How to compile it, as `CompileArguments` explains: `mesh` or `devices`;
-            `strategy`, `shard`, `cluster`, `placement`, `memory`, `seconds_limit`, `effort` and
-            `plan`.
-            Without a backward pass there is nothing for `activations` to be about.
-
-    Raises:
-        AutoparError: If the model, an argument or a pin can't be used as given.
-    """
-    from autopar.frontend.onnx import import_onnx
-
-    expect(PATH, model=model, build=build)
-    options = CompileOptions.of(**arguments)
-    imported = import_onnx(model, dims=dims, input_shapes=input_shapes)
-    compiled = compile_program(imported.program, options, report=imported.report)
-    write(compiled, imported.weights, Path(build))
-    return compiled

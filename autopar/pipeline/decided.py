@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from autopar.base.units import counted
 from autopar.completion.problem.problem import Problem
 from autopar.cost import Cluster
 from autopar.ir.builds.files import Build
@@ -20,7 +21,7 @@ from autopar.planning.planner import Planner
 from autopar.planning.price import Price, price
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decided:
     """A plan, the problem that it solves, and what else was decided.
 
@@ -45,6 +46,12 @@ class Decided:
         """
         build.check_distribution()
         return cls(build.serial, build.completed, recorded_options(build))
+
+    def __repr__(self) -> str:
+        """Returns its name and size on one line: programs are shown by `print_program`."""
+        axes = " x ".join(f"{axis}={size}" for axis, size in self.mesh.axis_sizes().items())
+        size = f"{counted(len(self.serial.main.ops), 'op')} on {axes}"
+        return f"<{type(self).__name__} {self.serial.name}: {size}>"
 
     def on(self, cluster: Cluster) -> Decided:
         """Returns the same plan on another cluster."""
@@ -105,7 +112,7 @@ class Decided:
         return {name: dist for name in stored if (dist := values[name].dist) is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled(Decided):
     """A compiled program.
 

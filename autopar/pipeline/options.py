@@ -26,6 +26,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
 from autopar.pipeline.arguments import (
+    DEFAULTS,
     CompileArguments,
     Spelling,
     check_arguments,
@@ -51,7 +52,7 @@ class CompileOptions:
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
         memory_bytes: What a device may hold at once; None for any number.
         memory_place: The file that says so; "" if the caller does.
-        seconds_limit: Wall time of a search, after which it takes the best plan so far.
+        time_limit: Wall time of a search, after which it takes the best plan so far.
         effort: How many times the usual work a search may do.
         op_pins: The user's pins of ops.
         apart: Whether pins name fused weights of unequal parts by their parts.
@@ -69,7 +70,7 @@ class CompileOptions:
     phases_apart: bool = False
     memory_bytes: int | None = None
     memory_place: str = ""
-    seconds_limit: float | None = None
+    time_limit: float | None = None
     effort: float = 1.0
     op_pins: tuple[OpPin, ...] = ()
     apart: bool = False
@@ -82,7 +83,6 @@ class CompileOptions:
 
         Raises:
             AnnotationError, InvalidInputError: If an argument can't be understood.
-            TypeError: If there is no such argument.
         """
         check_arguments(arguments)
         shard = arguments.get("shard") or {}
@@ -161,21 +161,20 @@ def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling)
     Raises:
         AnnotationError, InvalidInputError: If one can't be understood.
     """
-    mesh = _mesh(arguments.get("mesh"), arguments.get("devices"), spelled)
-    strategy, placement = arguments.get("strategy", ""), arguments.get("placement", "identity")
-    cluster, memory = arguments.get("cluster", "cpu"), arguments.get("memory")
-    activations = arguments.get("activations") or {}
+    said: CompileArguments = {**DEFAULTS, **arguments}
+    mesh = _mesh(said["mesh"], said["devices"], spelled)
+    strategy, cluster, memory = said["strategy"], said["cluster"], said["memory"]
     options = CompileOptions(
         mesh=mesh,
         cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
         strategy=None if strategy == NO_PRESETS else strategy,
         pins=pins,
-        placement=_placed(placement, mesh),
+        placement=_placed(said["placement"], mesh),
         memory_bytes=None if memory is None else parse_limit(memory),
-        seconds_limit=_seconds(arguments.get("seconds_limit"), spelled),
-        effort=_effort(arguments.get("effort", 1.0), spelled),
-        activations=tuple(ActivationPin.of(*each) for each in activations.items()),
-        any_shape=arguments.get("devices") is not None,
+        time_limit=_seconds(said["time_limit"], spelled),
+        effort=_effort(said["effort"], spelled),
+        activations=tuple(ActivationPin.of(*each) for each in (said["activations"] or {}).items()),
+        any_shape=said["devices"] is not None,
     )
     if not options.any_shape:
         _check_strategy(options.strategy, mesh)
@@ -308,6 +307,6 @@ def _seconds(limit: float | None, spelled: Spelling) -> float | None:
     """
     if limit is not None and not limit >= 0:
         raise InvalidInputError(
-            f"{spelled('seconds_limit', limit)}: a search takes no less than 0 seconds"
+            f"{spelled('time_limit', limit)}: a search takes no less than 0 seconds"
         )
     return limit

@@ -78,7 +78,7 @@ def compile_program(
         InvalidInputError: If a tensor is larger than a host of the cluster.
         VerificationError: If a pass left a program that violates the IR's rules: a defect.
     """
-    watch = watch or Watch(options.seconds_limit, effort=options.effort)
+    watch = watch or Watch(options.time_limit, effort=options.effort)
     try:
         return _compiled(program, options, observe, report, store, watch)
     except DoesNotFit as miss:
@@ -190,7 +190,7 @@ def fastest_mesh(
         options.cluster,
         lambda problem: lowering_of(problem, options, store),
         options.memory_bytes,
-        watch or Watch(options.seconds_limit, effort=options.effort),
+        watch or Watch(options.time_limit, effort=options.effort),
     )
 
 

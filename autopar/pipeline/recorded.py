@@ -2,8 +2,8 @@
 afterwards what else it could have been.
 
     strategy: "data:0,tensor:1"
-    memory_bytes: null
-    seconds_limit: null
+    memory: null
+    time_limit: null
     effort: 1.0
     placement: "identity"
     phases_apart: false
@@ -34,18 +34,22 @@ from autopar.pipeline.options import CompileOptions
 
 def recorded(options: CompileOptions) -> str:
     """Returns options as YAML, but for those that stand in the program."""
-    known = {
+    known = _known(options)
+    # JSON on one line is YAML too.
+    lines = [f"{key}: {json.dumps(value)}" for key, value in known.items()]
+    return "\n".join([*lines, "cluster:"]) + "\n" + indent(cluster_text(options.cluster), "  ")
+
+
+def _known(options: CompileOptions) -> dict[str, Any]:
+    return {
         "strategy": options.strategy,
-        "memory_bytes": options.memory_bytes,
-        "seconds_limit": options.seconds_limit,
+        "memory": options.memory_bytes,
+        "time_limit": options.time_limit,
         "effort": options.effort,
         "placement": options.placement,
         "phases_apart": options.phases_apart,
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
     }
-    # JSON on one line is YAML too.
-    lines = [f"{key}: {json.dumps(value)}" for key, value in known.items()]
-    return "\n".join([*lines, "cluster:"]) + "\n" + indent(cluster_text(options.cluster), "  ")
 
 
 def recorded_options(build: Build) -> CompileOptions:
@@ -64,14 +68,18 @@ def recorded_options(build: Build) -> CompileOptions:
     content = root.content() if root is not None else None
     if not isinstance(content, dict) or build.serial.mesh is None:
         raise _unreadable(place, "it has no options")
+    cluster = parse_cluster(content.get("cluster"), place)
+    mesh = build.serial.mesh
+    if strange := content.keys() - {*_known(CompileOptions(mesh, cluster)), "cluster"}:
+        raise _unreadable(place, f"it has {', '.join(sorted(map(str, strange)))}")
     return CompileOptions(
-        mesh=build.serial.mesh,
-        cluster=parse_cluster(content.get("cluster"), place),
+        mesh=mesh,
+        cluster=cluster,
         strategy=_field(content, "strategy", place, str),
         placement=_placement(content.get("placement", "identity"), place),
         phases_apart=_field(content, "phases_apart", place, bool) or False,
-        memory_bytes=_field(content, "memory_bytes", place, int),
-        seconds_limit=_field(content, "seconds_limit", place, int, float),
+        memory_bytes=_field(content, "memory", place, int),
+        time_limit=_field(content, "time_limit", place, int, float),
         effort=_field(content, "effort", place, int, float) or 1.0,
         activations=tuple(_activations(content.get("activations"), place)),
     )

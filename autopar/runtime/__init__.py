@@ -1,12 +1,9 @@
 """Runs compiled programs: on this host, among torchrun's processes, or all ranks in one process.
 
-    load(build)                 this process's rank, under torchrun: to train, or to call
-    open_trainer(build)         the same, or all ranks in this process, to train
-    run(build, inputs)          this process's rank, once
-    launch(build, inputs)       starts the ranks on this host
-    run_virtual(build, inputs)  all ranks in this process, without a process group
-    verify(build, inputs)       every rank's values against the serial program's
-    read_program(build, rank)   what a rank runs
+    load(build)                this process's rank, under torchrun: a Trainer, or a Session to call
+    run(build, inputs)         once: in processes on this host, or (virtual, serial) in this one
+    verify(build, inputs)      every rank's values against the serial program's
+    read_program(build, rank)  what a rank runs
 
 Needs torch and `autopar.ir`, nothing else of autopar. Names are imported when they are used.
 """
@@ -21,13 +18,9 @@ if TYPE_CHECKING:
         Session,
         Trainer,
         Verification,
-        launch,
         load,
-        open_trainer,
         read_program,
         run,
-        run_one_device,
-        run_virtual,
         verify,
     )
 
@@ -36,13 +29,9 @@ __all__ = [
     "Session",
     "Trainer",
     "Verification",
-    "launch",
     "load",
-    "open_trainer",
     "read_program",
     "run",
-    "run_one_device",
-    "run_virtual",
     "verify",
 ]
 

@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]
         backend=options.backend,
         timeout=options.timeout,
         start_timeout=options.start_timeout,
-        torch_compile=options.compile,
+        torch_compile=options.torch_compile,
         processes=processes,
     )
     with session, session.supervisor.reported():
@@ -75,8 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--random-inputs", type=int, metavar="SEED", help="for inputs not given")
     parser.add_argument(
-        "--import",
-        dest="modules",
+        "--modules",
         action="append",
         default=[],
         metavar="MODULE",
@@ -86,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="FILE.npz", help="or FILE.safetensors")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--updates", action="store_true", help="show new state too")
-    parser.add_argument("--compile", action="store_true", help="run through torch.compile")
+    parser.add_argument("--torch-compile", action="store_true", help="run through torch.compile")
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS")
     parser.add_argument(
         "--start-timeout", type=float, default=DEFAULT_START_TIMEOUT, metavar="SECONDS"

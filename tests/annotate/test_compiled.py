@@ -23,9 +23,9 @@ from autopar.annotate import (
     shard_op,
 )
 from autopar.base.errors import AnnotationError
+from autopar.compiled import CompiledModel
 from autopar.ir.mark import Mark
 from autopar.ir.text.layouts import Entry
-from autopar.modules import CompiledModule
 from autopar.runtime.training.trainer import open_trainer
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
@@ -75,7 +75,7 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
 
 def compiled(
     model: nn.Module, shards: dict[str, Sequence[Entry]] | None = None, accumulate: int = 1
-) -> CompiledModule:
+) -> CompiledModel:
     return autopar.compile(
         model,
         batch(0),
@@ -88,8 +88,8 @@ def compiled(
     )
 
 
-def layouts(module: CompiledModule) -> dict[str, str]:
-    return {name: str(value.dist) for name, value in module.compiled.serial.main.values.items()}
+def layouts(module: CompiledModel) -> dict[str, str]:
+    return {name: str(value.dist) for name, value in module.serial.main.values.items()}
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -113,7 +113,7 @@ def test_a_marked_model_trains_as_on_one_device(tmp_path: Path, accumulate: int)
 
 
 def test_each_block_is_pinned_and_its_gradient_too() -> None:
-    serial = compiled(Net(marked=True)).captured.program
+    serial = compiled(Net(marked=True)).source
     pinned = [value for value in serial.main.values.values() if value.dist is not None]
     places = [value.origin.detail for value in pinned if value.origin]
     assert all(place.startswith(f"{__file__}:") for place in places)
@@ -183,7 +183,7 @@ def test_statements_and_hooks_mark_too() -> None:
             shard(self.layer.weight, None, [None, "tp"])
             return self.layer(x)
 
-    values = compiled(Stating()).captured.program.main.values.values()
+    values = compiled(Stating()).source.main.values.values()
     pinned = [value for value in values if value.dist is not None]
     assert [str(value.dist) for value in pinned] == [
         "[12, 8@tp]",
@@ -249,7 +249,7 @@ def device_mesh() -> Iterator[DeviceMesh]:
 
 def test_a_device_mesh_is_a_mesh(device_mesh: DeviceMesh) -> None:
     assert as_mesh(device_mesh) == MESH
-    program = apply_mesh(compiled(Net()).captured.program, device_mesh)
+    program = apply_mesh(compiled(Net()).source, device_mesh)
     assert program.mesh == MESH
 
 
@@ -269,7 +269,7 @@ def test_a_device_mesh_marks(device_mesh: DeviceMesh, strict: bool) -> None:
 def test_a_model_is_compiled_for_a_device_mesh(device_mesh: DeviceMesh) -> None:
     model = Wrong(mesh=device_mesh)
     done = autopar.compile(model, batch(0)[0], mesh=device_mesh)
-    assert done.compiled.serial.mesh == MESH
+    assert done.serial.mesh == MESH
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_sizes_are_a_mesh(given: int | tuple[int, ...], shape: tuple[int, ...]) 
     assert as_mesh(given) == ProcessMesh.of_shape(shape)
     model = nn.Linear(4, 4)
     compiled = autopar.compile(model, torch.randn(8, 4), mesh=given)
-    assert compiled.compiled.serial.mesh == ProcessMesh.of_shape(shape)
+    assert compiled.serial.mesh == ProcessMesh.of_shape(shape)
     assert autopar.annotate.shard(torch.ones(4), given, [-1]).shape == (4,)
 
 

@@ -24,7 +24,7 @@ def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == printed
     weights = []
     for name in ("by_marks", "by_names", "by_preset"):
-        values = made[name].compiled.serial.main.values  # type: ignore[attr-defined]
+        values = made[name].serial.main.values  # type: ignore[attr-defined]
         weights.append([str(values[each].dist) for each in ("x", "up.weight", "down.weight")])
     assert weights == [["[8@dp, 16]", "[64@tp, 16]", "[16, 64@tp]"]] * 3
 

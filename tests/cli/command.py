@@ -21,7 +21,7 @@ from autopar.ir.program import Op
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 BATCH = 8
-WORDS = ("--mesh", "2x4", "--dim", f"batch={BATCH}", "--strategy", "data:0,tensor:1")
+WORDS = ("--mesh", "2x4", "--dims", f"batch={BATCH}", "--strategy", "data:0,tensor:1")
 """How the small model is compiled: so that its ranks communicate."""
 
 INPUT = np.linspace(-1, 1, BATCH * 16, dtype=np.float32).reshape(BATCH, 16)

@@ -151,7 +151,7 @@ def test_outputs(inputs: Path, output: str, message: str) -> None:
 
 
 def test_more_ranks_than_this_host_can_hold(here: Path) -> None:
-    words = ["--mesh", "64x64", "--dim", "batch=64", "-o", "large", "-q"]
+    words = ["--mesh", "64x64", "--dims", "batch=64", "-o", "large", "-q"]
     assert autopar("compile", "model.onnx", *words).exit_code == 0
     text = refusal(autopar("run", "large", "--random-inputs", "0"), 1)
     assert "large is for 4096 ranks, which take more than the" in text

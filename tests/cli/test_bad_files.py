@@ -13,13 +13,13 @@ import pytest
 
 from tests.cli.command import autopar, refusal
 
-COMPILE = ("compile", "model.onnx", "--mesh", "2x4", "--dim", "batch=8", "-o", "new")
+COMPILE = ("compile", "model.onnx", "--mesh", "2x4", "--dims", "batch=8", "-o", "new")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "compile": ("compile", "{}", "--mesh", "2x4", "-o", "new"),
-    "compile --annotations": (*COMPILE, "--annotations", "{}"),
+    "compile --plan": (*COMPILE, "--plan", "{}"),
     "compile --cluster": (*COMPILE, "--cluster", "{}"),
     "profile": ("profile", "{}"),
-    "profile --annotations": ("profile", "model.onnx", "--mesh", "8", "--annotations", "{}"),
+    "profile --plan": ("profile", "model.onnx", "--mesh", "8", "--plan", "{}"),
     "profile --cluster": ("profile", "model.onnx", "--cluster", "{}"),
     "profile, a build, --cluster": ("profile", "build", "--cluster", "{}"),
     "inspect": ("inspect", "{}"),
@@ -56,7 +56,7 @@ def test_bad_files(here: Path, command: str, kind: str) -> None:
     name = f"{named}.npy" if "--input" in words else named
     KINDS[kind](here / name)
     before = sorted(os.listdir(here))
-    if "--annotations" in command and kind == "empty":
+    if "--plan" in command and kind == "empty":
         return  # it says nothing, which is fine
     text = refusal(autopar(*(word.format(name) for word in words)), 1)
     assert "what" in text

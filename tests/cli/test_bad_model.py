@@ -14,7 +14,7 @@ from tests.cli.command import BATCH, autopar, process, refusal, two_layers
 from tests.frontend.onnx.graphs import FLOAT, graph, model, node
 
 Change = Callable[[ModelProto], object]
-OPTIONS = ["--mesh", "2x4", "--dim", f"batch={BATCH}"]
+OPTIONS = ["--mesh", "2x4", "--dims", f"batch={BATCH}"]
 
 
 def compile_refused(path: str | Path, options: Sequence[str] = OPTIONS) -> str:
@@ -178,20 +178,23 @@ def test_external_data_that_are_too_short(here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "input 'x': its shape [batch, 16] has unbound sizes (pass --dim batch=N)"),
-        (["--dim", "bach=8"], "--dim: there is no symbolic dimension 'bach'; did you mean batch?"),
+        ([], "input 'x': its shape [batch, 16] has unbound sizes (pass --dims batch=N)"),
         (
-            ["--dim", "BATCH=8"],
-            "--dim: there is no symbolic dimension 'BATCH'; did you mean batch?",
+            ["--dims", "bach=8"],
+            "--dims: there is no symbolic dimension 'bach'; did you mean batch?",
         ),
-        (["--input-shape", "z:8,16"], "--input-shape: there is no input 'z'; there are: x"),
-        (["--input-shape", "x:8"], "its shape is [batch, 16], --input-shape gives 1 sizes"),
-        (["--input-shape", "x:8,17"], "its shape is [batch, 16], --input-shape gives 17 for 16"),
         (
-            ["--dim", "batch=9", "--input-shape", "x:8,16"],
-            "--input-shape x:8,16 contradicts --dim batch=9",
+            ["--dims", "BATCH=8"],
+            "--dims: there is no symbolic dimension 'BATCH'; did you mean batch?",
         ),
-        (["--dim", "batch=99999999999999"], "1599999999999984 elements"),
+        (["--input-shapes", "z:8,16"], "--input-shapes: there is no input 'z'; there are: x"),
+        (["--input-shapes", "x:8"], "its shape is [batch, 16], --input-shapes gives 1 sizes"),
+        (["--input-shapes", "x:8,17"], "its shape is [batch, 16], --input-shapes gives 17 for 16"),
+        (
+            ["--dims", "batch=9", "--input-shapes", "x:8,16"],
+            "--input-shapes x:8,16 contradicts --dims batch=9",
+        ),
+        (["--dims", "batch=99999999999999"], "1599999999999984 elements"),
     ],
 )
 def test_sizes(here: Path, options: list[str], message: str) -> None:

@@ -21,7 +21,7 @@ def test_two_compilations(tmp_path: Path) -> None:
 
     The order of sets of strings differs between the two processes.
     """
-    sizes = ["--dim", "batch=6", "--dim", "sequence=576", "--strategy", "data:0,fsdp:1"]
+    sizes = ["--dims", "batch=6", "--dims", "sequence=576", "--strategy", "data:0,fsdp:1"]
     printed = []
     for seed in ("1", "2"):
         words = ["compile", model_path("silero_vad"), "--mesh", "2x4", *sizes]

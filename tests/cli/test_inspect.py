@@ -85,7 +85,7 @@ def test_compile_ends_with_the_summary(here: Path) -> None:
 
 
 def test_a_searched_plan_is_named(here: Path) -> None:
-    words = ["--mesh", "2x4", "--dim", "batch=8", "--time-limit", "60"]
+    words = ["--mesh", "2x4", "--dims", "batch=8", "--time-limit", "60"]
     done = autopar("compile", "model.onnx", *words)
     lines = done.stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("plan     d0: "))
@@ -258,7 +258,7 @@ def test_single_files_as_json(here: Path) -> None:
 
 
 def test_print_after(here: Path) -> None:
-    words = ["--mesh", "2", "--dim", "batch=8", "-q", "--print-after", "complete"]
+    words = ["--mesh", "2", "--dims", "batch=8", "-q", "--print-after", "complete"]
     done = autopar("compile", "model.onnx", *words, "--print-after", "strip")
     programs = re.split(r"(?m)^(?=program )", done.stdout)
     assert [parse_program(text).level for text in programs[1:]] == ["serial", "executable"]

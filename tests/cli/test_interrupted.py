@@ -88,7 +88,7 @@ def test_kills_at_any_moment(here: Path) -> None:
 def test_signals(here: Path, number: signal.Signals) -> None:
     """The signal comes after the first pass: its program is printed."""
     before = sorted(os.listdir(here))
-    words = ["--mesh", "3", "--dim", f"batch={BATCH}", "--print-after", "annotate", "-o", "new"]
+    words = ["--mesh", "3", "--dims", f"batch={BATCH}", "--print-after", "annotate", "-o", "new"]
     process = subprocess.Popen(
         command("compile", "model.onnx", *words),
         stdout=subprocess.PIPE,

@@ -43,7 +43,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_ranks_import_the_module_of_an_op(build: Path) -> None:
     words = ["run", "build", "--input", "x=x.npy", "--output", "out.npz"]
-    done = process(*words, "--import", "cli_test_module", PYTHONPATH=path_with("."))
+    done = process(*words, "--modules", "cli_test_module", PYTHONPATH=path_with("."))
     assert (done.returncode, done.stderr) == (0, "")
     with np.load("out.npz") as outputs:
         assert np.array_equal(outputs["y"], np.full((4, 3), 2.0))
@@ -55,12 +55,12 @@ def test_modules_are_imported_before_anything_runs(
     missing = autopar("run", "build", "--input", "x=x.npy", "--virtual")
     assert missing.exit_code == 1
     assert "net.py:7: op cli_test_library.doubled.default isn't registered" in missing.stderr
-    assert "with --import MODULE on the command line" in missing.stderr
-    absent = autopar("run", "build", "--virtual", "--import", "no_such_module")
+    assert "with --modules MODULE on the command line" in missing.stderr
+    absent = autopar("run", "build", "--virtual", "--modules", "no_such_module")
     assert absent.exit_code == 1
-    assert absent.stderr.startswith("error: --import no_such_module: ModuleNotFoundError: ")
+    assert absent.stderr.startswith("error: --modules no_such_module: ModuleNotFoundError: ")
     monkeypatch.syspath_prepend(build.parent)
-    assert autopar("verify", "build", "--import", "cli_test_module").exit_code == 0
+    assert autopar("verify", "build", "--modules", "cli_test_module").exit_code == 0
 
 
 def path_with(folder: str) -> str:

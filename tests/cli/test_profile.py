@@ -38,7 +38,7 @@ def test_flops_are_those_of_inspect(here: Path) -> None:
 
 
 def test_a_model_on_one_device(here: Path) -> None:
-    found = shown("model.onnx", "--dim", "batch=8", "--cluster", "h100", "--top", "1")
+    found = shown("model.onnx", "--dims", "batch=8", "--cluster", "h100", "--top", "1")
     lines = found.splitlines()
     assert lines[0] == "model, on h100"
     assert lines[1].startswith(f"compute  {PRODUCTS / 1000:.3g} KFLOP; ")

@@ -58,7 +58,7 @@ def test_the_same_seed_makes_up_the_same_inputs(here: Path) -> None:
 
 
 def test_real_processes(here: Path, expected: np.ndarray) -> None:
-    words = ["--mesh", "2", "--dim", "batch=8", "-o", "pair", "-q"]
+    words = ["--mesh", "2", "--dims", "batch=8", "-o", "pair", "-q"]
     assert autopar("compile", "model.onnx", *words).exit_code == 0
     done = autopar("run", "pair", "--input", "x=x.npy", "--output", "out.npz")
     assert (done.exit_code, done.output) == (0, "y: float32[8, 16]\n")

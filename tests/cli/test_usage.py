@@ -28,16 +28,19 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--mesh", "dp=2,tp"], "mesh 'dp=2,tp': a size is missing"),
         (["--mesh", "dp=2,dp=4"], "mesh 'dp=2,dp=4': mesh axis names must differ"),
         (["--mesh", "99999x99999"], "has 9999800001 processes, more than 1048576"),
-        (["--dim", "batch"], "--dim batch: write NAME=SIZE, as batch=8"),
-        (["--dim", "=8"], "--dim =8: write NAME=SIZE"),
-        (["--dim", "batch=-8"], "--dim batch=-8: write NAME=SIZE"),
-        (["--dim", "batch=eight"], "--dim batch=eight: write NAME=SIZE"),
-        (["--dim", "b=1", "--dim", "b=2"], "--dim b=2 contradicts --dim b=1"),
-        (["--input-shape", "x8,16"], "--input-shape x8,16: write NAME:SIZES, as ids:8,128"),
-        (["--input-shape", "x:8,,16"], "--input-shape x:8,,16: write NAME:SIZES"),
+        (["--dims", "batch"], "--dims batch: write NAME=SIZE, as batch=8"),
+        (["--dims", "=8"], "--dims =8: write NAME=SIZE"),
+        (["--dims", "batch=8,"], "--dims batch=8,: write NAME=SIZE"),
+        (["--dims", "batch=8,x"], "--dims batch=8,x: write NAME=SIZE"),
+        (["--dims", "b=1,b=2"], "--dims b=1,b=2 contradicts --dims b=1"),
+        (["--dims", "batch=-8"], "--dims batch=-8: write NAME=SIZE"),
+        (["--dims", "batch=eight"], "--dims batch=eight: write NAME=SIZE"),
+        (["--dims", "b=1", "--dims", "b=2"], "--dims b=2 contradicts --dims b=1"),
+        (["--input-shapes", "x8,16"], "--input-shapes x8,16: write NAME:SIZES, as ids:8,128"),
+        (["--input-shapes", "x:8,,16"], "--input-shapes x:8,,16: write NAME:SIZES"),
         (
-            ["--input-shape", "x:8,16", "--input-shape", "x:7,16"],
-            "--input-shape x:7,16 contradicts --input-shape x:8,16",
+            ["--input-shapes", "x:8,16", "--input-shapes", "x:7,16"],
+            "--input-shapes x:7,16 contradicts --input-shapes x:8,16",
         ),
         (["--shard", "w"], "--shard 'w': write PATTERN=[entry,...], as 'encoder.*.weight=[-1,tp]'"),
         (["--shard", "=[0]"], "--shard '=[0]': write PATTERN=[entry,...]"),
@@ -97,7 +100,7 @@ def test_compile(here: Path, options: list[str], message: str) -> None:
         (["run", "build", "--timeout", "-1"], "'-1' is not a number above 0"),
         (["run", "build", "--timeout", "nan"], "'nan' is not a number above 0"),
         (["run", "build", "--random-inputs", "x"], "'x' is not a valid integer"),
-        (["run", "build", "--virtual", "--compile"], "which rules out --compile"),
+        (["run", "build", "--virtual", "--torch-compile"], "which rules out --torch-compile"),
         (
             ["run", "build", "--virtual", "--timeout", "9", "--backend", "gloo"],
             "with --virtual no processes are started, which rules out --backend and --timeout",
@@ -124,14 +127,14 @@ def test_other_commands(here: Path, words: list[str], message: str) -> None:
 )
 def test_annotation_files(here: Path, text: str, message: str) -> None:
     (here / "notes.yaml").write_text(text)
-    words = ["--mesh", "2x4", "--annotations", "notes.yaml"]
+    words = ["--mesh", "2x4", "--plan", "notes.yaml"]
     assert message in refusal(autopar("compile", "model.onnx", *words), 1)
 
 
 @pytest.mark.parametrize("mesh", ["dp=2,tp=2", "4"])
 def test_a_file_for_a_mesh_that_is_searched(here: Path, mesh: str) -> None:
     (here / "notes.yaml").write_text(f"mesh: {mesh}\n")
-    words = ["--devices", "4", "--annotations", "notes.yaml"]
+    words = ["--devices", "4", "--plan", "notes.yaml"]
     text = refusal(autopar("compile", "model.onnx", *words), 1)
     assert "so the shape of the mesh isn't searched; give this mesh" in text
     assert "--mesh says" not in text
@@ -139,7 +142,7 @@ def test_a_file_for_a_mesh_that_is_searched(here: Path, mesh: str) -> None:
 
 def test_files_of_another_kind(here: Path) -> None:
     words = ["compile", "model.onnx", "--mesh", "2x4"]
-    text = refusal(autopar(*words, "--annotations", "model.onnx"), 1)
+    text = refusal(autopar(*words, "--plan", "model.onnx"), 1)
     assert "model.onnx is not a YAML file of annotations" in text
     text = refusal(autopar(*words, "--cluster", "model.onnx"), 1)
     assert "model.onnx is not a cluster file" in text

@@ -69,7 +69,7 @@ def test_what_a_strategy_gathers_by_itself_is_no_news() -> None:
             loss=nn.functional.mse_loss,
             optimizer=torch.optim.SGD(layers.parameters(), lr=0.1),
         )
-        return [each.subject for each in compiled.compiled.report if each.category == "reshard"]
+        return [each.subject for each in compiled.report if each.category == "reshard"]
 
     assert not reshards({})
     pinned = reshards({"*.weight": ["dp", "tp"]})

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
-from autopar.modules import CompiledModule
 
 
-def compiled(rows: int, strategy: str) -> CompiledModule:
+def compiled(rows: int, strategy: str) -> CompiledModel:
     """Returns a step of eight layers whose gradients are small."""
     with torch.device("meta"):
         layers = [each for _ in range(8) for each in (nn.Linear(64, 64, bias=False), nn.ReLU())]
@@ -29,9 +29,9 @@ def compiled(rows: int, strategy: str) -> CompiledModule:
     )
 
 
-def seconds_as_run(step: CompiledModule) -> float:
+def seconds_as_run(step: CompiledModel) -> float:
     """Returns the serialized seconds of a rank's program."""
-    return evaluate(step.compiled.partitioned, Cluster.load("h100")).serialized_seconds
+    return evaluate(step.partitioned, Cluster.load("h100")).serialized_seconds
 
 
 @pytest.mark.parametrize("rows", [64, 1024, 4096, 16384])

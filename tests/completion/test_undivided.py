@@ -10,7 +10,7 @@ import transformers.integrations.moe  # noqa: F401  (it registers the products o
 from torch import Tensor, nn
 
 import autopar
-from autopar.runtime import run_virtual
+from autopar.runtime import run
 
 
 def remarks(strategy: str, batch: int) -> list[str]:
@@ -18,7 +18,7 @@ def remarks(strategy: str, batch: int) -> list[str]:
     compiled = autopar.compile(
         network, (torch.randn(batch, 16),), mesh="dp=2,tp=2", strategy=strategy
     )
-    report = compiled.compiled.report
+    report = compiled.report
     found = [each for each in report if each.category == "undivided"]
     summary = compiled.summary().splitlines()
     assert [line for line in summary if " processes along " in line] == [
@@ -71,8 +71,8 @@ def test_a_table_that_heads_share_leaves_them_split() -> None:
     compiled = autopar.compile(
         model, (torch.randn(4, 16, 32),), mesh="dp=2,tp=2", strategy="data:dp,tensor:tp"
     )
-    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
-    values = compiled.compiled.serial.main.values
+    assert not [each for each in compiled.report if each.category == "undivided"]
+    values = compiled.serial.main.values
     for layer in range(2):
         assert str(values[f"{layer}.qkv.weight"].dist) == "[(3)(32@tp), 32]"
         assert str(values[f"{layer}.positions"].dist) == "[7, 8]"
@@ -98,9 +98,9 @@ def test_rows_that_are_sorted_by_expert_are_divided(strategy: str, tmp_path: Pat
     torch.manual_seed(0)
     model, x = Mixture().double(), torch.randn(15, 16, dtype=torch.float64)
     compiled = autopar.compile(model, (x,), mesh="dp=2,tp=2", strategy=strategy)
-    assert not any("grouped_mm" in each.detail for each in compiled.compiled.report)
+    assert not any("grouped_mm" in each.detail for each in compiled.report)
     compiled.save(tmp_path / "build")
-    [found] = run_virtual(tmp_path / "build", [x]).values()
+    [found] = run(tmp_path / "build", [x], virtual=True).values()
     torch.testing.assert_close(torch.as_tensor(found), model(x), rtol=1e-12, atol=1e-12)
 
 
@@ -117,7 +117,7 @@ class Sorted(nn.Module):
 
 def test_a_batch_in_another_order_is_a_batch() -> None:
     compiled = autopar.compile(Sorted(), (torch.randn(8, 16),), mesh="dp=2", strategy="data")
-    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+    assert not [each for each in compiled.report if each.category == "undivided"]
 
 
 class Captioned(nn.Module):
@@ -137,9 +137,9 @@ def test_images_among_a_text_are_divided(tmp_path: Path) -> None:
     mask[:, 2:5] = True
     model, batch = Captioned(), (torch.randn(4, 3, 16), torch.randn(4, 9, 16), mask)
     compiled = autopar.compile(model, batch, mesh="dp=2", strategy="data")
-    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+    assert not [each for each in compiled.report if each.category == "undivided"]
     compiled.save(tmp_path / "build")
-    [found] = run_virtual(tmp_path / "build", list(batch)).values()
+    [found] = run(tmp_path / "build", list(batch), virtual=True).values()
     torch.testing.assert_close(torch.as_tensor(found), model(*batch))
 
 
@@ -169,9 +169,9 @@ class Centred(nn.Module):
 def test_a_batch_goes_on_behind_an_op_without_a_rule(strategy: str, tmp_path: Path) -> None:
     model, x = Centred(), torch.randn(8, 16)
     compiled = autopar.compile(model, (x,), mesh="dp=2", strategy=strategy)
-    assert not [each for each in compiled.compiled.report if each.category == "undivided"]
+    assert not [each for each in compiled.report if each.category == "undivided"]
     compiled.save(tmp_path / "build")
-    [found] = run_virtual(tmp_path / "build", [x]).values()
+    [found] = run(tmp_path / "build", [x], virtual=True).values()
     torch.testing.assert_close(torch.as_tensor(found), model(x))
 
 
@@ -195,4 +195,4 @@ def test_weights_of_many_ops_take_no_time() -> None:
     found = autopar.compile(
         Masked(), (torch.randn(8, 16),), mesh="dp=2,tp=2", strategy="fsdp:dp,tensor:tp"
     )
-    assert not [each for each in found.compiled.report if each.category == "undivided"]
+    assert not [each for each in found.report if each.category == "undivided"]

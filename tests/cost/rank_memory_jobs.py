@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from autopar.analysis.profiling import profile_compiled
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster
 from autopar.ir.builds.files import read_build
-from autopar.modules import CompiledModule, compile
+from autopar.modules import compile
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.trainer import open_trainer
 from tests.tracking import Tracking
@@ -41,7 +42,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(BATCH, WIDTH), torch.randint(CLASSES, (BATCH,))
 
 
-def compile_step(mesh: str, strategy: str, memory: int | None = None) -> CompiledModule:
+def compile_step(mesh: str, strategy: str, memory: int | None = None) -> CompiledModel:
     """Compiles a step."""
     torch.manual_seed(0)
     model = Mlp()

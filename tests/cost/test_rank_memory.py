@@ -53,7 +53,7 @@ def test_each_rank_of_a_job_with_uneven_blocks(tmp_path: Path) -> None:
 
 def test_a_limit_that_only_the_first_rank_keeps_is_not_said_to_be_held() -> None:
     unlimited = compile_step("dp=3", "fsdp:dp")
-    program = unlimited.compiled.partitioned
+    program = unlimited.partitioned
     peaks = [memory_timeline(program, coords).peak_bytes for coords in kinds_of_ranks(program)]
     assert peaks[0] < peaks[-1]
     assert fullest_timeline(program).peak_bytes == profile(unlimited).peak_bytes == peaks[-1]
@@ -61,12 +61,12 @@ def test_a_limit_that_only_the_first_rank_keeps_is_not_said_to_be_held() -> None
     with pytest.raises(DoesNotFit) as miss:
         compile_step("dp=3", "fsdp:dp", between)
     assert between < miss.value.least_bytes <= peaks[-1]
-    fitted = compile_step("dp=3", "fsdp:dp", miss.value.least_bytes).compiled.partitioned
+    fitted = compile_step("dp=3", "fsdp:dp", miss.value.least_bytes).partitioned
     assert fullest_timeline(fitted).peak_bytes <= miss.value.least_bytes
 
 
 @pytest.mark.parametrize(("mesh", "firsts"), [("dp=2", [0]), ("dp=3", [0, 2]), ("dp=7", [0, 5, 6])])
 def test_a_rank_of_each_kind_is_looked_at(mesh: str, firsts: list[int]) -> None:
     """Of 7 ranks, one has 1 of 16 rows and the last one none."""
-    kinds = kinds_of_ranks(compile_step(mesh, "fsdp:dp").compiled.partitioned)
+    kinds = kinds_of_ranks(compile_step(mesh, "fsdp:dp").partitioned)
     assert [coords.get("dp", 0) for coords in kinds] == firsts

@@ -296,6 +296,27 @@ def diverged(folder: Path) -> list[str]:
     return said
 
 
+def as_wished(folder: Path) -> str:
+    """Trains with all that may be said of how to compile; returns what differs."""
+    plan = folder / "plan.yaml"
+    plan.write_text("mesh: dp=2\nstrategy: ddp:dp\nshard:\n  up.weight: [dp, null]\n")
+    problems = []
+    for options in (
+        {"mesh": "dp=2", "plan": plan, "activations": {"attention": "recompute"}},
+        {"mesh": "dp=2", "memory": "48KiB", "time_limit": 60, "effort": 0.5, "placement": "auto"},
+        {"devices": 2, "cluster": "h100", "time_limit": 60},
+    ):
+        alone, parallel = tiny(), quietly(tiny(), **options)
+        found = train(parallel, adamw(parallel))
+        problems += differences(found, train(alone, adamw(alone)), parallel, alone)
+        wanted = alone.eval()(tokens(4, batch=5)).detach()
+        error = (parallel.eval()(tokens(4, batch=5)).detach() - wanted).abs().max()
+        problems += [f"{options}: eval {error:.1e}"] if error > 1e-5 else []
+        if "plan" in options and parallel.up.weight.placements != (Shard(0),):
+            problems.append(f"the plan isn't followed: {parallel.up.weight.placements}")
+    return "\n".join(problems)
+
+
 def planned_once(folder: Path) -> tuple[int, list[int]]:
     """Returns how many programs this rank compiled for two modes, and what rank 0 did."""
     del folder
@@ -431,6 +452,7 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "diverged": diverged,
     "losses_alone": losses_alone,
     "planned_once": planned_once,
+    "as_wished": as_wished,
     "failed": failed,
     "made_often": made_often,
     "put_together": put_together,

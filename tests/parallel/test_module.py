@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from autopar.cost import fullest_timeline
+from autopar.ir.program import Program
 from tests.parallel.tiny import Scored, adamw, loss_of, tiny, tokens, train
 
 
@@ -284,3 +287,60 @@ class _Box:
 def test_outputs_that_hide_tensors_are_refused() -> None:
     with pytest.raises(autopar.AutoparError, match="returns a _Box"):
         autopar.parallelize(Opaque(), torch.randn(2), mesh="1")
+
+
+def ranks_program(parallel: autopar.ParallelModule) -> Program:
+    """Returns what a rank runs, of the first variant."""
+    first = parallel._parallel.runner.first
+    assert first is not None
+    return first.deployment.programs[0]
+
+
+def test_a_limit_of_memory_is_held_and_changes_no_number() -> None:
+    free = autopar.parallelize(tiny(), tokens(0), mesh="1")
+    limit = fullest_timeline(ranks_program(free)).peak_bytes * 9 // 10
+    model, parallel = tiny(), autopar.parallelize(tiny(), tokens(0), mesh="1", memory=limit)
+    program = ranks_program(parallel)
+    assert fullest_timeline(program).peak_bytes <= limit
+    assert len(program.main.ops) > len(ranks_program(free).main.ops)
+    torch.testing.assert_close(train(parallel, adamw(parallel)), train(model, adamw(model)))
+    with torch.no_grad():
+        torch.testing.assert_close(parallel.eval()(tokens(1)), model.eval()(tokens(1)))
+    with pytest.raises(autopar.AutoparError, match=r"than the limit of 4\.0 KiB"):
+        autopar.parallelize(tiny(), tokens(0), mesh="1", memory="4KiB")
+
+
+@pytest.mark.parametrize("choice", ["recompute", "offload"])
+def test_activations_are_as_wished(choice: str) -> None:
+    wishes = {"*": choice}
+    model, parallel = tiny(), autopar.parallelize(tiny(), tokens(0), mesh="1", activations=wishes)
+    kinds = [op.kind for op in ranks_program(parallel).main.ops]
+    assert (kinds.count("aten.gelu.default") == 2) == (choice == "recompute")
+    assert ("autopar.offload" in kinds) == (choice == "offload")
+    torch.testing.assert_close(train(parallel, adamw(parallel)), train(model, adamw(model)))
+    with torch.no_grad():  # Nothing is kept for a backward pass then.
+        torch.testing.assert_close(parallel(tokens(1)), model(tokens(1)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("apart: true", "plan.yaml lays fused weights out by their parts, but a parallel module"),
+        ("strategy: zero1:d0", "zero1 splits the optimizer's state, which is the user's here"),
+        ("mesh: 4", "plan.yaml is for d0=4, but mesh= says d0=1"),
+    ],
+)
+def test_plans_that_a_parallel_module_has_no_use_for(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"{content}\n")
+    with pytest.raises(autopar.AutoparError, match=message):
+        autopar.parallelize(tiny(), tokens(0), mesh="1", plan=plan)
+
+
+def test_the_shape_of_the_mesh_is_searched_for_the_processes_that_there_are() -> None:
+    parallel = autopar.parallelize(tiny(), tokens(0), devices=1)
+    assert parallel._parallel.runner.options.mesh.size == 1
+    with pytest.raises(autopar.AutoparError, match="the job has 1 processes but mesh d0=2 has 2"):
+        autopar.parallelize(tiny(), tokens(0), devices=2)

@@ -23,6 +23,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
         "handed",
         "put_together",
         "losses_alone",
+        "as_wished",
     )
     same = (*same, "put_together")
     names = (*same, "dropped", "mismatched", "diverged")

@@ -17,10 +17,10 @@ import autopar
 from autopar import ProcessMesh
 from autopar.base.errors import InvalidInputError
 from autopar.base.units import human_bytes
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, memory_timeline
 from autopar.ir.program import Op, Program
 from autopar.ir.verify import verify_structure
-from autopar.modules import CompiledModule
 from autopar.partition.recompute import recompute
 from autopar.partition.recompute.choice import Choice, Point
 from autopar.partition.recompute.copies import write_copies
@@ -91,7 +91,7 @@ class Trained:
 @cache
 def compiled(
     model: str, mesh: str, memory: int | None = None, accumulate: int = 1
-) -> CompiledModule:
+) -> CompiledModel:
     example = MODELS[model]()
     processes, strategy = {**MESHES, **GATHERED_AHEAD}[mesh]
     return autopar.compile(
@@ -108,7 +108,7 @@ def compiled(
     )
 
 
-def trained(found: CompiledModule, model: str) -> Trained:
+def trained(found: CompiledModel, model: str) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/build")
         with autopar.load(f"{folder}/build", virtual=True) as trainer:
@@ -119,7 +119,7 @@ def trained(found: CompiledModule, model: str) -> Trained:
 
 @cache
 def choice(model: str, mesh: str, accumulate: int = 1) -> Choice:
-    program = compiled(model, mesh, accumulate=accumulate).compiled.partitioned
+    program = compiled(model, mesh, accumulate=accumulate).partitioned
     return Choice(tape_of(program, CLUSTER))
 
 
@@ -170,7 +170,7 @@ WEIGHTS_ALONE = {("t5", "fsdp"), ("whisper", "fsdp")}
 def test_training_is_the_same_to_the_bit(model: str, mesh: str, accumulate: int) -> None:
     small = compiled(model, mesh, least(model, mesh, accumulate), accumulate)
     # Where gathered weights make up the peak, as in small batches of fsdp, nothing can be done.
-    assert is_changed(small.compiled.partitioned) != ((model, mesh) in WEIGHTS_ALONE)
+    assert is_changed(small.partitioned) != ((model, mesh) in WEIGHTS_ALONE)
     found = trained(small, model)
     expected = trained(compiled(model, mesh, accumulate=accumulate), model)
     assert found.losses == expected.losses
@@ -214,7 +214,7 @@ def test_more_memory_is_never_slower_nor_less_memory_larger(model: str, mesh: st
     ],
 )
 def test_plans_are_what_the_evaluators_say_of_their_programs(model: str, mesh: str) -> None:
-    program = compiled(model, mesh).compiled.partitioned
+    program = compiled(model, mesh).partitioned
     for limit, point in chosen(model, mesh, 6):
         found = recompute(program, CLUSTER, limit)
         assert point.peak_bytes == memory_timeline(found.program).peak_bytes
@@ -222,7 +222,7 @@ def test_plans_are_what_the_evaluators_say_of_their_programs(model: str, mesh: s
 
 
 def test_copies_say_what_they_are() -> None:
-    program = compiled("gpt2", "").compiled.partitioned
+    program = compiled("gpt2", "").partitioned
     found = recompute(program, CLUSTER, least("gpt2", "")).program
     made = {op.results[0]: op for op in program.main.ops}
     for op in copies(found):
@@ -237,7 +237,7 @@ def test_running_statistics_are_renewed_once() -> None:
     tape = choice("resnet", "").tape
     everything = Way(frozenset(at for at, op in enumerate(tape.again) if op is not None))
     steps = replay(tape, everything, range(len(tape.ops)))
-    program = compiled("resnet", "").compiled.partitioned.with_main(write_copies(tape, steps))
+    program = compiled("resnet", "").partitioned.with_main(write_copies(tape, steps))
     verify_structure(program)
     kinds = [op.kind for op in copies(program)]
     assert "aten._native_batch_norm_legit.no_stats" in kinds
@@ -247,7 +247,7 @@ def test_running_statistics_are_renewed_once() -> None:
 @pytest.mark.parametrize("mesh", ["fsdp,tensor", "ddp,tensor"])
 def test_every_value_is_made_once_and_priced_as_it_is_run(mesh: str) -> None:
     found = choice("dropped", mesh)
-    program = compiled("dropped", mesh).compiled.partitioned
+    program = compiled("dropped", mesh).partitioned
     for plan in ("everything", "smallest"):
         everything = Way(frozenset(at for at, op in enumerate(found.tape.again) if op is not None))
         way = everything if plan == "everything" else found.smallest.way
@@ -260,15 +260,15 @@ def test_every_value_is_made_once_and_priced_as_it_is_run(mesh: str) -> None:
 
 def test_the_report_says_what_is_computed_again() -> None:
     limit = least("gpt2", "")
-    found = compiled("gpt2", "", limit).compiled
+    found = compiled("gpt2", "", limit)
     (entry,) = (entry for entry in found.report if entry.category == "recompute")
     assert entry.subject == f"{len(copies(found.partitioned))} ops"
     assert human_bytes(limit) in entry.detail
-    assert not [e for e in compiled("gpt2", "").compiled.report if e.category == "recompute"]
+    assert not [e for e in compiled("gpt2", "").report if e.category == "recompute"]
 
 
 def test_a_limit_that_all_fits_into_changes_nothing() -> None:
-    program = compiled("gpt2", "").compiled.partitioned
+    program = compiled("gpt2", "").partitioned
     found = recompute(program, CLUSTER, 2**40)
     assert found.program is program
     assert found.added_seconds == 0

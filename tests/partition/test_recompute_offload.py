@@ -20,13 +20,13 @@ import autopar
 from autopar import annotate
 from autopar.analysis.profiling import profile_compiled
 from autopar.base.errors import AnnotationError
+from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.cost.cluster import HostLink
 from autopar.ir.program import Program
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program
 from autopar.ir.verify import verify_structure
-from autopar.modules import CompiledModule
 from autopar.partition.recompute import recompute
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
@@ -84,7 +84,7 @@ def squares(found: Tensor, wanted: Tensor) -> Tensor:
 
 def compiled(
     wrapped: str = "", mesh: str = "1", dropout: float = 0.2, **options: Any
-) -> CompiledModule:
+) -> CompiledModel:
     torch.manual_seed(0)
     model = Layers(wrapped, dropout).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -92,7 +92,7 @@ def compiled(
     return autopar.compile(model, batch(), mesh=mesh, loss=squares, optimizer=optimizer, **options)
 
 
-def trained(found: CompiledModule) -> tuple[list[float], Mapping[str, Tensor]]:
+def trained(found: CompiledModel) -> tuple[list[float], Mapping[str, Tensor]]:
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/build")
         with autopar.load(f"{folder}/build", virtual=True) as trainer:
@@ -100,7 +100,7 @@ def trained(found: CompiledModule) -> tuple[list[float], Mapping[str, Tensor]]:
             return losses, dict(trainer.state_dict())
 
 
-def assert_trains_alike(found: CompiledModule, mesh: str = "1") -> None:
+def assert_trains_alike(found: CompiledModel, mesh: str = "1") -> None:
     losses, state = trained(found)
     expected, other = plainly_trained(mesh)
     assert losses == expected
@@ -115,15 +115,15 @@ def plainly_trained(mesh: str) -> tuple[list[float], Mapping[str, Tensor]]:
 
 @cache
 def plain() -> Program:
-    return compiled().compiled.partitioned
+    return compiled().partitioned
 
 
 def tape(cluster: Cluster) -> Tape:
     return tape_of(plain(), cluster)
 
 
-def peak(found: CompiledModule) -> int:
-    return memory_timeline(found.compiled.partitioned).peak_bytes
+def peak(found: CompiledModel) -> int:
+    return memory_timeline(found.partitioned).peak_bytes
 
 
 def transfers(program: Program) -> list[str]:
@@ -138,7 +138,7 @@ def made_again(program: Program) -> set[str]:
 def test_what_is_offloaded_is_trained_alike_to_the_bit(mesh: str) -> None:
     most = peak(compiled(mesh=mesh))
     found = compiled(mesh=mesh, cluster=FAST, memory=most * 8 // 10)
-    assert transfers(found.compiled.partitioned)
+    assert transfers(found.partitioned)
     assert peak(found) <= most * 8 // 10
     assert_trains_alike(found, mesh)
 
@@ -213,14 +213,14 @@ def test_transfers_are_stored_and_shown() -> None:
 
 def test_the_report_says_what_is_offloaded() -> None:
     found = compiled(cluster=FAST, memory=peak(compiled()) // 2)
-    entries = {entry.category: entry for entry in found.compiled.report}
-    count = transfers(found.compiled.partitioned).count("autopar.offload")
+    entries = {entry.category: entry for entry in found.report}
+    count = transfers(found.partitioned).count("autopar.offload")
     assert entries["offload"].subject == f"{count} tensors"
     assert "in the host's memory" in entries["offload"].detail
 
 
 def test_profiles_and_comparisons_show_what_is_offloaded() -> None:
-    found = compiled(cluster=FAST, memory=peak(compiled()) // 2).compiled
+    found = compiled(cluster=FAST, memory=peak(compiled()) // 2)
     (profile,) = profile_compiled(found.serial, found.deployment, FAST)
     assert profile.timeline.host_bytes == memory_timeline(found.partitioned).host_bytes > 0
     assert "offloaded; transfers take" in str(profile)
@@ -234,7 +234,7 @@ def test_profiles_and_comparisons_show_what_is_offloaded() -> None:
 def test_memory_is_what_is_tracked_and_the_host_s_is_apart(part: float) -> None:
     """On the CPU, the host's memory is tracked with the device's."""
     found = compiled(dropout=0.0)
-    program = found.compiled.partitioned
+    program = found.partitioned
     limit = int(memory_timeline(program).peak_bytes * part)
     program = recompute(program, FAST, limit).program
     timeline = memory_timeline(program)
@@ -247,7 +247,7 @@ def test_memory_is_what_is_tracked_and_the_host_s_is_apart(part: float) -> None:
 @pytest.mark.parametrize("wrapped", ["reentrant", "not reentrant", "marked"])
 def test_checkpoints_are_computed_again_but_for_what_leaves_them(wrapped: str) -> None:
     found = compiled(wrapped)
-    again = made_again(found.compiled.partitioned)
+    again = made_again(found.partitioned)
     for layer in range(4):
         assert any(name.startswith(f"layers.{layer}.1.gelu") for name in again)
     # What enters and leaves a layer is kept.
@@ -263,7 +263,7 @@ def test_checkpoints_are_computed_again_but_for_what_leaves_them(wrapped: str) -
 def test_what_is_marked_is_offloaded(wrapped: str, pins: dict[str, str], results: int) -> None:
     """A norm has its statistics besides."""
     found = compiled(wrapped, activations=pins)
-    assert transfers(found.compiled.partitioned).count("autopar.offload") == 4 * results
+    assert transfers(found.partitioned).count("autopar.offload") == 4 * results
     assert_trains_alike(found)
 
 
@@ -272,8 +272,8 @@ def test_pins_are_obeyed_by_the_choice() -> None:
     free = compiled(memory=limit)
     saved = {"layers.1": "save", "layers.2.1.gelu*": "recompute"}
     found = compiled(memory=limit, activations=saved)
-    assert any(name.startswith("layers.1.") for name in made_again(free.compiled.partitioned))
-    again = made_again(found.compiled.partitioned)
+    assert any(name.startswith("layers.1.") for name in made_again(free.partitioned))
+    again = made_again(found.partitioned)
     assert not any(name.startswith("layers.1.") for name in again)
     assert any(name.startswith("layers.2.1.gelu") for name in again)
     assert peak(found) <= limit
@@ -282,7 +282,7 @@ def test_pins_are_obeyed_by_the_choice() -> None:
 
 def test_the_last_pin_of_an_activation_counts() -> None:
     found = compiled(activations={"layers.*": "recompute", "layers.*.0.*": "save"})
-    again = made_again(found.compiled.partitioned)
+    again = made_again(found.partitioned)
     assert any(".1.gelu" in name for name in again)
     assert not any(".0.addmm" in name for name in again)
 
@@ -301,7 +301,7 @@ def test_pins_name_modules_of_any_name(name: str) -> None:
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
         activations={name: "recompute"},
     )
-    again = made_again(found.compiled.partitioned)
+    again = made_again(found.partitioned)
     assert again
     assert all(made.startswith(f"{name}.") for made in again)
 
@@ -310,13 +310,13 @@ def test_files_and_plans_carry_pins(tmp_path: Path) -> None:
     file = tmp_path / "pins.yaml"
     file.write_text("activations:\n  layers.*: recompute\n  layers.3.1.gelu*: offload\n")
     first = compiled(plan=file)
-    assert made_again(first.compiled.partitioned)
-    assert transfers(first.compiled.partitioned)
+    assert made_again(first.partitioned)
+    assert transfers(first.partitioned)
     saved = tmp_path / "plan.yaml"
     autopar.save_plan(first, saved)
     assert "layers.*: recompute" in saved.read_text()
     second = compiled(plan=saved)
-    ops = [each.compiled.partitioned.main.ops for each in (first, second)]
+    ops = [each.partitioned.main.ops for each in (first, second)]
     assert [(op.kind, op.results, op.plan) for op in ops[0]] == [
         (op.kind, op.results, op.plan) for op in ops[1]
     ]

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 
 import autopar
 from autopar.base.errors import AutoparError, InvalidInputError
+from autopar.cli.compiling import compile_command
 from autopar.ir.builds.files import read_build
-from autopar.pipeline import CompileArguments, CompileOptions, compile_onnx, recorded_options
+from autopar.pipeline import DEFAULTS, CompileArguments, CompileOptions, recorded_options
 from tests.cli.command import compiled
 from tests.mutations.targets.builds import sign
 
@@ -32,8 +34,8 @@ LIMIT = "a search takes no less than 0 seconds"
         ),
         ({"devices": 0}, "devices=0: a mesh needs", "--devices 0: a mesh needs"),
         (
-            {"mesh": "2", "seconds_limit": -1.0},
-            f"seconds_limit=-1.0: {LIMIT}",
+            {"mesh": "2", "time_limit": -1.0},
+            f"time_limit=-1.0: {LIMIT}",
             f"--time-limit -1.0: {LIMIT}",
         ),
         (
@@ -76,18 +78,45 @@ def test_a_mistake_is_named_as_it_was_written(
         CompileOptions.from_text(**arguments)
 
 
-@pytest.mark.parametrize("compile", [autopar.compile, compile_onnx])
-def test_an_argument_that_there_is_none_of(compile: Any) -> None:
-    with pytest.raises(TypeError, match="'memroy'; did you mean memory"):
-        compile("model.onnx", "build", mesh="2", memroy="1GiB")
+ENTRIES = (autopar.compile, autopar.compile_onnx, autopar.parallelize)
+ENTRY = re.compile(r"^ +(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("compile", [autopar.compile, compile_onnx])
-def test_every_argument_is_explained(compile: Any) -> None:
-    explained = inspect.getdoc(CompileArguments) or ""
-    for name in CompileArguments.__annotations__:
-        assert f"\n    {name}: " in explained
-        assert f"`{name}`" in compile.__doc__
+def explained(what: Any) -> dict[str, str]:
+    """Returns what a docstring says of each argument or attribute."""
+    return dict(ENTRY.findall(inspect.getdoc(what) or ""))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_ways_in_share_their_arguments(entry: Any) -> None:
+    """Each spells them out, in one order, with the defaults and words that stand in one place."""
+    given = inspect.signature(entry).parameters
+    shared = [name for name in given if name in DEFAULTS]
+    assert shared == list(DEFAULTS) == list(CompileArguments.__annotations__)
+    assert {name: given[name].default for name in shared} == DEFAULTS
+    said = explained(entry)
+    assert {name: said[name] for name in shared} == explained(CompileArguments)
+    kinds = {name: given[name].annotation for name in shared}
+    own = {name: each.__forward_arg__ for name, each in CompileArguments.__annotations__.items()}
+    assert kinds == own
+    assert {given[name].kind for name in shared} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_argument_is_explained(entry: Any) -> None:
+    assert list(explained(entry))[: len(inspect.signature(entry).parameters)] == list(
+        inspect.signature(entry).parameters
+    )
+
+
+def test_the_command_line_has_the_names_of_python() -> None:
+    options = {each.name for each in compile_command.params}
+    python = set(inspect.signature(autopar.compile_onnx).parameters)
+    alone = {"print_after", "no_verify", "quiet"}
+    assert options - alone == python - {"activations"}
+    for each in compile_command.params:
+        spelled = f"--{(each.name or '').replace('_', '-')}"
+        assert isinstance(each, click.Argument) or spelled in each.opts
 
 
 @pytest.mark.parametrize(
@@ -102,7 +131,7 @@ def test_every_argument_is_explained(compile: Any) -> None:
         ({"mesh": "2", "shard": ["w"]}, "shard=['w']: give a dict, as {'*.weight': [-1, 'tp']}"),
         ({"mesh": "2", "cluster": None}, "cluster=None: give a name, a YAML file, or a Cluster"),
         ({"mesh": "2", "memory": [1]}, "memory=[1]: give bytes, or a text as '24GiB'"),
-        ({"mesh": "2", "seconds_limit": "1"}, "seconds_limit='1': give a number of seconds"),
+        ({"mesh": "2", "time_limit": "1"}, "time_limit='1': give a number of seconds"),
         ({"mesh": "2", "effort": "much"}, "effort='much': give a number, as 10"),
         ({"mesh": "2", "plan": 1}, "plan=1: give the path of a file"),
         ({"mesh": "2", "activations": "save"}, "activations='save': give a dict, as {'layers.*'"),
@@ -130,13 +159,13 @@ def test_a_build_remembers_what_it_was_compiled_with(tmp_path: Path) -> None:
         mesh="dp=2,tp=2",
         placement=(3, 2, 1, 0),
         memory="1GiB",
-        seconds_limit=60,
+        time_limit=60,
         effort=2,
         cluster="h100",
         activations={"0": "recompute"},
     )
     made.save(tmp_path / "build")
-    known, options = recorded_options(read_build(tmp_path / "build")), made.compiled.options
+    known, options = recorded_options(read_build(tmp_path / "build")), made.options
     (pin,), (kept,) = known.activations, options.activations
     assert (pin.pattern, pin.choice) == (kept.pattern, kept.choice) == ("0", "recompute")
     assert replace(known, activations=options.activations) == options

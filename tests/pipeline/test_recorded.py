@@ -35,9 +35,11 @@ def test_sound() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("memory_bytes: null", "memory_bytes: many"),
-        ("memory_bytes: null", "memory_bytes: true"),
-        ("seconds_limit: null", "seconds_limit: [1]"),
+        ("memory: null", "memory: many"),
+        ("memory: null", "memory: true"),
+        ("memory: null", "memory_bytes: 5"),
+        ("memory: null", "memory: null\n3: 4"),
+        ("time_limit: null", "time_limit: [1]"),
         ("effort: 1.0", "effort: much"),
         ("phases_apart: false", "phases_apart: 0.5"),
         ('placement: "identity"', "placement: [[0], 1]"),

@@ -138,8 +138,8 @@ def test_memory_decides_the_shape_too() -> None:
 def test_modules_are_compiled_for_devices() -> None:
     model = torch.nn.Linear(64, 64)
     compiled = autopar.compile(model, (torch.zeros(8, 64),), devices=6)
-    assert compiled.compiled.options.mesh.size == 6
-    assert any(entry.subject == "mesh shape" for entry in compiled.compiled.report)
+    assert compiled.options.mesh.size == 6
+    assert any(entry.subject == "mesh shape" for entry in compiled.report)
 
 
 def test_devices_leave_axes_unnamed() -> None:

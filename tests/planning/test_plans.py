@@ -14,13 +14,13 @@ from autopar.annotate import ProcessMesh, load_annotations
 from autopar.annotate.plan_text import PinnedOp, plan_text
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import human_bytes
+from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
 from autopar.ir.builds.files import read_build
 from autopar.ir.layout import DimLayout, SubDim
 from autopar.ir.program import OpDist
 from autopar.ir.serde import program_to_bytes
 from autopar.ir.text.layouts import Entry
-from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit
 from tests.cli import command
 from tests.walks import ROOT
@@ -62,7 +62,7 @@ def loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten())
 
 
-def compiled(rows: int = 8, **options: Any) -> CompiledModule:
+def compiled(rows: int = 8, **options: Any) -> CompiledModel:
     torch.manual_seed(0)
     model = Model()
     ids = torch.zeros(rows, 16, dtype=torch.int64)
@@ -70,8 +70,8 @@ def compiled(rows: int = 8, **options: Any) -> CompiledModule:
     return autopar.compile(model, (ids, ids), loss=loss, optimizer=optimizer, **options)
 
 
-def programs(step: CompiledModule) -> list[bytes]:
-    return [program_to_bytes(program) for program in step.compiled.deployment.programs]
+def programs(step: CompiledModel) -> list[bytes]:
+    return [program_to_bytes(program) for program in step.deployment.programs]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_a_plan_decides_whatever_the_cluster(tmp_path: Path) -> None:
     autopar.save_plan(first, tmp_path / "plan.yaml")
     again = compiled(mesh="dp=2,tp=2", plan=tmp_path / "plan.yaml", cluster="cpu")
     layouts = [
-        {name: value.dist for name, value in step.compiled.completed.main.values.items()}
+        {name: value.dist for name, value in step.completed.main.values.items()}
         for step in (first, again)
     ]
     assert layouts[0] == layouts[1]
-    choices = [[op.dist for op in step.compiled.completed.main.ops] for step in (first, again)]
+    choices = [[op.dist for op in step.completed.main.ops] for step in (first, again)]
     assert choices[0] == choices[1]
 
 
@@ -149,7 +149,7 @@ def test_an_edited_plan_is_followed(tmp_path: Path) -> None:
     assert "blocks.*.up.weight: [tp, -1]" in text
     path = tmp_path / "plan.yaml"
     path.write_text(text.replace("blocks.*.up.weight: [tp, -1]", "blocks.*.up.weight: [-1, tp]"))
-    edited = compiled(mesh="tp=2", plan=path).compiled.serial.main.values
+    edited = compiled(mesh="tp=2", plan=path).serial.main.values
     assert str(edited["blocks.1.up.weight"].dist) == "[192, 48@tp]"
 
 
@@ -160,7 +160,7 @@ def test_an_onnx_model_is_compiled_again_from_its_plan(tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, "")
     assert command.autopar("plan", build).output == plan.read_text()
     model, again = tmp_path / "model.onnx", tmp_path / "again"
-    words = ["--mesh", "2x4", "--dim", "batch=8", "-o", again, "-q", "--annotations", plan]
+    words = ["--mesh", "2x4", "--dims", "batch=8", "-o", again, "-q", "--plan", plan]
     done = command.autopar("compile", model, *words, "--cluster", "cpu")
     assert done.exit_code == 0, done.output
     assert read_build(again).deployment == read_build(build).deployment
@@ -258,7 +258,7 @@ def test_a_fused_weight_that_was_left_whole(tmp_path: Path) -> None:
     """It stays whole, also where its parts would be faster with what the plan pins."""
     model, x = Fused().eval(), torch.zeros(4, 6, 24)
     first = autopar.compile(model, x, mesh="dp=2,tp=2", strategy="data:dp,tensor:tp")
-    assert "qkv.weight" in first.compiled.stored_layouts()
+    assert "qkv.weight" in first.stored_layouts()
     autopar.save_plan(first, tmp_path / "plan.yaml")
     assert "apart:" not in (tmp_path / "plan.yaml").read_text()
     again = autopar.compile(model, x, mesh="dp=2,tp=2", plan=tmp_path / "plan.yaml")
@@ -270,9 +270,9 @@ def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     options = {"mesh": "dp=2,tp=2", "strategy": "data:dp,tensor:tp"}
     unlimited = compiled(64, **options)
-    most = memory_timeline(unlimited.compiled.partitioned).peak_bytes
+    most = memory_timeline(unlimited.partitioned).peak_bytes
     first = compiled(64, **options, memory=most * 9 // 10)
-    assert any(op.plan for op in first.compiled.partitioned.main.ops)
+    assert any(op.plan for op in first.partitioned.main.ops)
     autopar.save_plan(first, plan)
     assert f"memory: {most * 9 // 10}B  # " in plan.read_text()
     again = compiled(64, mesh="dp=2,tp=2", plan=plan)
@@ -312,7 +312,7 @@ def test_a_plan_goes_with_a_memory_limit(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     from train_gpt import GPT, adamw, batch, criterion
 
-    def step(**options: Any) -> CompiledModule:
+    def step(**options: Any) -> CompiledModel:
         model = GPT()
         known = {"mesh": "dp=2,tp=2", "optimizer": adamw(model)}
         return autopar.compile(model, batch(0), loss=criterion, **known, **options)

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 import autopar
 from autopar.annotate import apply_mesh, parse_mesh
 from autopar.base.units import human_bytes, parse_bytes
+from autopar.compiled import CompiledModel
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.frontend.torch import Recipe, capture
-from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit, recompute
 from autopar.planning import walk, within_memory
 from autopar.planning.lowering import Lowering
@@ -127,7 +127,7 @@ def test_bounds_within_limits_hold(seed: int, trains: bool) -> None:
     check_bounds(seed, trains=trains)
 
 
-def compiled(strategy: str, memory: int | None = None) -> CompiledModule:
+def compiled(strategy: str, memory: int | None = None) -> CompiledModel:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
     return autopar.compile(
@@ -141,8 +141,8 @@ def compiled(strategy: str, memory: int | None = None) -> CompiledModule:
     )
 
 
-def peak(found: CompiledModule) -> int:
-    return memory_timeline(found.compiled.partitioned).peak_bytes
+def peak(found: CompiledModel) -> int:
+    return memory_timeline(found.partitioned).peak_bytes
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
@@ -194,9 +194,9 @@ def test_no_other_plan_is_made_where_the_fastest_fits() -> None:
     assert not {"walk", "presets"} & vars(within).keys()
 
 
-def said(step: CompiledModule) -> dict[str, list[str]]:
+def said(step: CompiledModel) -> dict[str, list[str]]:
     """Returns what a summary says of the plan and of memory."""
-    found = [each for each in step.compiled.report if each.category == "search"]
+    found = [each for each in step.report if each.category == "search"]
     return {each.subject: each.detail.split("; ") for each in found}
 
 
@@ -217,7 +217,7 @@ def test_the_time_that_is_printed_is_that_of_the_step(
     within = plans(example)
     optimizer = torch.optim.AdamW(example.model.parameters())
 
-    def step(memory: int | None, **wishes: dict[str, str]) -> CompiledModule:
+    def step(memory: int | None, **wishes: dict[str, str]) -> CompiledModel:
         arguments = {"mesh": "2x2", "loss": example.loss, "optimizer": optimizer}
         batch = example.batch(0)
         return autopar.compile(example.model, batch, memory=memory, **arguments, **wishes)

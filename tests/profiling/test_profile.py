@@ -82,8 +82,7 @@ def test_ranks_of_a_compiled_step(tmp_path: Path) -> None:
     step = autopar.compile(
         model, (x, x), mesh="tp=2", loss=mse_loss, optimizer=optimizer, strategy="tensor:tp"
     )
-    compiled = step.compiled
-    (found,) = profile_compiled(compiled.serial, compiled.deployment, autopar.Cluster.load("h100"))
+    (found,) = profile_compiled(step.serial, step.deployment, autopar.Cluster.load("h100"))
     # The backward pass of the first product has no gradient of the input.
     assert found.flops == 5 * PRODUCT // 2
     sums = [node for node in found.nodes if node.kind == "comm.all_reduce"]
@@ -110,7 +109,7 @@ def test_the_text_names_the_peak_and_its_line() -> None:
 
 def test_a_program_takes_no_inputs() -> None:
     model, x = Net(), torch.randn(BATCH, WIDTH)
-    program = autopar.compile(model, x, mesh="1").captured.program
+    program = autopar.compile(model, x, mesh="1").source
     assert autopar.profile(program).flops == 2 * PRODUCT
     with pytest.raises(InvalidInputError, match="a program knows its inputs"):
         autopar.profile(program, x)
@@ -174,13 +173,13 @@ def test_what_is_compiled_is_profiled(tmp_path: Path) -> None:
     found = autopar.profile(step)
     (known,) = profile_build(tmp_path / "build")
     assert str(found) == str(autopar.profile(tmp_path / "build")) == str(known)
-    assert str(autopar.profile(str(tmp_path / "build"))) == str(autopar.profile(step.compiled))
+    assert str(autopar.profile(str(tmp_path / "build"))) == str(autopar.profile(step))
     assert autopar.profile(step, cluster="h100").serialized_seconds < found.serialized_seconds
 
 
 def test_what_a_profile_lacks_is_said() -> None:
     with pytest.raises(InvalidInputError, match="Net is a module: give inputs="):
         autopar.profile(Net())
-    program = autopar.compile(Net().eval(), torch.randn(BATCH, WIDTH), mesh="2").compiled
+    program = autopar.compile(Net().eval(), torch.randn(BATCH, WIDTH), mesh="2")
     with pytest.raises(InvalidInputError, match="knows its inputs"):
         autopar.profile(program, torch.randn(BATCH, WIDTH))

@@ -109,7 +109,7 @@ def _torchrun(built: Path, folder: Path, fault: str) -> tuple[str, ...]:
 def _launched(built: Path, folder: Path, fault: str) -> tuple[str, ...]:
     os.environ[VARIABLE] = fault
     try:
-        limits = {"timeout_seconds": TIMEOUT, "start_timeout_seconds": TIMEOUT}
+        limits = {"timeout": TIMEOUT, "start_timeout": TIMEOUT}
         launch(built, {"x": torch.ones(2)}, modules=["tests.runtime.sabotage"], **limits)
     except AutoparError as error:
         return (str(error),)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from autopar.base.errors import RuntimeFailure
 from autopar.ir.builds.files import read_build
 from autopar.runtime.agree.handshake import Identity, verdict
-from autopar.runtime.api import run_virtual
+from autopar.runtime.api import run
 from autopar.runtime.execute.distributed import choose_device
 from autopar.runtime.job.processes import Processes
 from tests.runtime.programs import LOOP, MLP, build, deploy, with_group
@@ -36,7 +36,7 @@ def test_loops_on_two_processes(tmp_path: Path, target: Callable[..., Any]) -> N
     deployment = deploy({"tp": 2}, LOOP, tp=["tp"])
     folder = build(tmp_path / "b", deployment, {"scale": torch.randn(4)})
     inputs = {"x": torch.randn(3, 4), "c": torch.randn(4)}
-    expected = run_virtual(folder, inputs)
+    expected = run(folder, inputs, virtual=True)
     first, second = run_ranks(2, target, [folder], inputs)
     assert second[0] == {}
     for label, tensor in expected.items():
@@ -53,7 +53,7 @@ def test_uneven_pieces_and_groups_in_a_placement_of_the_user(tmp_path: Path) -> 
     weights = {"w1": torch.randn(6, 8), "w2": torch.randn(8, 5)}
     folder = build(tmp_path / "b", deployment, weights)
     inputs = {"x": torch.randn(8, 6)}
-    expected = run_virtual(folder, inputs)["out"]
+    expected = run(folder, inputs, virtual=True)["out"]
     outcomes = run_ranks(6, run_program, [folder], inputs)
     assert np.allclose(outcomes[0][0]["out"], expected, atol=1e-6)
     for rank, outcome in enumerate(outcomes):

@@ -16,7 +16,7 @@ import torch
 
 from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.text import parse_program
-from autopar.runtime.api import launch, run_virtual
+from autopar.runtime.api import run
 from autopar.runtime.files.scratch import PREFIX, scratch_folder
 from autopar.runtime.job.launcher import _what_happened
 from autopar.runtime.ports.ports import labelled_inputs
@@ -38,9 +38,9 @@ def loop_build(folder: Path, text: str = LOOP) -> Path:
 
 def test_launch_returns_global_outputs(tmp_path: Path) -> None:
     folder = loop_build(tmp_path)
-    found = launch(folder, INPUTS)
+    found = run(folder, INPUTS)
     assert list(found) == ["last", "sums"]
-    for label, tensor in run_virtual(folder, INPUTS).items():
+    for label, tensor in run(folder, INPUTS, virtual=True).items():
         assert torch.equal(found[label], tensor)
 
 
@@ -48,7 +48,7 @@ def test_launch_raises_what_the_failing_rank_says(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RuntimeFailure) as caught:
-        launch(loop_build(tmp_path, FAILING), INPUTS)
+        run(loop_build(tmp_path, FAILING), INPUTS)
     # Both ranks fail at the op; whichever was first names itself, or both.
     said = re.fullmatch(r"ranks? (0|1|0, 1) failed( alike)?: (.*)", str(caught.value))
     assert said is not None
@@ -59,7 +59,7 @@ def test_launch_raises_what_the_failing_rank_says(
 
 def test_launch_checks_inputs_before_it_starts_ranks(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="input 'c' is missing"):
-        launch(loop_build(tmp_path), {"x": INPUTS["x"]})
+        run(loop_build(tmp_path), {"x": INPUTS["x"]})
 
 
 def test_inputs_may_be_given_in_their_order(tmp_path: Path) -> None:
@@ -68,12 +68,12 @@ def test_inputs_may_be_given_in_their_order(tmp_path: Path) -> None:
     assert labelled_inputs(program, list(INPUTS.values())) == INPUTS
     folder = loop_build(tmp_path)
     with pytest.raises(InvalidInputError) as caught:
-        launch(folder, [INPUTS["x"]])
+        run(folder, [INPUTS["x"]])
     assert str(caught.value) == (
         "1 input given by position, but the program has 2: 'x', 'c'; give them by label"
     )
     with pytest.raises(InvalidInputError) as caught:
-        launch(folder, INPUTS["x"])  # type: ignore[arg-type]
+        run(folder, INPUTS["x"])  # type: ignore[arg-type]
     assert str(caught.value) == (
         "inputs are a Tensor; give them by label, as {'x': ...}, or in a list in the order 'x', 'c'"
     )
@@ -144,7 +144,7 @@ def test_torchrun_reads_inputs_and_writes_outputs(tmp_path: Path) -> None:
     done = torchrun(2, folder, *inputs, "--output", tmp_path / "out.npz")
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "out.npz") as outputs:
-        for label, tensor in run_virtual(folder, INPUTS).items():
+        for label, tensor in run(folder, INPUTS, virtual=True).items():
             assert np.array_equal(outputs[label], tensor.numpy())
 
 

@@ -187,8 +187,8 @@ def test_the_record_of_a_call() -> None:
     example = Example(
         (("scale", 3.0),), (("double", False), ("sizes", None)), ("x", "scale", "double", "sizes")
     )
-    assert compiled.captured.program.example == example
-    assert all(program.example == example for program in compiled.compiled.deployment.programs)
+    assert compiled.source.example == example
+    assert all(program.example == example for program in compiled.deployment.programs)
 
 
 def test_a_list_without_tensors_is_one_value() -> None:

@@ -15,7 +15,7 @@ from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.lifetimes import lifetimes
 from autopar.ir.builds.files import read_build
 from autopar.modules import compile
-from autopar.runtime.api import run_one_device, verify
+from autopar.runtime.api import run, verify
 from autopar.runtime.execute.virtual import VirtualMesh
 from autopar.runtime.training.trainer import Trainer, open_trainer
 from autopar.runtime.weights.weights import WeightFile
@@ -105,7 +105,7 @@ def test_one_device_starts_anew_each_time(tmp_path: Path) -> None:
     build = stateful_build(tmp_path / "b", "assigned", "a=1,b=1")
     (x,) = calls("assigned", 1)
     for _ in range(2):
-        assert torch.equal(run_one_device(build, {"x": x})["output"], x)
+        assert torch.equal(run(build, {"x": x}, serial=True)["output"], x)
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=1"])

@@ -13,17 +13,17 @@ from autopar.runtime.verification.verification import Verification, compare, com
 from tests.runtime.programs import MLP, MLP_SERIAL, build, deploy
 
 
-def verify_mlp(folder: Path, text: str, forced: bool = False) -> Verification:
+def verify_mlp(folder: Path, text: str, per_op: bool = False) -> Verification:
     torch.manual_seed(0)
     weights = {"w1": torch.randn(6, 8), "w2": torch.randn(8, 5)}
     deployment = deploy({"dp": 2, "tp": 3}, text, tp=["tp"])
     path = build(folder / "b", deployment, weights, MLP_SERIAL)
-    return verify(path, {"x": torch.randn(8, 6)}, forced=forced)
+    return verify(path, {"x": torch.randn(8, 6)}, per_op=per_op)
 
 
-@pytest.mark.parametrize("forced", [False, True])
-def test_a_right_program_passes(tmp_path: Path, forced: bool) -> None:
-    result = verify_mlp(tmp_path, MLP, forced)
+@pytest.mark.parametrize("per_op", [False, True])
+def test_a_right_program_passes(tmp_path: Path, per_op: bool) -> None:
+    result = verify_mlp(tmp_path, MLP, per_op)
     assert result.ok
     # %p is pending: compared after its reduction. %p.1 is no value of the serial program.
     assert [value.name for value in result.values] == ["h", "r", "p", "y"]
@@ -44,7 +44,7 @@ def test_the_first_value_that_is_off_is_named(tmp_path: Path) -> None:
 
 def test_forced_mode_judges_each_op_alone(tmp_path: Path) -> None:
     wrong = MLP.replace('aten.relu.default(self=%h) loc("mlp.py", 3)', "aten.neg.default(self=%h)")
-    result = verify_mlp(tmp_path, wrong, forced=True)
+    result = verify_mlp(tmp_path, wrong, per_op=True)
     assert [value.name for value in result.values if not value.ok] == ["r"]
     assert result.outputs["out"].ok
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 from autopar.base.errors import InvalidInputError
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.builds.manifest import Manifest
-from autopar.runtime.api import load, run_one_device, run_virtual, verify
+from autopar.runtime.api import load, run, verify
 from autopar.runtime.files.checked_build import check_files
 from autopar.runtime.ports.boxes import Box, Extent, exposed, take, whole_box
 from autopar.runtime.training.trainer import open_trainer
@@ -189,7 +190,8 @@ def test_a_trainer_does_not_start_from_damaged_weights(tmp_path: Path) -> None:
 
 def test_nothing_runs_on_damaged_weights(tmp_path: Path) -> None:
     path = damaged_training(tmp_path)
-    for run in (run_virtual, run_one_device, verify):
+    in_here = (partial(run, virtual=True), partial(run, serial=True))
+    for use in (*in_here, verify):
         with pytest.raises(InvalidInputError, match=r"weights\.safetensors is damaged: tensor '"):
-            run(path, {})
+            use(path, {})
     assert read_build(path).serial

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.base.errors import InvalidInputError
-from autopar.runtime import run_virtual
+from autopar.runtime import run
 from autopar.runtime.training.trainer import NonFiniteLoss
 from tests.runtime import writing
 from tests.runtime.real import run_ranks
@@ -137,7 +137,7 @@ def test_requests_are_written_to(tmp_path: Path) -> None:
     batch, expected = batch_of(4), batch_of(4)
     with torch.no_grad():
         outputs = writer()(**expected)
-    assert off(run_virtual(tmp_path / "build", batch), outputs) < LITTLE
+    assert off(run(tmp_path / "build", batch, virtual=True), outputs) < LITTLE
     assert off(batch, expected) < LITTLE
     verified = autopar.runtime.verify(tmp_path / "build", batch)
     assert verified.ok

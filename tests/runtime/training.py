@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from autopar.modules import CompiledModule, compile
+from autopar.compiled import CompiledModel
+from autopar.modules import compile
 
 BATCH, WIDTH, HIDDEN, CLASSES = 6, 4, 8, 5
 MEGATRON = {"up.weight": ["tp", None], "down.weight": [None, "tp"]}
@@ -93,7 +94,7 @@ def training_build(folder: Path, layout: Layout, **options: object) -> Path:
     return folder
 
 
-def compiled_step(layout: Layout, **options: object) -> CompiledModule:
+def compiled_step(layout: Layout, **options: object) -> CompiledModel:
     """Returns a training step of the reference for a mesh."""
     mesh, strategy, shard = layout
     one = Reference.of_seed()

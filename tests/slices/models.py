@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import autopar
 from autopar import ProcessMesh
 from autopar.annotate import shard
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 
 WIDTH = 8
 PAIR = ProcessMesh([0, 1], ["pp"])
@@ -72,9 +72,7 @@ def batches(count: int, *shape: int) -> list[Batch]:
     ]
 
 
-def compiled(
-    model: nn.Module, mesh: ProcessMesh, batch: Batch, **options: object
-) -> CompiledModule:
+def compiled(model: nn.Module, mesh: ProcessMesh, batch: Batch, **options: object) -> CompiledModel:
     """Returns a training step of a model with AdamW."""
     return autopar.compile(
         model,
@@ -91,7 +89,7 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), 0.01, eps=1e-3)
 
 
-def saved(model: CompiledModule, folder: Path) -> Path:
+def saved(model: CompiledModel, folder: Path) -> Path:
     """Writes a build and returns its folder."""
     model.save(folder)
     return folder

@@ -14,6 +14,7 @@ import autopar
 from autopar import ProcessMesh
 from autopar.annotate import shard, shard_op
 from autopar.base.errors import AnnotationError
+from autopar.compiled import CompiledModel
 from autopar.ir import program_pb2
 from autopar.ir.program import Op, Program
 from autopar.ir.serde import (
@@ -24,7 +25,6 @@ from autopar.ir.serde import (
 )
 from autopar.ir.text import parse_program, print_program
 from autopar.mapping.prove import prove
-from autopar.modules import CompiledModule
 from autopar.runtime.api import read_program
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
@@ -52,9 +52,9 @@ def kinds(program: Program) -> list[str]:
     return [op.kind for op in program.main.ops]
 
 
-def places(done: CompiledModule) -> dict[str, str]:
+def places(done: CompiledModel) -> dict[str, str]:
     """Returns the slice that the last op of each kind runs on in a completed program."""
-    ops = done.compiled.serial.main.ops
+    ops = done.serial.main.ops
     return {op.kind.split(".")[1]: str(dict(op.dist.mesh.fixed)) for op in ops if op.dist}
 
 
@@ -66,7 +66,7 @@ def first_collective(ops: Iterable[Op]) -> int:
 def test_towers_run_at_the_same_time(mesh: ProcessMesh) -> None:
     """A rank computes all of its tower, and nothing of the other, before it waits for anyone."""
     done = compiled(Towers(mesh[0], mesh[1]), mesh, TOWERS)
-    left, right, *_ = done.compiled.deployment.programs
+    left, right, *_ = done.deployment.programs
     for program, own, other in ((left, "gelu", "tanh"), (right, "tanh", "gelu")):
         found = kinds(program)
         assert f"aten.{own}.default" in found
@@ -83,7 +83,7 @@ def test_towers_run_at_the_same_time(mesh: ProcessMesh) -> None:
 @pytest.mark.parametrize("mesh", [THREE, TALL])
 def test_a_rank_on_no_slice_runs_what_is_on_the_whole_mesh(mesh: ProcessMesh) -> None:
     done = compiled(Stages([mesh[0], mesh[1]]), mesh, batches(1, 6, 8)[0])
-    idle = done.compiled.deployment.program_of(mesh.size - 1)
+    idle = done.deployment.program_of(mesh.size - 1)
     assert [op.kind for op in idle.main.ops if op.phase == "forward"] == [
         "aten.empty.memory_format",
         "comm.broadcast",
@@ -105,7 +105,7 @@ def test_a_rank_holds_what_is_on_its_slice(tmp_path: Path) -> None:
 def test_programs_grow_with_the_slices_and_not_with_the_ranks(sizes: tuple[int, int]) -> None:
     mesh = ProcessMesh.of_shape(sizes, ["pp", "tp"])
     done = compiled(Stages([mesh[0], mesh[1]], "tp"), mesh, batches(1, 1024, 8)[0])
-    deployment = done.compiled.deployment
+    deployment = done.deployment
     assert len(deployment.programs) == 2
     assert prove(deployment).classes == 2
     assert {entry.program for entry in deployment.ranks[: sizes[1]]} == {0}
@@ -115,20 +115,20 @@ def test_programs_grow_with_the_slices_and_not_with_the_ranks(sizes: tuple[int, 
 def test_slices_in_the_middle_of_an_axis_make_a_program_each_and_the_others_one() -> None:
     mesh = ProcessMesh.of_shape((6, 2), ["pp", "tp"])
     done = compiled(Stages([mesh[4], mesh[1]]), mesh, batches(1, 6, 8)[0])
-    programs = [entry.program for entry in done.compiled.deployment.ranks]
+    programs = [entry.program for entry in done.deployment.ranks]
     assert len(set(programs)) == 3
     assert [programs[2 * at] for at in (0, 2, 3, 5)] == [programs[0]] * 4
 
 
 def test_neighbours_that_send_nothing_to_each_other_are_in_no_group() -> None:
     done = compiled(Stages([CUBE[0][0], CUBE[0][1]]), CUBE, batches(1, 6, 8)[0])
-    groups = done.compiled.deployment.groups
+    groups = done.deployment.groups
     assert groups["dp:0-1"][0] == (0, 2)
 
 
 def test_programs_come_back_from_their_text() -> None:
     done = compiled(Towers(CUBE[0], CUBE[1]["dp", 0]), CUBE, TOWERS)
-    for program in (done.compiled.serial, done.compiled.partitioned):
+    for program in (done.serial, done.partitioned):
         assert print_program(parse_program(print_program(program))) == print_program(program)
 
 
@@ -155,7 +155,7 @@ def test_a_body_is_on_the_whole_mesh_if_the_user_says_so(whole: bool) -> None:
     done = compiled(Head(SQUARE, whole), SQUARE, batches(1, 6, 8)[0])
     found = places(done)
     assert found["relu"] == ("{}" if whole else "{'pp': 1}")
-    values = done.compiled.serial.main.values
+    values = done.serial.main.values
     assert str(values["body.weight"].dist) == ("[8, 8]" if whole else "[8, 8] on pp=1")
     assert str(values["head.weight"].dist) == "[8, 8] on pp=1"
 
@@ -176,8 +176,8 @@ def test_an_op_with_marks_on_both_sides_runs_on_their_slice() -> None:
 def test_who_sends_goes_on_computing() -> None:
     """A rank waits for what it has sent when it sends again, or at the end."""
     done = compiled(Stages([PAIR[0], PAIR[1]]), PAIR, batches(1, 6, 8)[0])
-    program = done.compiled.deployment.program_of(0)
-    groups = {name: Group("", 2, 0, (0, 1), "gloo") for name in done.compiled.deployment.groups}
+    program = done.deployment.program_of(0)
+    groups = {name: Group("", 2, 0, (0, 1), "gloo") for name in done.deployment.groups}
     called = [str(node.target) for node in emit(specialize(program, {"pp": 0}), groups).graph.nodes]
     first = next(at for at, name in enumerate(called) if "start_broadcast" in name)
     ends = [at for at, name in enumerate(called) if "end_broadcast" in name]
@@ -199,7 +199,7 @@ class Tied(nn.Module):
 
 def test_what_slices_share_is_on_the_smallest_mesh_with_both() -> None:
     done = compiled(Tied(), PAIR, batches(1, 6, 8)[0])
-    layouts = {name: str(v.dist) for name, v in done.compiled.serial.main.values.items()}
+    layouts = {name: str(v.dist) for name, v in done.serial.main.values.items()}
     assert layouts["layer.weight"] == layouts["exp_avg/layer.weight"] == "[8, 8]"
     assert layouts["layer.bias"] == layouts["exp_avg/layer.bias"] == "[8] on pp=0"
 
@@ -208,7 +208,7 @@ def test_a_pattern_splits_a_parameter_where_it_is(tmp_path: Path) -> None:
     shards = {"layers.0.weight": ["tp", None], "layers.1.weight": [None, "pp"]}
     model = Stages([SQUARE[0], SQUARE[1]])
     done = compiled(model, SQUARE, batches(1, 6, 8)[0], shard=shards)
-    values = done.compiled.serial.main.values
+    values = done.serial.main.values
     assert str(values["layers.0.weight"].dist) == "[8@tp, 8] on pp=0"
     # Split along the axis of which its reader has one index, it is kept on all of the mesh.
     assert str(values["layers.1.weight"].dist) == "[8, 8@pp]"
@@ -216,8 +216,8 @@ def test_a_pattern_splits_a_parameter_where_it_is(tmp_path: Path) -> None:
 
 def test_a_forward_pass_returns_what_all_can_read() -> None:
     done = autopar.compile(Stages([PAIR[0], PAIR[1]]), batches(1, 6, 8)[0][0], mesh=PAIR)
-    (port,) = done.compiled.partitioned.signature.outputs
-    assert str(done.compiled.serial.main.values[port.name].dist) == "[6, 8]"
+    (port,) = done.partitioned.signature.outputs
+    assert str(done.serial.main.values[port.name].dist) == "[6, 8]"
 
 
 def test_a_parallel_module_refuses_slices() -> None:
@@ -229,7 +229,7 @@ def test_a_parallel_module_refuses_slices() -> None:
 def test_only_files_with_scalars_on_slices_need_the_newest_reader() -> None:
     batch = batches(1, 6, 8)[0]
     for parts, oldest in (([PAIR[0], PAIR[1]], SLICES_VERSION), ([PAIR, PAIR], None)):
-        for program in compiled(Stages(parts), PAIR, batch).compiled.deployment.programs:
+        for program in compiled(Stages(parts), PAIR, batch).deployment.programs:
             data = program_to_bytes(program)
             assert program_from_bytes(data) == program
             file = program_pb2.File.FromString(data)

@@ -16,7 +16,7 @@ import autopar
 from autopar import ProcessMesh
 from autopar.analysis.reports.inspection import show_rank
 from autopar.base.errors import AnnotationError
-from autopar.runtime.api import run_virtual
+from autopar.runtime.api import run
 from autopar.runtime.training.trainer import open_trainer
 from tests.runtime.real import run_ranks
 from tests.runtime.targets import run_program, train
@@ -55,7 +55,7 @@ X = batches(3, 6, 8)
 def check_forward(model: nn.Module, mesh: ProcessMesh, folder: Path, **options: str | None) -> None:
     x = X[0][0]
     autopar.compile(model, x, mesh=mesh, **options).save(folder)  # type: ignore[arg-type]
-    found = run_virtual(folder, {"x": x})["output"]
+    found = run(folder, {"x": x}, virtual=True)["output"]
     assert_same({"output": found}, {"output": model(x)})
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import autopar
 from autopar.analysis.reports.summary import summarize_programs
 from autopar.base.errors import AutoparError
+from autopar.compiled import CompiledModel
 from autopar.completion.undivided import UNDIVIDED
 from autopar.ir.mesh import ProcessMesh
-from autopar.modules import CompiledModule
-from autopar.runtime import run_virtual
+from autopar.runtime import run
 from tests.random_pins import random_pins
 from tests.sweep.case import Case, cloned
 from tests.sweep.training import (
@@ -151,7 +151,7 @@ class Judge:
         pins = (
             random_pins(subject.captured.program, mesh, self._case.name, 0) if check.pinned else ()
         )
-        limits = {"seconds_limit": SEARCH_SECONDS} if check.strategy == "auto" else {}
+        limits = {"time_limit": SEARCH_SECONDS} if check.strategy == "auto" else {}
         compiled = subject.compiled(mesh, check.strategy, pins[:1], **limits)
         if record is not None:
             record |= _measured(compiled)
@@ -191,7 +191,7 @@ class Judge:
         self._stage = "compile"
         mesh = ProcessMesh.of_shape(check.mesh, ("a", "b"))
         compiled = autopar.compile(
-            model, batch, mesh=mesh, strategy=check.strategy, seconds_limit=SEARCH_SECONDS
+            model, batch, mesh=mesh, strategy=check.strategy, time_limit=SEARCH_SECONDS
         )
         record |= _measured(compiled)
         self._stage = "run"
@@ -209,10 +209,10 @@ def _outputs(model: nn.Module, batch: dict[str, Tensor], seed: int) -> list[Tens
         return [each.clone() for each in model(**cloned(batch))]
 
 
-def _run(compiled: CompiledModule, batch: dict[str, Tensor]) -> list[Tensor]:
+def _run(compiled: CompiledModel, batch: dict[str, Tensor]) -> list[Tensor]:
     with TemporaryDirectory() as folder:
         compiled.save(folder)
-        found = run_virtual(Path(folder), list(cloned(batch).values()))
+        found = run(Path(folder), list(cloned(batch).values()), virtual=True)
     return [torch.as_tensor(each) for each in found.values()]
 
 
@@ -230,19 +230,18 @@ def exports_otherwise(model: nn.Module, batch: dict[str, Tensor]) -> bool:
         return False
 
 
-def _measured(compiled: CompiledModule) -> dict[str, Any]:
+def _measured(compiled: CompiledModel) -> dict[str, Any]:
     """Returns the number of ops, and how much of the flops isn't divided.
 
     `repeated` is of all flops the part that ranks compute more than once: 0 where they are divided
     by all ranks, and 1 where every rank computes everything. `undivided` is the part that the
     presets leave whole along one axis of the mesh, of that axis along which it is more.
     """
-    programs = compiled.compiled
-    found = summarize_programs(programs.serial, programs.deployment, programs.report)
+    found = summarize_programs(compiled.serial, compiled.deployment, compiled.report)
     whole, ranks = found.flops_serial, found.world_size
     share = found.flops_max / whole if whole else 1 / ranks
     repeated = max(share - 1 / ranks, 0.0) / (1 - 1 / ranks)
-    left = [each.detail for each in programs.report if each.category == UNDIVIDED]
+    left = [each.detail for each in compiled.report if each.category == UNDIVIDED]
     parts = [int(part) / 100 for detail in left for part in _PART.findall(detail)]
     return {
         "ops": found.serial_ops,

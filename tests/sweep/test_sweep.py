@@ -21,7 +21,7 @@ from transformers import (
     SwinConfig,
 )
 
-from autopar.modules import CompiledModule
+from autopar.compiled import CompiledModel
 from tests.sweep.__main__ import _sweep
 from tests.sweep.building import build
 from tests.sweep.case import Inference, Training, Unbuilt, arguments, call
@@ -415,7 +415,7 @@ def test_what_draws_in_inference_is_compared_with_one_process() -> None:
 
 
 def test_errors_of_steady_models_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def off(compiled: CompiledModule, batches: Sequence[dict[str, torch.Tensor]]) -> Trained:
+    def off(compiled: CompiledModel, batches: Sequence[dict[str, torch.Tensor]]) -> Trained:
         found = train_on_mesh(compiled, batches)
         return Trained([each + 1.0 for each in found.losses], found.state)
 

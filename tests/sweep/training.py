@@ -16,9 +16,9 @@ from torch.optim import SGD, AdamW, Optimizer
 
 import autopar
 from autopar.annotate import Pin
+from autopar.compiled import CompiledModel
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.mesh import ProcessMesh
-from autopar.modules import CompiledModule
 from autopar.pipeline import CompileOptions, compile_program
 from tests.sweep.case import Case, cloned, is_drawn
 
@@ -116,11 +116,11 @@ class Subject:
 
     def compiled(
         self, mesh: ProcessMesh, strategy: str, pins: Sequence[Pin] = (), **limits: Any
-    ) -> CompiledModule:
+    ) -> CompiledModel:
         """Compiles the training step, as `autopar.compile` does."""
         shard = {pin.pattern: pin.dims_mapping for pin in pins}
         options = CompileOptions.of(mesh=mesh, strategy=strategy, shard=shard, **limits)
-        return CompiledModule(self.captured, compile_program(self.captured.program, options))
+        return CompiledModel(self.captured, compile_program(self.source, options))
 
 
 def train(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], optimize: Optimize) -> Trained:
@@ -138,7 +138,7 @@ def train(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], optimize: O
     return Trained(losses, dict(model.state_dict()))
 
 
-def train_on_mesh(compiled: CompiledModule, batches: Sequence[dict[str, Tensor]]) -> Trained:
+def train_on_mesh(compiled: CompiledModel, batches: Sequence[dict[str, Tensor]]) -> Trained:
     """Trains what was compiled."""
     with TemporaryDirectory() as folder:
         compiled.save(folder)

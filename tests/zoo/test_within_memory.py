@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import autopar
+from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
-from autopar.modules import CompiledModule
 from autopar.partition.recompute import DoesNotFit
 from tests.zoo.models import ZOO, Example
 from tests.zoo.training import compare, example_optimizer, train_eagerly, train_on_mesh
@@ -19,7 +19,7 @@ PART = 0.7
 FAST = ("gpt2", "resnet")
 
 
-def compiled(example: Example, memory: int | None = None) -> CompiledModule:
+def compiled(example: Example, memory: int | None = None) -> CompiledModel:
     """Searches a training step on 2x2."""
     return autopar.compile(
         example.model,
@@ -33,9 +33,9 @@ def compiled(example: Example, memory: int | None = None) -> CompiledModule:
     )
 
 
-def peak_bytes(found: CompiledModule) -> int:
+def peak_bytes(found: CompiledModel) -> int:
     """Returns the most that a rank holds."""
-    return memory_timeline(found.compiled.partitioned).peak_bytes
+    return memory_timeline(found.partitioned).peak_bytes
 
 
 @pytest.mark.parametrize(

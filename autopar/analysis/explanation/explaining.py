@@ -152,7 +152,7 @@ def explain(
     options = decided.options
     watch = None
     if alternatives:
-        watch = Watch(options.seconds_limit, tell, effort=options.effort)
+        watch = Watch(options.time_limit, tell, effort=options.effort)
     return _explained(decided, value_named(decided, name), watch)
 
 

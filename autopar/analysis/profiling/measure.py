@@ -31,7 +31,6 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RuleDefect
 from autopar.ir.program import Program
-from autopar.modules import CompiledModule
 from autopar.pipeline import Compiled, recorded_options
 from autopar.pipeline.arguments import CLUSTER
 
@@ -46,7 +45,7 @@ _TARGET = Kind(
 
 
 def profile(
-    target: nn.Module | Program | Compiled | CompiledModule | str | Path,
+    target: nn.Module | Program | Compiled | str | Path,
     inputs: Any = None,
     *,
     loss: Callable[..., Tensor] | None = None,
@@ -83,7 +82,7 @@ def profile(
     expect(FLAG.or_none, backward=backward)
     expect(FLAG, keep_outputs=keep_outputs)
     named = Cluster.load(cluster) if isinstance(cluster, str) else cluster
-    if isinstance(target, str | Path | Compiled | CompiledModule | Program) and not (
+    if isinstance(target, str | Path | Compiled | Program) and not (
         inputs is None and loss is None and backward is None
     ):
         raise InvalidInputError(
@@ -91,8 +90,6 @@ def profile(
         )
     if isinstance(target, str | Path):
         return _longest(profile_build(Path(target), named, allocator))
-    if isinstance(target, CompiledModule):
-        target = target.compiled
     if isinstance(target, Compiled):
         known = target.options.cluster if named is None else named
         return _longest(profile_compiled(target.serial, target.deployment, known, allocator))

@@ -64,7 +64,7 @@ def decide(search: Search, price: HeldPrice = FREE) -> Decided:
     if best is not None and best.seconds < seconds:
         solution, seconds = best.solution, best.seconds
     watch.tell(Progress("plan found", seconds, found.bound_seconds))
-    late = f"stopped at the limit of {watch.seconds_limit:g} s" if watch.is_out_of_time else ""
+    late = f"stopped at the limit of {watch.time_limit:g} s" if watch.is_out_of_time else ""
     alone = NO_GAIN if not late and _is_replicated(solution) else ""
     # A preset may compute an op in a way that search doesn't consider, nor its bound.
     bound = found.bound_seconds if seconds >= found.bound_seconds * (1 - CLOSE) else None

@@ -41,7 +41,7 @@ class Watch:
     """The time of one compilation, from when it is made, and the work of each of its searches.
 
     Args:
-        seconds_limit: Wall time after which the best plan so far is taken; None for no limit, with
+        time_limit: Wall time after which the best plan so far is taken; None for no limit, with
             which the same program always gets the same plan.
         tell: Called often, with how far the search is.
         clock: Returns the time in seconds.
@@ -53,12 +53,12 @@ class Watch:
 
     def __init__(
         self,
-        seconds_limit: float | None = None,
+        time_limit: float | None = None,
         tell: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         effort: float | None = 1.0,
     ) -> None:
-        self.seconds_limit = seconds_limit
+        self.time_limit = time_limit
         self.effort = effort
         self.tell = tell or _nobody
         self.work = 0.0
@@ -114,7 +114,7 @@ class Watch:
     @property
     def is_out_of_time(self) -> bool:
         """Whether the limit of time is reached."""
-        limit = self.seconds_limit
+        limit = self.time_limit
         return limit is not None and self._clock() - self._start > limit
 
     def check(self) -> None:
@@ -123,7 +123,7 @@ class Watch:
         Raises:
             TimeIsUp: If a limit is passed by half of it, that of time at least by `GRACE`.
         """
-        limit = self.seconds_limit
+        limit = self.time_limit
         late = limit is not None and self._clock() - self._start > limit + max(GRACE, limit / 2)
         if late or self.work > self._work_limit * 1.5:
             raise TimeIsUp

@@ -22,8 +22,9 @@ from autopar.ir.program import (
     Value,
 )
 from autopar.ir.text.cursor import Cursor
+from autopar.ir.text.layouts import QUOTED
 from autopar.ir.text.parse_op import OpParser
-from autopar.ir.text.parse_parts import QUOTED, Header, PartsParser
+from autopar.ir.text.parse_parts import Header, PartsParser
 from autopar.ir.text.parse_value import Declared, ValueParser
 from autopar.ir.text.signature import make_port
 from autopar.ir.text.words import KIND

@@ -22,6 +22,6 @@ def import_modules(names: Sequence[str]) -> None:
             importlib.import_module(name)
         except Exception as error:  # whatever the module does when it is imported
             raise InvalidInputError(
-                f"--import {name}: {type(error).__name__}: {error}; a module is found as Python"
+                f"--modules {name}: {type(error).__name__}: {error}; a module is found as Python"
                 " finds it, in installed packages and on PYTHONPATH"
             ) from error

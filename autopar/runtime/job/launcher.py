@@ -49,8 +49,8 @@ def launch(
     *,
     backend: str = "auto",
     torch_compile: bool = False,
-    timeout_seconds: float = DEFAULT_TIMEOUT,
-    start_timeout_seconds: float = DEFAULT_START_TIMEOUT,
+    timeout: float = DEFAULT_TIMEOUT,
+    start_timeout: float = DEFAULT_START_TIMEOUT,
     threads: int = 1,
     modules: Sequence[str] = (),
     updates: bool = False,
@@ -62,8 +62,8 @@ def launch(
         inputs: Global inputs by label, or a list of them in the order of the program.
         backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
         torch_compile: Whether to run the programs through `torch.compile`.
-        timeout_seconds: For how long each collective waits for other ranks.
-        start_timeout_seconds: For how long the start does.
+        timeout: For how long each collective waits for other ranks.
+        start_timeout: For how long the start does.
         threads: Threads that each rank computes with.
         modules: Modules that each rank imports first: they register ops of other libraries.
         updates: Whether new content of parameters and other state is returned too.
@@ -74,7 +74,7 @@ def launch(
     """
     expect(_BACKEND, backend=backend)
     expect(FLAG, torch_compile=torch_compile, updates=updates)
-    expect(SECONDS, timeout_seconds=timeout_seconds, start_timeout_seconds=start_timeout_seconds)
+    expect(SECONDS, timeout=timeout, start_timeout=start_timeout)
     expect(COUNT, threads=threads)
     expect(NAMES, modules=modules)
     found = read_build(build)
@@ -84,11 +84,11 @@ def launch(
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"
         write_weights(given, {labels[name]: tensor for name, tensor in tensors.items()})
         options = ["--input", given, "--output", output, "--error-folder", folder]
-        options += ["--backend", backend, "--timeout", timeout_seconds]
-        options += ["--start-timeout", start_timeout_seconds]
-        options += ["--compile"] if torch_compile else []
+        options += ["--backend", backend, "--timeout", timeout]
+        options += ["--start-timeout", start_timeout]
+        options += ["--torch-compile"] if torch_compile else []
         options += ["--updates"] if updates else []
-        options += [word for module in modules for word in ("--import", module)]
+        options += [word for module in modules for word in ("--modules", module)]
         command = _torchrun(found.rank_table.world_size, folder)
         command += ["-m", "autopar.runtime", str(build), *map(str, options)]
         status, log = _run(command, _environment(threads))

@@ -181,7 +181,7 @@ def _unknown(kind: str) -> str:
         return f"op {kind}: torch {torch.__version__} has no such op"
     return (
         f"op {kind} isn't registered with torch; import the module that defines it, with"
-        " --import MODULE on the command line"
+        " --modules MODULE on the command line"
     )
 
 

@@ -40,7 +40,7 @@ def test_unnamed_sizes() -> None:
 def test_unbound_symbols() -> None:
     _, problems = bind(TEXT, dims={"batch": 2})
     assert problems == [
-        "input 'ids': its shape [batch, sequence] has unbound sizes (pass --dim sequence=N)"
+        "input 'ids': its shape [batch, sequence] has unbound sizes (pass --dims sequence=N)"
     ]
 
 
@@ -48,40 +48,40 @@ def test_unbound_unnamed_sizes() -> None:
     _, problems = bind(IMAGE)
     assert problems == [
         "input 'x': its shape [?, 3, ?, ?] has unbound sizes "
-        "(pass --input-shape x:?,?,?,? with a size for each ?)"
+        "(pass --input-shapes x:?,?,?,? with a size for each ?)"
     ]
 
 
 @pytest.mark.parametrize(
     ("shapes", "dims", "problem"),
     [
-        ({}, {"batsh": 2}, "--dim: there is no symbolic dimension 'batsh'; did you mean batch?"),
-        ({"idz": (1, 2)}, {}, "--input-shape: there is no input 'idz'; did you mean ids?"),
-        ({}, {"batch": -1}, "--dim batch=-1: a size can't be negative"),
+        ({}, {"batsh": 2}, "--dims: there is no symbolic dimension 'batsh'; did you mean batch?"),
+        ({"idz": (1, 2)}, {}, "--input-shapes: there is no input 'idz'; did you mean ids?"),
+        ({}, {"batch": -1}, "--dims batch=-1: a size can't be negative"),
         (
             {"ids": (4, 6)},
             {"batch": 2},
-            "--input-shape ids:4,6 contradicts --dim batch=2: dimension 'batch'",
+            "--input-shapes ids:4,6 contradicts --dims batch=2: dimension 'batch'",
         ),
         (
             {"ids": (4, 6), "mask": (3, 8)},
             {},
-            "--input-shape mask:3,8 contradicts --input-shape ids:4,6: dimension 'batch'",
+            "--input-shapes mask:3,8 contradicts --input-shapes ids:4,6: dimension 'batch'",
         ),
         (
             {"mask": (2, 9)},
             {},
-            "input 'mask': its shape is [batch, 8], --input-shape gives 9 for 8",
+            "input 'mask': its shape is [batch, 8], --input-shapes gives 9 for 8",
         ),
         (
             {"ids": (2,)},
             {},
-            "input 'ids': its shape is [batch, sequence], --input-shape gives 1 sizes",
+            "input 'ids': its shape is [batch, sequence], --input-shapes gives 1 sizes",
         ),
         (
             {"ids": (2**40, 2**40)},
             {},
-            f"--input-shape ids:{2**40},{2**40}: that is {2**80} elements",
+            f"--input-shapes ids:{2**40},{2**40}: that is {2**80} elements",
         ),
     ],
 )

@@ -122,17 +122,17 @@ def test_what_the_example_answers(tmp_path: Path, ask: Forward, mesh: str) -> No
     summary = compiled.summary()
     assert f"assumes  {Path(__file__).name}:" in summary
     compiled.save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})
+    found = runtime.run(tmp_path / "build", {"x": usual()}, virtual=True)
     assert list(found) == ["output"]
     torch.testing.assert_close(found["output"], model(usual()))
     with pytest.raises(InvalidInputError, match=rf"{Path(__file__).name}:\d+"):
-        runtime.run_virtual(tmp_path / "build", {"x": large()})
+        runtime.run(tmp_path / "build", {"x": large()}, virtual=True)
     with pytest.raises(InvalidInputError, match=rf"{Path(__file__).name}:\d+"):
-        runtime.run_one_device(tmp_path / "build", {"x": large()})
+        runtime.run(tmp_path / "build", {"x": large()}, serial=True)
 
 
 def _ports(compiled: Any) -> Any:
-    program = compiled.compiled.serial
+    program = compiled.serial
     return assumption_ports(program, program.main)
 
 
@@ -187,10 +187,10 @@ def test_floats_are_the_same_but_for_rounding(tmp_path: Path, mesh: str) -> None
 
     model = Asking(ask)
     autopar.compile(model, (usual(),), mesh=mesh, strategy="data").save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    found = runtime.run(tmp_path / "build", {"x": usual()}, virtual=True)["output"]
     torch.testing.assert_close(found, model(usual()), rtol=1e-5, atol=1e-5)
     with pytest.raises(InvalidInputError, match="for this input"):
-        runtime.run_virtual(tmp_path / "build", {"x": usual() + 1e-3})
+        runtime.run(tmp_path / "build", {"x": usual() + 1e-3}, virtual=True)
 
 
 def test_values_are_let_go_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_constants_among_questions(tmp_path: Path) -> None:
     compiled = autopar.compile(model, (usual(),), mesh="2", strategy="data")
     assert [each.expected for each in map(Assumption.of, _ports(compiled))] == [0, True]
     compiled.save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    found = runtime.run(tmp_path / "build", {"x": usual()}, virtual=True)["output"]
     torch.testing.assert_close(found, model(usual()))
 
 
@@ -465,7 +465,7 @@ def test_numbers_after_a_seed_are_the_same_in_each_step(tmp_path: Path) -> None:
 
     model = Asking(permuted)
     autopar.compile(model, (usual(),), mesh=ProcessMesh([0, 1], ["a"])).save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    found = runtime.run(tmp_path / "build", {"x": usual()}, virtual=True)["output"]
     torch.testing.assert_close(found, model(usual()))
 
     def late(model: nn.Module, h: Tensor) -> Tensor:
@@ -557,12 +557,12 @@ def test_a_mask_that_selects_less_is_told_of_as_such(tmp_path: Path, ask: Forwar
     """And not the indices that are missing."""
     model = Asking(ask)
     autopar.compile(model, (usual(),), mesh=ProcessMesh([0, 1], ["a"])).save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", {"x": usual()})["output"]
+    found = runtime.run(tmp_path / "build", {"x": usual()}, virtual=True)["output"]
     torch.testing.assert_close(found, model(usual()))
     with torch.no_grad():
         fewer = next(x for x in (usual() * k for k in range(-9, 9)) if fewer_than(model, x))
     with pytest.raises(InvalidInputError, match=r"test_conditions.py:\d+: .* for this input"):
-        runtime.run_virtual(tmp_path / "build", {"x": fewer})
+        runtime.run(tmp_path / "build", {"x": fewer}, virtual=True)
 
 
 def fewer_than(model: nn.Module, x: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import autopar
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
-from autopar.runtime.api import run_virtual
+from autopar.runtime.api import run
 from autopar.runtime.training.trainer import open_trainer
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -144,9 +144,9 @@ def test_a_program_computes_what_every_call_computes(
     assert all(each is buffers[name] for name, each in model.named_buffers())
     assert set(vars(model.mapping)) == {"config"}
     assert not model.cache
-    assert not step.compiled.serial.main.aliases
+    assert not step.serial.main.aliases
     step.save(tmp_path / "build")
-    (found,) = run_virtual(tmp_path / "build", [X]).values()
+    (found,) = run(tmp_path / "build", [X], virtual=True).values()
     for _ in range(3):
         torch.testing.assert_close(found, model(X))
 
@@ -330,7 +330,7 @@ def test_what_python_keeps_of_calls_is_computed_anew(tmp_path: Path) -> None:
     model = Keeping()
     expected = model(X)
     autopar.compile(model, (X,), mesh="2", strategy="none").save(tmp_path / "build")
-    (found,) = run_virtual(tmp_path / "build", [X]).values()
+    (found,) = run(tmp_path / "build", [X], virtual=True).values()
     assert torch.equal(torch.as_tensor(found), expected)
     assert torch.equal(model(X), expected)
     assert Keeping.places.cache_info().hits == 1

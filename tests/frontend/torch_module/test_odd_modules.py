@@ -67,7 +67,7 @@ def test_deep_inputs() -> None:
 def test_many_ops() -> None:
     """More than Python's stack has calls: nothing walks a chain by recursion."""
     step = autopar.compile(Long(1500), (torch.ones(4),), mesh="2", strategy="none")
-    assert len(step.compiled.serial.main.ops) == 1500
+    assert len(step.serial.main.ops) == 1500
 
 
 def test_a_huge_constant_of_forward() -> None:

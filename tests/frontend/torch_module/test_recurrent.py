@@ -102,7 +102,7 @@ def test_the_batch_is_what_is_split() -> None:
         loss=found.loss,
         optimizer=torch.optim.SGD(found.model.parameters(), 0.1),
         strategy="ddp",
-    ).compiled
+    )
     values = compiled.partitioned.main.values
     (op,) = (each for each in compiled.partitioned.main.ops if each.kind == "autopar.recurrent")
     assert values[op.results[0]].shape != compiled.completed.main.values[op.results[0]].shape

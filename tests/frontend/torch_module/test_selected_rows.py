@@ -689,13 +689,13 @@ def test_other_code_assumes_what_the_example_selects(tmp_path: Path, form: Mix) 
     assert assumes(model, example)
     assert torch.is_grad_enabled()
     autopar.compile(model, (example,), mesh="1").save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", {"x": example})["output"]
+    found = runtime.run(tmp_path / "build", {"x": example}, virtual=True)["output"]
     torch.testing.assert_close(found, model(example).detach(), rtol=1e-9, atol=1e-9)
     told = 0
     for seed in range(5):
         batch = routed(seed, 8)
         try:
-            found = runtime.run_virtual(tmp_path / "build", {"x": batch})["output"]
+            found = runtime.run(tmp_path / "build", {"x": batch}, virtual=True)["output"]
         except InvalidInputError as error:
             told += Path(__file__).name in str(error)
             continue

@@ -116,5 +116,5 @@ def test_presets_split_what_is_pooled(strategy: str) -> None:
         loss=nn.functional.mse_loss,
         optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
     )
-    report = compiled.compiled.report
+    report = compiled.report
     assert not [each for each in report if each.category in ("replicated", "undivided", "ignored")]

@@ -41,11 +41,11 @@ def batch() -> dict[str, Tensor]:
 def test_the_eager_way_is_captured_where_that_for_compilers_fails(tmp_path: Path) -> None:
     model, example = Masked(), batch()
     autopar.compile(model, example, mesh=ProcessMesh([0, 1], ["a"])).save(tmp_path / "build")
-    found = runtime.run_virtual(tmp_path / "build", example)["output"]
+    found = runtime.run(tmp_path / "build", example, virtual=True)["output"]
     torch.testing.assert_close(found, model(**example))
     example["mask"][0] = False
     with pytest.raises(InvalidInputError, match=r"test_ways.py:\d+: .*mask.all"):
-        runtime.run_virtual(tmp_path / "build", example)
+        runtime.run(tmp_path / "build", example, virtual=True)
 
 
 def test_the_way_for_compilers_is_captured_where_it_works() -> None:

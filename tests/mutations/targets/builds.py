@@ -40,7 +40,7 @@ def prepare_builds(folder: Path) -> None:
         place.mkdir()
         (place / "model.onnx").write_bytes(proto.SerializeToString())
         mesh = ("2", "2x2", "3")[number % 3]
-        words = ["compile", place / "model.onnx", "--mesh", mesh, "--dim", "batch=8", "-q"]
+        words = ["compile", place / "model.onnx", "--mesh", mesh, "--dims", "batch=8", "-q"]
         done = autopar(*words, "--strategy", "data", "-o", place / BUILD)
         assert done.exit_code == 0, done.output
     for place in folder.iterdir():

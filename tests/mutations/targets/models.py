@@ -423,7 +423,7 @@ def _steps(chance: Random) -> Sequence[Step]:
 def _steps_bound(chance: Random) -> Sequence[Step]:
     options = chance.choice(MESHES)
     return (
-        ["compile", "model.onnx", *options, "--dim", f"batch={BATCH}", "-o", "build", "-q"],
+        ["compile", "model.onnx", *options, "--dims", f"batch={BATCH}", "-o", "build", "-q"],
         ["run", "build", "--virtual", "--random-inputs", "0"],
         ["inspect", "build", "--serial"],
     )

@@ -15,7 +15,7 @@ from tests.mutations.byte_level import damage
 from tests.mutations.target import Step, Target
 from tests.mutations.trees import mutate_yaml
 
-WORDS = ("compile", "model.onnx", "--dim", f"batch={BATCH}", "-o", "out", "-q")
+WORDS = ("compile", "model.onnx", "--dims", f"batch={BATCH}", "-o", "out", "-q")
 ANNOTATIONS = """\
 mesh: dp=2,tp=4
 shard:
@@ -66,18 +66,18 @@ def _with(*more: str) -> Callable[[Random], Sequence[Step]]:
 
 OPTIONS = {
     "--mesh": ("2x4", "dp=2,tp=4", "8", "2x2x2"),
-    "--dim": ("batch=8", "x=1"),
+    "--dims": ("batch=8", "x=1"),
     "--shard": ("enc.*.weight=[-1,d1]", "x=[(d0),-1]", "y=[d0,d1]"),
     "--strategy": ("data:0,tensor:1", "fsdp:d0", "auto", "none"),
     "--memory": ("24GiB", "1e3", "64KiB"),
     "--placement": ("auto", "0,1,2,3,4,5,6,7", "identity"),
     "--devices": ("4", "8"),
-    "--input-shape": ("x:8,16", "x:8"),
+    "--input-shapes": ("x:8,16", "x:8"),
     "--time-limit": ("1", "0.5"),
     "--effort": ("1", "0.1"),
     "--print-after": ("complete", "map"),
     "--cluster": ("cpu", "h100", "model.onnx"),
-    "--annotations": ("model.onnx", "none.yaml"),
+    "--plan": ("model.onnx", "none.yaml"),
     "-o": ("out", "model.onnx"),
 }
 SIGNS = ("=", ",", ":", "x", "[", "]", "(", ")", "*", "-", "0", "9", "?", "!", "é", "\n")
@@ -123,11 +123,9 @@ ANNOTATED = Target(
     10,
     prepare_annotations,
     mutate,
-    _with("--mesh", "dp=2,tp=4", "--strategy", "none", "--annotations", "file.yaml"),
+    _with("--mesh", "dp=2,tp=4", "--strategy", "none", "--plan", "file.yaml"),
 )
-PLAN = Target(
-    "plan", 10, prepare_plan, mutate, _with("--mesh", "2x4", "--annotations", "file.yaml")
-)
+PLAN = Target("plan", 10, prepare_plan, mutate, _with("--mesh", "2x4", "--plan", "file.yaml"))
 CLUSTER = Target(
     "cluster", 8, prepare_cluster, mutate, _with("--mesh", "2x4", "--cluster", "file.yaml")
 )

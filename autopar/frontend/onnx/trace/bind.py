@@ -49,8 +49,8 @@ def bind_inputs(
     stored |= {sparse.values.name for sparse in graph.sparse_initializer}
     inputs = [value for value in graph.input if value.name not in stored]
     symbols = dict.fromkeys(_symbol(d) for value in inputs for d in _dims(value) if _symbol(d))
-    _check_names("--input-shape", shapes, [v.name for v in inputs], "input", problems)
-    _check_names("--dim", dims, list(symbols), "symbolic dimension", problems)
+    _check_names("--input-shapes", shapes, [v.name for v in inputs], "input", problems)
+    _check_names("--dims", dims, list(symbols), "symbolic dimension", problems)
     _check_sizes(shapes, dims, problems)
     kinds = [_kind(value, problems) for value in inputs]
     binding = _bind_symbols(inputs, shapes, dims, problems)
@@ -85,13 +85,13 @@ def _check_sizes(
 ) -> None:
     for name, size in dims.items():
         if size < 0:
-            problems.add("", f"--dim {name}={size}: a size can't be negative")
+            problems.add("", f"--dims {name}={size}: a size can't be negative")
     for name, shape in shapes.items():
         text = ",".join(map(str, shape))
         if any(size < 0 for size in shape):
-            problems.add("", f"--input-shape {name}:{text}: a size can't be negative")
+            problems.add("", f"--input-shapes {name}:{text}: a size can't be negative")
         elif not is_possible(shape):
-            problems.add("", f"--input-shape {name}:{text}: that is {math.prod(shape)} elements")
+            problems.add("", f"--input-shapes {name}:{text}: that is {math.prod(shape)} elements")
 
 
 def _kind(value: ValueInfoProto, problems: Problems) -> ElementType | None:
@@ -115,12 +115,12 @@ def _bind_symbols(
     problems: Problems,
 ) -> dict[str, int]:
     binding = dict(dims)
-    said = {symbol: f"--dim {symbol}={size}" for symbol, size in dims.items()}
+    said = {symbol: f"--dims {symbol}={size}" for symbol, size in dims.items()}
     for value in inputs:
         shape = shapes.get(value.name)
         if shape is None or len(shape) != len(_dims(value)):
             continue
-        text = f"--input-shape {value.name}:{','.join(map(str, shape))}"
+        text = f"--input-shapes {value.name}:{','.join(map(str, shape))}"
         for dim, size in zip(_dims(value), shape, strict=True):
             symbol = _symbol(dim)
             if not symbol:
@@ -145,23 +145,23 @@ def _shape(
     ranked = value.type.tensor_type.HasField("shape")
     if given is not None:
         if ranked and len(given) != len(declared):
-            problems.add(where, f"its shape is {text}, --input-shape gives {len(given)} sizes")
+            problems.add(where, f"its shape is {text}, --input-shapes gives {len(given)} sizes")
             return None
         fixed = zip(_dims(value), given, strict=True) if ranked else ()
         wrong = [(d, size) for d, size in fixed if d.dim_value > 0 and d.dim_value != size]
         for dim, size in wrong:
             problems.add(
-                where, f"its shape is {text}, --input-shape gives {size} for {dim.dim_value}"
+                where, f"its shape is {text}, --input-shapes gives {size} for {dim.dim_value}"
             )
         return None if wrong else tuple(given)
-    advice = f"--input-shape {value.name}:{','.join('?' * len(declared))}"
+    advice = f"--input-shapes {value.name}:{','.join('?' * len(declared))}"
     if not ranked:
-        problems.add(where, "its rank and sizes aren't in the file", "--input-shape NAME:8,128")
+        problems.add(where, "its rank and sizes aren't in the file", "--input-shapes NAME:8,128")
         return None
     unnamed = [d for d, size in zip(_dims(value), declared, strict=True) if size is None]
     if unnamed:
         missing = dict.fromkeys(_symbol(dim) for dim in unnamed if _symbol(dim))
-        options = " ".join(f"--dim {symbol}=N" for symbol in missing)
+        options = " ".join(f"--dims {symbol}=N" for symbol in missing)
         if not all(_symbol(dim) for dim in unnamed):
             options = f"{advice} with a size for each ?"
         problems.add(where, f"its shape {text} has unbound sizes", f"pass {options}")

@@ -1,0 +1,103 @@
+"""What users call on an ONNX file: `compile_onnx` for a mesh.
+
+autopar.compile_onnx("model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autopar.annotate import MeshLike
+from autopar.base.arguments import PATH, expect
+from autopar.compiled import CompiledModel
+from autopar.cost import Cluster
+from autopar.frontend.onnx import import_onnx
+from autopar.ir.text.layouts import Entry
+from autopar.mapping import Placement
+from autopar.pipeline import CompileOptions, compile_program
+
+
+def compile_onnx(
+    model: str | Path,
+    build: str | Path | None = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    allow_external: Sequence[str | Path] = (),
+    mesh: MeshLike | None = None,
+    devices: int | None = None,
+    strategy: str | None = "",
+    shard: Mapping[str, Sequence[Entry]] | None = None,
+    cluster: str | Cluster = "cpu",
+    placement: Placement = "identity",
+    memory: str | int | None = None,
+    time_limit: float | None = None,
+    effort: float = 1.0,
+    plan: str | Path | None = None,
+    activations: Mapping[str, str] | None = None,
+) -> CompiledModel:
+    """Compiles an ONNX file for a mesh.
+
+        >>> compile_onnx(
+        ...     "model.onnx", "build/", mesh="dp=2,tp=4", dims={"batch": 8},
+        ...     shard={"encoder.*.weight": [None, "tp"]},
+        ... )  # doctest: +SKIP
+
+    Args:
+        model: The file.
+        build: The folder to write, if any; an older build there is replaced.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Shapes of inputs.
+        allow_external: Folders beside the model's own that may hold its external data.
+        mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
+            or sizes, as `8` or `(2, 4)`.
+        devices: In the place of a mesh: how many processes; the fastest shape is searched.
+        strategy: `auto`, or "", to search for what is fastest; presets as `data:0,tensor:1`;
+            `none` or None for nothing but pins and marks.
+        shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
+        cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
+        placement: Which logical process each rank carries out: `identity`, its own number, by
+            default; `auto`, the axis that communicates most on the fastest links; or ids.
+        memory: What a device may hold at once, parameters, optimizer state and batch included:
+            bytes, or text as `24GiB`. Activations that don't fit are computed again in the
+            backward pass.
+        time_limit: Wall time of a search, after which it takes the best plan so far; without
+            one, the same program always gets the same plan.
+        effort: How many times the usual work a search may do: 1 by default, where it takes no
+            longer than capturing and compiling besides; more may find a faster plan, or prove that
+            there is none.
+        plan: A file with pins, or a plan that `autopar plan` wrote.
+        activations: What becomes of activations until the backward pass reads them, by pattern of
+            names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
+            which of a module is all but its outputs. Of what isn't named, `memory` decides.
+
+    Returns:
+        What was compiled, which can be saved too.
+
+    Raises:
+        AutoparError: If the model, an argument or a pin can't be used as given.
+    """
+    expect(PATH, model=model)
+    expect(PATH.or_none, build=build)
+    options = CompileOptions.of(
+        mesh=mesh,
+        devices=devices,
+        strategy=strategy,
+        shard=shard,
+        cluster=cluster,
+        placement=placement,
+        memory=memory,
+        time_limit=time_limit,
+        effort=effort,
+        plan=plan,
+        activations=activations,
+    )
+    imported = import_onnx(
+        model, dims=dims, input_shapes=input_shapes, allow_external=allow_external
+    )
+    compiled = compile_program(imported.program, options, report=imported.report)
+    made = CompiledModel.of(compiled, imported.program, imported.weights)
+    if build is not None:
+        made.save(build)
+    return made
