@@ -25,8 +25,8 @@ from autopar.calibration.levels import Level, group_of, levels_of
 from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
 from autopar.calibration.together import Together
 from autopar.cost import Cluster, LinkLevel
-from autopar.cost.cluster import CollectiveCost
-from autopar.cost.cluster_file import cluster_text
+from autopar.cost.cluster_text import cluster_text
+from autopar.cost.links import CollectiveCost
 from autopar.runtime.execute.distributed import choose_device
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.processes import Processes

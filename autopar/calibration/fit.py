@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT, Ways
-from autopar.cost.cluster import LinkLevel
+from autopar.cost.links import LinkLevel
 
 ROUNDS = 20
 """More than choices and weights needed to settle on any sample."""

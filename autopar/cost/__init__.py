@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from autopar.cost.cluster import Cluster, LinkLevel
+from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.evaluation import Evaluation, OpCost, evaluate
+from autopar.cost.links import LinkLevel
 from autopar.cost.memory.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.memory.lifetimes import lifetimes
 from autopar.cost.memory.peak_rank import fullest_timeline, kinds_of_ranks
@@ -16,7 +17,8 @@ from autopar.cost.memory.timeline import (
     MemoryTimeline,
     memory_timeline,
 )
-from autopar.cost.reshard.planner import Move, Reshard, ReshardPlanner, plan_reshard
+from autopar.cost.reshard.planner import ReshardPlanner, plan_reshard
+from autopar.cost.reshard.reshards import Move, Reshard
 from autopar.cost.roofline import local_bytes, local_operations, op_seconds
 
 __all__ = [

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from autopar.cost.cluster import LinkLevel
+from autopar.cost.links import LinkLevel
 
 POINT_TO_POINT = "point_to_point"
 """The kind of what isn't one of `KINDS`: messages between pairs."""

@@ -27,8 +27,8 @@ measured one by one, a level says their figures too, as
 is no other memory.
 
 There are as many levels as the hardware has, each with links of its own: pairs of devices within a
-host, hosts, the switch of a rack, the spine between racks. `cluster_file` reads and writes such
-files.
+host, hosts, the switch of a rack, the spine between racks. `cluster_file` reads such files, and
+`cluster_text` writes them.
 
 `h100x4` is the built-in h100 with 4 hosts, `h100x8x4` the one with 4 racks of 8 hosts, and so on
 outwards. `torusx4` has 4 pods: what is counted first is joined by more than rings.
@@ -47,84 +47,13 @@ from pathlib import Path
 from autopar.base.arguments import expect, one_of
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.package import PACKAGE
+from autopar.cost.links import HostLink, LinkLevel
 
 PROFILES = PACKAGE / "cost/profiles"
 
-
 _NAME = one_of(str, Path, words="the name of a cluster, or the path of a YAML file")
 
-TOPOLOGIES = ("switch", "ring")
-
 _COUNTED = re.compile(r"(?P<name>.+?)(?P<counts>(?:x[1-9][0-9]{0,6})+)")
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveCost:
-    """What a collective takes on a level of links, where it isn't what the level says of all.
-
-    Attributes:
-        kind: `all_reduce`, `all_gather`, ..., or `point_to_point`.
-        alpha_seconds, beta_seconds_per_byte: See `LinkLevel`.
-    """
-
-    kind: str
-    alpha_seconds: float
-    beta_seconds_per_byte: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkLevel:
-    """One level of the tree: how `size` groups of the level below are joined.
-
-    Attributes:
-        name: What the link is.
-        size: How many groups of the level below (devices, at the innermost one) it joins.
-        alpha_seconds: Latency of a message.
-        beta_seconds_per_byte: Time per byte that a device sends, all devices sending at once.
-        topology: One of `TOPOLOGIES`: `switch`, where everybody reaches everybody, or `ring`.
-        collectives: Figures of single collectives, as they were measured.
-    """
-
-    name: str
-    size: int
-    alpha_seconds: float
-    beta_seconds_per_byte: float
-    topology: str = "switch"
-    collectives: tuple[CollectiveCost, ...] = ()
-
-    def of(self, kind: str) -> LinkLevel:
-        """Returns the level with the figures of one collective."""
-        for each in self.collectives:
-            if each.kind == kind:
-                alpha, beta = each.alpha_seconds, each.beta_seconds_per_byte
-                return LinkLevel(self.name, self.size, alpha, beta, self.topology)
-        return self
-
-    def least(self) -> LinkLevel:
-        """Returns the level with the least figures of any collective."""
-        own, known = (self.alpha_seconds, self.beta_seconds_per_byte), self.collectives
-        alpha = min((own[0], *(each.alpha_seconds for each in known)))
-        beta = min((own[1], *(each.beta_seconds_per_byte for each in known)))
-        return LinkLevel(self.name, self.size, alpha, beta, self.topology)
-
-
-@dataclass(frozen=True, slots=True)
-class HostLink:
-    """What joins each device to the memory of its host, one transfer per direction at a time.
-
-    Attributes:
-        name: What the link is.
-        alpha_seconds: What a transfer takes besides.
-        beta_seconds_per_byte: Time per byte, all devices of a host transferring at once.
-    """
-
-    name: str
-    alpha_seconds: float
-    beta_seconds_per_byte: float
-
-    def seconds(self, nbytes: int) -> float:
-        """Returns the time of a transfer in one direction."""
-        return self.alpha_seconds + self.beta_seconds_per_byte * nbytes
 
 
 @dataclass(frozen=True)
@@ -226,13 +155,13 @@ class Cluster:
         """
         expect(_NAME, cluster=name_or_path)
         text = str(name_or_path)
-        from autopar.cost.cluster_file import read_cluster
+        from autopar.cost.cluster_file import read_description
 
         if cls.is_file(name_or_path):
-            return read_cluster(Path(text))
+            return cls(**read_description(Path(text)))
         known = cls.profiles()
         if text in known:
-            return read_cluster(PROFILES / f"{text}.yaml")
+            return cls(**read_description(PROFILES / f"{text}.yaml"))
         counted = _COUNTED.fullmatch(text)
         if counted is not None and counted["name"] in known:
             counts = counted["counts"].removeprefix("x").split("x")

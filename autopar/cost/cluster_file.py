@@ -1,30 +1,44 @@
-"""Cluster files: the YAML that describes a cluster, read and written (see `cluster`)."""
+"""Cluster files: the YAML that describes a cluster, read (see `cluster`)."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
-from autopar.cost.cluster import TOPOLOGIES, Cluster, CollectiveCost, HostLink, LinkLevel
+from autopar.cost.links import TOPOLOGIES, CollectiveCost, HostLink, LinkLevel
 from autopar.ir.program import DTYPE_BYTES
 
 
-def read_cluster(path: Path) -> Cluster:
-    """Returns the cluster that a YAML file describes.
+class Description(TypedDict):
+    """What a file says of a cluster: the attributes of `cluster.Cluster`, by name."""
+
+    name: str
+    device: str
+    memory_bytes: int
+    memory_bytes_per_second: float
+    flops_per_second: tuple[tuple[str, float], ...]
+    links: tuple[LinkLevel, ...]
+    compute_efficiency: float
+    memory_efficiency: float
+    launch_seconds: float
+    host_link: HostLink | None
+
+
+def read_description(path: Path) -> Description:
+    """Returns what a YAML file says of a cluster.
 
     Raises:
         InvalidInputError: If the file can't be read or isn't a valid description.
     """
     root = read_yaml(path, "cluster")
     if root is None:
-        return parse_cluster(None, str(path))
-    return parse_cluster(root.content(), str(path), dict(_lines(root, "")))
+        return parse_description(None, str(path))
+    return parse_description(root.content(), str(path), dict(_lines(root, "")))
 
 
 def _lines(node: Node, place: str) -> Iterator[tuple[str, int]]:
@@ -58,8 +72,10 @@ _HOST_LINK_KEYS = ("name", "alpha_seconds", "beta_seconds_per_byte")
 _COLLECTIVE_KEYS = ("alpha_seconds", "beta_seconds_per_byte")
 
 
-def parse_cluster(content: Any, where: str, lines: Mapping[str, int] | None = None) -> Cluster:
-    """Returns the cluster that the content of a YAML file describes.
+def parse_description(
+    content: Any, where: str, lines: Mapping[str, int] | None = None
+) -> Description:
+    """Returns what the content of a YAML file says of a cluster.
 
     Args:
         content: Nested dicts, lists and scalars.
@@ -79,7 +95,7 @@ def parse_cluster(content: Any, where: str, lines: Mapping[str, int] | None = No
     rates = reader.mapping(top.get("flops_per_second"), "flops_per_second", tuple(DTYPE_BYTES))
     if isinstance(top.get("flops_per_second"), dict) and "f32" not in rates:
         reader.problems.append("flops_per_second lacks f32, which stands in for other dtypes")
-    cluster = Cluster(
+    found = Description(
         name=reader.text(top, "name"),
         device=reader.text(top, "device"),
         memory_bytes=int(reader.number(top, "memory_bytes")),
@@ -96,7 +112,7 @@ def parse_cluster(content: Any, where: str, lines: Mapping[str, int] | None = No
     if reader.problems:
         listed = "\n".join(f"  - {_with_line(each, lines or {})}" for each in reader.problems)
         raise InvalidInputError(f"cluster file {where}:\n{listed}")
-    return cluster
+    return found
 
 
 def _with_line(problem: str, lines: Mapping[str, int]) -> str:
@@ -196,46 +212,3 @@ class _Reader:
             )
             return 1.0
         return float(value)  # type: ignore[arg-type]
-
-
-def cluster_text(cluster: Cluster) -> str:
-    """Returns a cluster as the YAML that describes it; `read_cluster` reads an equal one."""
-    lines = [
-        f"name: {_scalar(cluster.name)}",
-        f"device: {_scalar(cluster.device)}",
-        f"memory_bytes: {cluster.memory_bytes}",
-        f"memory_bytes_per_second: {cluster.memory_bytes_per_second!r}",
-        "flops_per_second:",
-        *(f"  {dtype}: {flops!r}" for dtype, flops in cluster.flops_per_second),
-        f"compute_efficiency: {cluster.compute_efficiency!r}",
-        f"memory_efficiency: {cluster.memory_efficiency!r}",
-    ]
-    if cluster.launch_seconds:
-        lines.append(f"launch_seconds: {cluster.launch_seconds!r}")
-    if (link := cluster.host_link) is not None:
-        lines.append(
-            f"host_link: {{name: {_scalar(link.name)}, alpha_seconds: {link.alpha_seconds!r},"
-            f" beta_seconds_per_byte: {link.beta_seconds_per_byte!r}}}"
-        )
-    lines.append("links:")
-    for level in cluster.links:
-        lines += [
-            f"  - name: {_scalar(level.name)}",
-            f"    size: {level.size}",
-            f"    alpha_seconds: {level.alpha_seconds!r}",
-            f"    beta_seconds_per_byte: {level.beta_seconds_per_byte!r}",
-        ]
-        if level.topology != TOPOLOGIES[0]:
-            lines.append(f"    topology: {level.topology}")
-        lines += ["    collectives:"] if level.collectives else []
-        lines += [
-            f"      {each.kind}: {{alpha_seconds: {each.alpha_seconds!r},"
-            f" beta_seconds_per_byte: {each.beta_seconds_per_byte!r}}}"
-            for each in level.collectives
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _scalar(text: str) -> str:
-    """Returns a text as YAML: every JSON text is one."""
-    return json.dumps(text, ensure_ascii=False)

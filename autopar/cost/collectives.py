@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from autopar.base.errors import AnnotationError
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
-from autopar.cost.cluster import Cluster, LinkLevel
+from autopar.cost.cluster import Cluster
+from autopar.cost.links import LinkLevel
 from autopar.ir.mesh import ProcessMesh
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autopar.base.errors import VerificationError
 from autopar.cost.reshard.permutation import permutation
 from autopar.cost.reshard.places import Place, cut, widen
-from autopar.cost.reshard.planner import Move, Reshard
+from autopar.cost.reshard.reshards import Move, Reshard
 from autopar.ir.collectives import (
     ALL_GATHER,
     ALL_REDUCE,

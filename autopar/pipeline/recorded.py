@@ -25,7 +25,9 @@ from typing import Any
 from autopar.annotate import ActivationPin
 from autopar.base.errors import InvalidInputError
 from autopar.base.yaml_tree import parse_yaml
-from autopar.cost.cluster_file import cluster_text, parse_cluster
+from autopar.cost.cluster import Cluster
+from autopar.cost.cluster_file import parse_description
+from autopar.cost.cluster_text import cluster_text
 from autopar.ir.builds.files import OPTIONS, Build
 from autopar.mapping import Placement
 from autopar.mapping.placement import NAMED
@@ -68,7 +70,7 @@ def recorded_options(build: Build) -> CompileOptions:
     content = root.content() if root is not None else None
     if not isinstance(content, dict) or build.serial.mesh is None:
         raise _unreadable(place, "it has no options")
-    cluster = parse_cluster(content.get("cluster"), place)
+    cluster = Cluster(**parse_description(content.get("cluster"), place))
     mesh = build.serial.mesh
     if strange := content.keys() - {*_known(CompileOptions(mesh, cluster)), "cluster"}:
         raise _unreadable(place, f"it has {', '.join(sorted(map(str, strange)))}")

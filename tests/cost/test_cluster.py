@@ -9,7 +9,7 @@ import pytest
 
 from autopar.base.errors import InvalidInputError
 from autopar.cost import Cluster, CommunicationModel, LinkLevel
-from autopar.cost.cluster_file import cluster_text
+from autopar.cost.cluster_text import cluster_text
 from autopar.ir.mesh import ProcessMesh
 
 GOOD = """

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from autopar.base.errors import InvalidInputError
-from autopar.cost.cluster import Cluster, LinkLevel
+from autopar.cost.cluster import Cluster
+from autopar.cost.links import LinkLevel
 from autopar.ir.expr import Coord
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Op, Program, Ref

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autopar.cost.reshard.planner import Reshard
+from autopar.cost.reshard.reshards import Reshard
 from autopar.ir.expr import Expr, evaluate
 from autopar.ir.layout import Layout, SubDim, local_extent
 from autopar.ir.mesh import ProcessMesh

@@ -22,7 +22,7 @@ from autopar.analysis.profiling import profile_compiled
 from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate, memory_timeline
-from autopar.cost.cluster import HostLink
+from autopar.cost.links import HostLink
 from autopar.ir.program import Program
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program

@@ -189,7 +189,7 @@ class Space:
             source: Where it begins.
             target: Where it leads.
             itemsize: Bytes per element.
-            waits: Whether nobody waits for the value (`cost.waiting`).
+            waits: Whether nobody waits for the value (`cost.reshard.deferred_sums`).
         """
         planner = self.planner.waiting if waits else self.planner
         return planner.plan(source.layout, target.layout, itemsize)

@@ -1,5 +1,6 @@
 """From one layout to another: the fastest way, and what it takes at least.
 
+reshards                 a move, and a sequence of them
 planner                  the fastest sequence of moves, remembered
 path                     the search for it
 moves, slots, places     how a layout can change in one step

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autopar.cost.collectives import Border, CommunicationModel
-from autopar.cost.reshard.planner import Move, Reshard
+from autopar.cost.reshard.reshards import Move, Reshard
 from autopar.ir.layout import Layout
 
 BUCKET_BYTES = 25 * 2**20
@@ -161,3 +161,26 @@ class AddedModel(SharedModel):
         """Returns the seconds per byte by which the largest bucket grows."""
         most = self.bucket_bytes
         return (self._seconds(kind, 2 * most, axes) - self._seconds(kind, most, axes)) / most
+
+
+class FreeSums(CommunicationModel):
+    """Prices sums as if they took nothing.
+
+    Args:
+        model: Prices everything else.
+    """
+
+    def __init__(self, model: CommunicationModel) -> None:
+        super().__init__(model.cluster, model.mesh, model.order)
+
+    def all_reduce(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns no seconds."""
+        return 0.0
+
+    def reduce_scatter(self, nbytes: float, axes: Sequence[str]) -> float:
+        """Returns no seconds."""
+        return 0.0
+
+    def borders(self, axes: Sequence[str]) -> list[Border]:
+        """Returns the borders, which sums cross for nothing."""
+        return [Border(0.0, 0.0, each.inner) for each in super().borders(axes)]

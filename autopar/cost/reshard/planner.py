@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -16,72 +16,17 @@ from numpy.typing import NDArray
 
 from autopar.base.errors import VerificationError
 from autopar.cost.collectives import CommunicationModel
+from autopar.cost.reshard.buckets import BUCKET_BYTES, FreeSums, SharedModel, sums_of
 from autopar.cost.reshard.coarse import Coarse, Coarsening
 from autopar.cost.reshard.moves import Step
 from autopar.cost.reshard.path import PathSearch
-from autopar.cost.reshard.places import Place
+from autopar.cost.reshard.reshards import Move, Reshard
 from autopar.ir.layout import Layout, block_size
 from autopar.ir.mesh import ProcessMesh
 
 
 class ReshardError(VerificationError):
     """No reshard leads from one layout to another; the problems say why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One step of a reshard.
-
-    Attributes:
-        kind: `all_gather`, `all_reduce`, `reduce_scatter` and `all_to_all` are those collectives.
-            `permute` sends every process's piece to one other, which the axes of the new layout
-            name; `reblock` cuts a dimension into the blocks of other axes. Local are `slice`;
-            `to_partial`, which keeps the tensor on the first process of the axis and puts the
-            monoid's identity elsewhere; and `reshape_empty`, which gives a tensor without elements
-            its new local shape. Between slices of a mesh lead `restrict`, after which only the
-            processes of a part count, and which is local; `send` to the same coordinates on another
-            slice; and `spread` from one index of the axes to all.
-        axes: The mesh axes of the group, major to minor.
-        layout: The layout afterwards.
-        source: The sub-dimension that the axes split before and no longer do.
-        target: The sub-dimension that they split from now on. Its further axes are major to them.
-        monoid: The reduction of all_reduce, reduce_scatter and to_partial.
-        seconds: Predicted time.
-        bytes: Size of the result of a collective on the rank with the largest piece; 0 if local.
-    """
-
-    kind: str
-    axes: tuple[str, ...]
-    layout: Layout
-    source: Place | None = None
-    target: Place | None = None
-    monoid: str = ""
-    seconds: float = 0.0
-    bytes: int = 0
-
-    def __str__(self) -> str:
-        over = f" {self.monoid}" if self.monoid else ""
-        return f"{self.kind}{over} over {','.join(self.axes)} -> {self.layout}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reshard:
-    """A way from one layout to another.
-
-    Attributes:
-        moves: In order; empty if the layouts are the same.
-        seconds: Predicted time.
-        bytes: Results of all collectives, on the rank with the largest pieces.
-    """
-
-    moves: tuple[Move, ...]
-    seconds: float
-    bytes: int
-
-    @classmethod
-    def of(cls, moves: tuple[Move, ...]) -> Reshard:
-        """Returns the reshard that consists of some moves."""
-        return cls(moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves))
 
 
 def plan_reshard(
@@ -121,8 +66,6 @@ class ReshardPlanner:
     @cached_property
     def waiting(self) -> ReshardPlanner:
         """The planner of values that wait, whose sums travel with others."""
-        from autopar.cost.reshard.deferred_sums import WaitingPlanner
-
         return WaitingPlanner(self)
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
@@ -229,6 +172,60 @@ class ReshardPlanner:
                 )
             )
         return min(map(Reshard.of, ways), key=lambda way: way.seconds)
+
+
+class WaitingPlanner(ReshardPlanner):
+    """Plans the reshards of values that nobody awaits, whose sums travel with others.
+
+    Their sums share a bucket, which pays a latency that a way around would spare, and the way
+    around has latencies of its own. So such sums are reduced without one if that is faster in a
+    bucket; seconds are still those of moves that are alone.
+
+    Args:
+        planner: Plans those of all others.
+    """
+
+    def __init__(self, planner: ReshardPlanner) -> None:
+        super().__init__(planner.model)
+        self._others = planner
+        self._direct = ReshardPlanner(FreeSums(planner.model))
+        self._shared = SharedModel(planner.model, BUCKET_BYTES)
+
+    def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
+        """Returns the reshard that is faster where sums travel with others, in seconds alone.
+
+        Of two: the one that is the fastest alone, and the one with the fastest moves beside sums.
+        """
+        plain = self._others.plan(source, target, itemsize)
+        if not source.partial or source.mesh != target.mesh or len(plain.moves) < 2:
+            return plain
+        key = (source, target, itemsize)
+        found = self._known.get(key)
+        if found is None:
+            moves = self._direct.plan(source, target, itemsize).moves
+            direct = Reshard.of(tuple(map(self._alone, moves)))
+            is_faster = self._joined(source, direct, itemsize) < self._joined(
+                source, plain, itemsize
+            )
+            found = self._known[key] = direct if is_faster else plain
+        return found
+
+    def _joined(self, source: Layout, reshard: Reshard, itemsize: int) -> float:
+        """Returns the seconds of a reshard whose sums take their parts of full buckets."""
+        pairs = sums_of(self.model, source, reshard, itemsize)
+        return sum(self._shared.seconds_of(*pair) for pair in pairs)
+
+    def _alone(self, move: Move) -> Move:
+        """Returns a move with the seconds that it takes by itself."""
+        model = self.model
+        match move.kind:
+            case "all_reduce":
+                seconds = model.all_reduce(move.bytes, move.axes)
+            case "reduce_scatter":
+                seconds = model.reduce_scatter(move.bytes * model.members(move.axes), move.axes)
+            case _:
+                return move
+        return replace(move, seconds=seconds + model.local_copy(move.bytes))
 
 
 _IDENTITY = Reshard((), 0.0, 0)

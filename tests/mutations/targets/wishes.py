@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from autopar.cost import Cluster
-from autopar.cost.cluster_file import cluster_text
+from autopar.cost.cluster_text import cluster_text
 from tests.cli.command import BATCH, autopar, compiled
 from tests.mutations import odd
 from tests.mutations.byte_level import damage
