@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from autopar.partition.recompute.tape import Tape
+from autopar.partition.recompute.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Leaving:
     seconds: float
 
 
-def leaving_of(tape: Tape) -> Mapping[int, Leaving]:
+def leaving_of(tape: Record) -> Mapping[int, Leaving]:
     """Returns the values that may leave."""
     sharing: dict[int, list[int]] = {}
     for value, pieces in enumerate(tape.places):
@@ -47,7 +45,7 @@ def leaving_of(tape: Tape) -> Mapping[int, Leaving]:
     return found
 
 
-def _leaving(tape: Tape, value: int, sharing: Sequence[int]) -> Leaving | None:
+def _leaving(tape: Record, value: int, sharing: Sequence[int]) -> Leaving | None:
     """Returns how a value may leave in whose memory these values are."""
     at = tape.makers[value]
     if not tape.early[at] or len(tape.places[value]) != 1:

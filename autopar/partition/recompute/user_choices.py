@@ -7,17 +7,20 @@ with whatever lies in its memory; so does what its ops read from outside.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from autopar.ir.activations import OFFLOAD, RECOMPUTE, choice_of
+from autopar.partition.recompute.offload_candidates import Leaving
+from autopar.partition.recompute.record import Record
 from autopar.partition.recompute.way import Way
 
-if TYPE_CHECKING:
-    from autopar.partition.recompute.tape import Tape
 
+def wished(tape: Record, leaving: Mapping[int, Leaving]) -> Way:
+    """Returns what is computed again, and what leaves and comes back, whatever else does.
 
-def wished(tape: Tape) -> Way:
-    """Returns what is computed again, and what leaves and comes back, whatever else does."""
+    Args:
+        tape: The program.
+        leaving: The values that may leave.
+    """
     found = {at: choice_of(op) for at, op in enumerate(tape.ops) if tape.early[at]}
     choices = {at: each for at, each in found.items() if each[0]}
     if not choices:
@@ -34,13 +37,13 @@ def wished(tape: Tape) -> Way:
         for at, (choice, _) in choices.items()
         if choice == OFFLOAD
         for value in tape.makes[at]
-        if value in tape.leaving
+        if value in leaving
     )
     return Way(repeated, offloaded=offloaded)
 
 
 class _Regions:
-    def __init__(self, tape: Tape, regions: Mapping[int, str]) -> None:
+    def __init__(self, tape: Record, regions: Mapping[int, str]) -> None:
         self.tape = tape
         self.regions = regions
         self.sharing: dict[int, list[int]] = {}
