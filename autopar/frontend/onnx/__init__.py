@@ -14,16 +14,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from autopar.base.arguments import MAPPING, PATH, WHOLE, Kind, expect
-from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.program import Program
+from autopar.frontend.onnx.imported import ImportedModel
 
-if TYPE_CHECKING:
-    import torch
-
+__all__ = ["ImportedModel", "import_onnx"]
 
 _SHAPE = Kind(
     lambda value: isinstance(value, (list, tuple)) and all(map(WHOLE.fits, value)),
@@ -33,22 +28,6 @@ _FOLDERS = Kind(
     lambda value: isinstance(value, (list, tuple)) and all(map(PATH.fits, value)),
     "a list of folders",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedModel:
-    """What an import returns.
-
-    Attributes:
-        program: The serial program, in one function.
-        weights: The tensor of each of its inputs that is a parameter or constant, by value name.
-            They aren't to be written to: they may be views of the file.
-        report: What of the model was ignored, or done in another way than it says.
-    """
-
-    program: Program
-    weights: Mapping[str, torch.Tensor]
-    report: tuple[ReportEntry, ...] = ()
 
 
 def import_onnx(

@@ -13,7 +13,7 @@ from autopar.base.collector import paused_collector
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
-from autopar.frontend.onnx import ImportedModel
+from autopar.frontend.onnx.imported import ImportedModel
 from autopar.frontend.onnx.model.load import LoadedModel, load
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.notes import ignored

@@ -7,13 +7,13 @@ one is selected, element by element: a graph has no side effects. `Loop` and `Sc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from onnx import GraphProto
 
 from autopar.frontend.onnx.model.dtypes import element_type, element_type_of
 from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.scope import Scope, Walks
 from autopar.frontend.onnx.trace.values import (
     Failed,
     Known,
@@ -24,17 +24,15 @@ from autopar.frontend.onnx.trace.values import (
     leaves,
 )
 
-if TYPE_CHECKING:
-    from autopar.frontend.onnx.trace.walk import Scope, Walker
-
-    Control = Callable[[Walker, Scope, Node, Sequence[Value]], list[Value]]
+Control = Callable[[Walks, Scope, Node, Sequence[Value]], list[Value]]
+"""Runs a node whose attributes are graphs."""
 
 MOST_ITERATIONS = 4096
 """Iterations to which a loop is unrolled at most."""
 _SAME = "make the branches return tensors of one shape and type, or the condition an initializer"
 
 
-def run_if(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
+def run_if(walker: Walks, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
     """Inlines the branch that the condition chooses, or computes both."""
     condition = inputs[0]
     if isinstance(condition, Failed):
@@ -62,7 +60,7 @@ def run_if(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) ->
     return [_select(walker, node, condition, *pair) for pair in zip(then, other, strict=True)]
 
 
-def _branch(walker: Walker, scope: Scope, node: Node, name: str, label: str) -> list[Value]:
+def _branch(walker: Walks, scope: Scope, node: Node, name: str, label: str) -> list[Value]:
     values = walker.run_subgraph(node.graph(name), scope, [], label)
     if len(values) != len(node.proto.output):
         raise Refused(
@@ -71,14 +69,14 @@ def _branch(walker: Walker, scope: Scope, node: Node, name: str, label: str) -> 
     return values
 
 
-def _fail_both(walker: Walker, scope: Scope, node: Node) -> list[Value]:
+def _fail_both(walker: Walks, scope: Scope, node: Node) -> list[Value]:
     """Walks both branches for their problems only."""
     for name in ("then_branch", "else_branch"):
         _branch(walker, scope, node, name, scope.prefix + name)
     return [Failed()] * len(node.proto.output)
 
 
-def _select(walker: Walker, node: Node, condition: Value, then: Value, other: Value) -> Value:
+def _select(walker: Walks, node: Node, condition: Value, then: Value, other: Value) -> Value:
     if then is other:
         return then
     values = [condition, then, other]
@@ -99,7 +97,7 @@ def _where(node: Node, condition: torch.Tensor, then: object, other: object) -> 
     return torch.where(condition.reshape(()), then, other)
 
 
-def run_loop(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
+def run_loop(walker: Walks, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
     """Unrolls a loop: ONNX's `for (i < trip_count) while (condition)`."""
     body = node.graph("body")
     padded = [*inputs, None, None][: max(2, len(inputs))]
@@ -134,7 +132,7 @@ def run_loop(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) 
     return [*carried, *stacked]
 
 
-def run_scan(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
+def run_scan(walker: Walks, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
     """Unrolls a scan over the slices of its last inputs."""
     if any(isinstance(leaf, Failed) for value in inputs for leaf in leaves(value)):
         return [Failed()] * len(node.proto.output)
@@ -143,7 +141,7 @@ def run_scan(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) 
     return _scan(walker, scope, node, inputs, node.name)
 
 
-def _scan_batches(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
+def _scan_batches(walker: Walks, scope: Scope, node: Node, inputs: Sequence[Value]) -> list[Value]:
     """Unrolls a scan of opset 8, which does the same for every element of a batch."""
     if inputs[0] is not None:
         raise Refused("its sequence_lens isn't supported; opset 9 has no such input")
@@ -162,7 +160,7 @@ def _scan_batches(walker: Walker, scope: Scope, node: Node, inputs: Sequence[Val
 
 
 def _scan(
-    walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value], label: str
+    walker: Walks, scope: Scope, node: Node, inputs: Sequence[Value], label: str
 ) -> list[Value]:
     body = node.graph("body")
     scans = node.integer("num_scan_inputs")
@@ -203,7 +201,7 @@ def _scan(
 
 
 def run_sequence_map(
-    walker: Walker, scope: Scope, node: Node, inputs: Sequence[Value]
+    walker: Walks, scope: Scope, node: Node, inputs: Sequence[Value]
 ) -> list[Value]:
     """Runs the body once for each element of a sequence."""
     sequence = inputs[0]
@@ -230,7 +228,7 @@ def _item(value: Value, at: int) -> Value:
     return value[at]
 
 
-def _integer(walker: Walker, value: Value, what: str) -> int | None:
+def _integer(walker: Walks, value: Value, what: str) -> int | None:
     if value is None:
         return None
     content = walker.recorder.content(value)
@@ -265,7 +263,7 @@ def _length(value: Value, axis: int) -> int:
     return shape[axis]
 
 
-def _slice(walker: Walker, node: Node, value: Value, axis: int, index: int) -> Value:
+def _slice(walker: Walks, node: Node, value: Value, axis: int, index: int) -> Value:
     def select(_: Node, x: torch.Tensor) -> torch.Tensor:
         return x.select(axis, index)
 
@@ -273,7 +271,7 @@ def _slice(walker: Walker, node: Node, value: Value, axis: int, index: int) -> V
 
 
 def _stack(
-    walker: Walker, node: Node, items: list[Value], body: GraphProto, output: int, axis: int
+    walker: Walks, node: Node, items: list[Value], body: GraphProto, output: int, axis: int
 ) -> Value:
     if not items:
         return _empty(body, output)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, NodeProto
 
 from autopar.base.errors import Loc
 from autopar.frontend.onnx.model.check import node_label
@@ -26,6 +26,7 @@ from autopar.frontend.onnx.ops import find_translation
 from autopar.frontend.onnx.trace.control import CONTROL
 from autopar.frontend.onnx.trace.node import Node, Refused, as_array, read_tensors
 from autopar.frontend.onnx.trace.record import Recorder
+from autopar.frontend.onnx.trace.scope import Scope
 from autopar.frontend.onnx.trace.values import Failed, Known, Traced, Translation, Value
 from autopar.ir.builds.manifest import ReportEntry
 
@@ -36,27 +37,6 @@ _HALVES = frozenset((torch.float16, torch.bfloat16))
 
 class _Exhausted(Exception):
     """A model unfolds to more than an import runs. Its arguments are those of a problem."""
-
-
-@dataclass
-class Scope:
-    """The names that a graph or function body sees.
-
-    Attributes:
-        opsets: Version by domain.
-        prefix: Goes before the names of values that are defined in it.
-        parent: The scope around it: that of the node whose subgraph this is.
-        attributes: What a function's attributes are bound to.
-        values: What is defined in it so far.
-        initializers: Stored tensors that weren't read yet.
-    """
-
-    opsets: Mapping[str, int]
-    prefix: str = ""
-    parent: Scope | None = None
-    attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
-    initializers: dict[str, TensorProto] = field(default_factory=dict)
 
 
 class Walker:
