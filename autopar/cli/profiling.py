@@ -67,8 +67,7 @@ def profile_command(
     """
     from autopar import pipeline
     from autopar.analysis.profiling import Profile, profile, profile_build, profile_compiled
-    from autopar.analysis.profiling.figures import write_json
-    from autopar.analysis.profiling.show import render_profile
+    from autopar.analysis.profiling.show import render_profile, write_json
     from autopar.base.file import check_file, is_stdout
 
     if json_file is not None:

@@ -12,8 +12,8 @@ from torch.nn.functional import mse_loss
 
 import autopar
 from autopar.analysis.profiling import profile_build, profile_compiled
-from autopar.analysis.profiling.figures import write_json
 from autopar.analysis.profiling.layers import grouped, layer_of
+from autopar.analysis.profiling.show import write_json
 from autopar.base.errors import InvalidInputError
 from autopar.ir.program import Op
 

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 import autopar
-from autopar.analysis.profiling.figures import Profile
+from autopar.analysis.profiling.show import Profile
 from tests.profiling.strangers import CASES
 from tests.tracking import Tracking
 

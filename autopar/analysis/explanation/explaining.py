@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import overload
 
 from autopar.analysis.explainable import Explainable, decided_of, program_with, value_named
@@ -12,92 +11,18 @@ from autopar.analysis.explanation.alternatives import (
     op_alternatives,
     value_alternatives,
 )
-from autopar.analysis.explanation.communication import Expense, expenses
-from autopar.analysis.explanation.why import Reason, reasons
+from autopar.analysis.explanation.communication import expenses
+from autopar.analysis.explanation.show import Explanation, Overview, Reading
+from autopar.analysis.explanation.why import reasons
 from autopar.base.arguments import FLAG, TEXT, expect
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.search.watch import Progress, Watch
-from autopar.cost import Cluster, Reshard
-from autopar.ir.layout import Layout
+from autopar.cost import Cluster
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Function, Op, Value
 from autopar.ir.rules.distribution import consumed
 from autopar.pipeline.arguments import CLUSTER
 from autopar.pipeline.decided import Decided
-from autopar.planning.price import Price
-
-
-@dataclass(frozen=True)
-class Reading:
-    """An op that reads a value.
-
-    Attributes:
-        op: The op.
-        layout: The layout that it needs.
-        reshard: How the value gets there; without moves if it lies so.
-    """
-
-    op: Op
-    layout: Layout
-    reshard: Reshard
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What is known of a value.
-
-    Attributes:
-        value: The value, with its layout.
-        op: The op that produces it; None for an input.
-        rule: How the factors of that op index its operands and results; empty without one.
-        readings: The ops that read it.
-        reasons: Why it is split as it is, by mesh axis.
-        alternatives: Of an input other layouts, of a result other choices of the op, the cheapest
-            first; empty if they weren't asked for.
-        within: Where this is a value within a body: the value that the body leads to.
-        cluster: The name of the cluster that prices are for.
-        is_searched: Whether alternatives are searched from the present plan on, so that a search
-            from scratch may find faster ones.
-    """
-
-    value: Value
-    op: Op | None
-    rule: str
-    readings: tuple[Reading, ...]
-    reasons: dict[str, tuple[Reason, ...]]
-    alternatives: tuple[Alternative, ...]
-    within: str
-    cluster: str
-    is_searched: bool = False
-
-    def __str__(self) -> str:
-        """Returns the explanation as text for a terminal."""
-        from autopar.analysis.explanation.show import render_explanation
-
-        return render_explanation(self)
-
-
-@dataclass(frozen=True)
-class Overview:
-    """All communication of a program.
-
-    Attributes:
-        name: The model's name.
-        price: Of one execution.
-        expenses: Its collectives by the user's line, the most expensive first.
-        cluster: The name of the cluster that prices are for.
-    """
-
-    name: str
-    price: Price
-    expenses: tuple[Expense, ...]
-    cluster: str
-
-    def __str__(self) -> str:
-        """Returns the overview as text for a terminal."""
-        from autopar.analysis.explanation.show import render_overview
-
-        return render_overview(self)
 
 
 @overload

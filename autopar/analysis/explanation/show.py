@@ -1,20 +1,21 @@
-"""Explanations as text for a terminal."""
+"""Explanations: what they say, and as text for a terminal."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from autopar.analysis.explanation.alternatives import Alternative
 from autopar.analysis.explanation.communication import Expense
-from autopar.analysis.explanation.explaining import Explanation, Overview, Reading
 from autopar.analysis.explanation.why import Reason, choice_text
 from autopar.base.errors import Loc
 from autopar.base.units import human_bytes, human_seconds
+from autopar.cost import Reshard
 from autopar.ir.expr import evaluate
 from autopar.ir.layout import Layout
-from autopar.ir.program import Value
+from autopar.ir.program import Op, Value
 from autopar.planning.price import Price
 
 SHOWN = 10
@@ -25,6 +26,75 @@ LINKS = 4
 
 READERS = 6
 """How many readers of a value are listed."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An op that reads a value.
+
+    Attributes:
+        op: The op.
+        layout: The layout that it needs.
+        reshard: How the value gets there; without moves if it lies so.
+    """
+
+    op: Op
+    layout: Layout
+    reshard: Reshard
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of a value.
+
+    Attributes:
+        value: The value, with its layout.
+        op: The op that produces it; None for an input.
+        rule: How the factors of that op index its operands and results; empty without one.
+        readings: The ops that read it.
+        reasons: Why it is split as it is, by mesh axis.
+        alternatives: Of an input other layouts, of a result other choices of the op, the cheapest
+            first; empty if they weren't asked for.
+        within: Where this is a value within a body: the value that the body leads to.
+        cluster: The name of the cluster that prices are for.
+        is_searched: Whether alternatives are searched from the present plan on, so that a search
+            from scratch may find faster ones.
+    """
+
+    value: Value
+    op: Op | None
+    rule: str
+    readings: tuple[Reading, ...]
+    reasons: dict[str, tuple[Reason, ...]]
+    alternatives: tuple[Alternative, ...]
+    within: str
+    cluster: str
+    is_searched: bool = False
+
+    def __str__(self) -> str:
+        """Returns the explanation as text for a terminal."""
+        return render_explanation(self)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All communication of a program.
+
+    Attributes:
+        name: The model's name.
+        price: Of one execution.
+        expenses: Its collectives by the user's line, the most expensive first.
+        cluster: The name of the cluster that prices are for.
+    """
+
+    name: str
+    price: Price
+    expenses: tuple[Expense, ...]
+    cluster: str
+
+    def __str__(self) -> str:
+        """Returns the overview as text for a terminal."""
+        return render_overview(self)
 
 
 def render_overview(overview: Overview) -> str:

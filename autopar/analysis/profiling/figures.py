@@ -1,18 +1,11 @@
-"""Profile: the cost of every op of one rank's program, and what follows from it."""
+"""The figures of an op and of a layer."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from autopar.analysis.profiling.layers import grouped
 from autopar.base.errors import Loc
-from autopar.base.file import write_file
-from autopar.cost import Evaluation, MemoryTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,96 +89,9 @@ class Layer:
         return computing + self.communication_seconds
 
 
-@dataclass(frozen=True)
-class Profile:
-    """What one rank's program costs.
+def layer_of(name: str, nodes: Sequence[Node]) -> Layer:
+    """Returns the figures of a part of a model, from those of its ops."""
 
-    Attributes:
-        title: What it is of.
-        cluster: Name of the hardware.
-        nodes: The ops, in the order of execution.
-        timeline: The memory over time.
-        evaluation: The seconds.
-    """
-
-    title: str
-    cluster: str
-    nodes: tuple[Node, ...]
-    timeline: MemoryTimeline = field(repr=False)
-    evaluation: Evaluation = field(repr=False)
-
-    @property
-    def flops(self) -> int:
-        """Flops of products."""
-        return self.evaluation.flops
-
-    @property
-    def serialized_seconds(self) -> float:
-        """Seconds of all ops one after the other."""
-        return self.evaluation.serialized_seconds
-
-    @property
-    def overlapped_seconds(self) -> float:
-        """Seconds of a schedule in which sums run beside what doesn't wait for them."""
-        return self.evaluation.overlapped_seconds
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most memory that is taken."""
-        return self.timeline.peak_bytes
-
-    @property
-    def saved_bytes(self) -> int:
-        """Activations that are kept for the backward pass."""
-        return self.timeline.saved_bytes
-
-    @cached_property
-    def peak_node(self) -> Node | None:
-        """The op during which most memory is taken."""
-        return self.nodes[self.timeline.peak_at] if self.nodes else None
-
-    def layers(self, depth: int | None = None) -> tuple[Layer, ...]:
-        """Returns the layers in order of their first ops.
-
-        Args:
-            depth: How many parts of qualified names tell layers apart; by default those up to the
-                number of a repeated layer.
-        """
-        groups: dict[str, list[Node]] = {}
-        names = grouped([node.layer for node in self.nodes], depth)
-        for name, node in zip(names, self.nodes, strict=True):
-            groups.setdefault(name, []).append(node)
-        return tuple(_layer(name, nodes) for name, nodes in groups.items())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns all figures, with the names of the attributes, for JSON."""
-        at_peak = self.timeline.breakdown_bytes()
-        return {
-            "title": self.title,
-            "cluster": self.cluster,
-            "flops": self.flops,
-            "serialized_seconds": self.serialized_seconds,
-            "overlapped_seconds": self.overlapped_seconds,
-            "communication_seconds": self.evaluation.communication_seconds,
-            "transfer_seconds": self.evaluation.transfer_seconds,
-            "host_bytes": self.timeline.host_bytes,
-            "stored_bytes": self.timeline.stored_bytes,
-            "saved_bytes": self.saved_bytes,
-            "peak_bytes": self.peak_bytes,
-            "peak_node": self.peak_node.name if self.peak_node else None,
-            "peak_breakdown_bytes": at_peak,
-            "unknown_ops": dict(self.evaluation.unknown),
-            "layers": [asdict(layer) for layer in self.layers()],
-            "nodes": [{**asdict(node), "loc": str(node.loc)} for node in self.nodes],
-        }
-
-    def __str__(self) -> str:
-        from autopar.analysis.profiling.show import render_profile
-
-        return render_profile(self)
-
-
-def _layer(name: str, nodes: list[Node]) -> Layer:
     def seconds(phase: str) -> float:
         return sum(node.compute_seconds for node in nodes if node.phase == phase)
 
@@ -200,17 +106,3 @@ def _layer(name: str, nodes: list[Node]) -> Layer:
         sum(node.saved_bytes for node in nodes),
         max(node.at_bytes for node in nodes),
     )
-
-
-def to_json(profiles: tuple[Profile, ...]) -> Iterator[str]:
-    """Yields the text of profiles as a JSON list, with the names of the attributes."""
-    yield from json.JSONEncoder(indent=1).iterencode([each.as_dict() for each in profiles])
-
-
-def write_json(profiles: tuple[Profile, ...], path: Path) -> None:
-    """Writes profiles as a JSON list.
-
-    Raises:
-        InvalidInputError: If the file can't be written.
-    """
-    write_file(path, to_json(profiles))

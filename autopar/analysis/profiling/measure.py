@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autopar.analysis.profiling.figures import Node, Profile
+from autopar.analysis.profiling.figures import Node
 from autopar.analysis.profiling.layers import layer_of
+from autopar.analysis.profiling.show import Profile
 from autopar.base.arguments import CALLABLE, FLAG, Kind, expect
 from autopar.base.errors import InvalidInputError
 from autopar.cost import (

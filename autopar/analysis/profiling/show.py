@@ -1,15 +1,22 @@
-"""Profiles as text for a terminal."""
+"""Profile: the cost of every op of one rank's program, and what follows; as text and as JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
-from autopar.analysis.profiling.figures import Layer, Node, Profile
+from autopar.analysis.profiling.figures import Layer, Node, layer_of
+from autopar.analysis.profiling.layers import grouped
 from autopar.base.errors import Loc
+from autopar.base.file import write_file
 from autopar.base.units import human_bytes, human_flops, human_seconds
+from autopar.cost import Evaluation, MemoryTimeline
 
 TOP = 10
 """How many layers and ops are listed."""
@@ -24,6 +31,107 @@ NAME, PLACE = 44, 40
 """How many letters are shown of names and of ONNX nodes, whose ends tell more."""
 
 _BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one rank's program costs.
+
+    Attributes:
+        title: What it is of.
+        cluster: Name of the hardware.
+        nodes: The ops, in the order of execution.
+        timeline: The memory over time.
+        evaluation: The seconds.
+    """
+
+    title: str
+    cluster: str
+    nodes: tuple[Node, ...]
+    timeline: MemoryTimeline = field(repr=False)
+    evaluation: Evaluation = field(repr=False)
+
+    @property
+    def flops(self) -> int:
+        """Flops of products."""
+        return self.evaluation.flops
+
+    @property
+    def serialized_seconds(self) -> float:
+        """Seconds of all ops one after the other."""
+        return self.evaluation.serialized_seconds
+
+    @property
+    def overlapped_seconds(self) -> float:
+        """Seconds of a schedule in which sums run beside what doesn't wait for them."""
+        return self.evaluation.overlapped_seconds
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that is taken."""
+        return self.timeline.peak_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """Activations that are kept for the backward pass."""
+        return self.timeline.saved_bytes
+
+    @cached_property
+    def peak_node(self) -> Node | None:
+        """The op during which most memory is taken."""
+        return self.nodes[self.timeline.peak_at] if self.nodes else None
+
+    def layers(self, depth: int | None = None) -> tuple[Layer, ...]:
+        """Returns the layers in order of their first ops.
+
+        Args:
+            depth: How many parts of qualified names tell layers apart; by default those up to the
+                number of a repeated layer.
+        """
+        groups: dict[str, list[Node]] = {}
+        names = grouped([node.layer for node in self.nodes], depth)
+        for name, node in zip(names, self.nodes, strict=True):
+            groups.setdefault(name, []).append(node)
+        return tuple(layer_of(name, nodes) for name, nodes in groups.items())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all figures, with the names of the attributes, for JSON."""
+        at_peak = self.timeline.breakdown_bytes()
+        return {
+            "title": self.title,
+            "cluster": self.cluster,
+            "flops": self.flops,
+            "serialized_seconds": self.serialized_seconds,
+            "overlapped_seconds": self.overlapped_seconds,
+            "communication_seconds": self.evaluation.communication_seconds,
+            "transfer_seconds": self.evaluation.transfer_seconds,
+            "host_bytes": self.timeline.host_bytes,
+            "stored_bytes": self.timeline.stored_bytes,
+            "saved_bytes": self.saved_bytes,
+            "peak_bytes": self.peak_bytes,
+            "peak_node": self.peak_node.name if self.peak_node else None,
+            "peak_breakdown_bytes": at_peak,
+            "unknown_ops": dict(self.evaluation.unknown),
+            "layers": [asdict(layer) for layer in self.layers()],
+            "nodes": [{**asdict(node), "loc": str(node.loc)} for node in self.nodes],
+        }
+
+    def __str__(self) -> str:
+        return render_profile(self)
+
+
+def to_json(profiles: tuple[Profile, ...]) -> Iterator[str]:
+    """Yields the text of profiles as a JSON list, with the names of the attributes."""
+    yield from json.JSONEncoder(indent=1).iterencode([each.as_dict() for each in profiles])
+
+
+def write_json(profiles: tuple[Profile, ...], path: Path) -> None:
+    """Writes profiles as a JSON list.
+
+    Raises:
+        InvalidInputError: If the file can't be written.
+    """
+    write_file(path, to_json(profiles))
 
 
 def render_profile(profile: Profile, top: int = TOP, depth: int | None = None) -> str:

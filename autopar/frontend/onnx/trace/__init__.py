@@ -3,6 +3,7 @@
 bind     gives inputs their shapes
 walk     node by node
 control  what is known is unrolled or inlined
+scope    which names a graph sees
 record   at once if all is known, else traced
 trace    records what translations do
 node     what a translation sees
