@@ -1,8 +1,10 @@
-"""The parts import one another only along the arrows of the design, and load only what they need.
+"""Imports go one way: parts along the arrows of the design, files of a part in no circle.
 
-    base <- ir <- cost <- {completion, partition, mapping}    ir <- {frontend, annotate, runtime}
+    base <- ir <- cost <- {completion, partition, mapping} <- planning <- pipeline <- analysis
+    ir <- {frontend, annotate, runtime}, and above all of them what users call
 
-The modules at the top, `pipeline`, `cli` and what serves them, see everything.
+What is imported in functions, and for types only, counts. `autopar/__init__.py` alone sees
+everything, and nothing in the package imports it.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "autopar"
+COMPILER = {"annotate", "base", "completion", "cost", "frontend", "ir", "mapping", "version"}
+MODELS = {"annotate", "base", "compiled", "cost", "frontend", "ir", "mapping", "pipeline"}
 MAY_IMPORT = {
     "version": set(),
     "base": set(),
@@ -28,19 +33,19 @@ MAY_IMPORT = {
     "frontend": {"base", "ir"},
     "annotate": {"base", "ir"},
     "runtime": {"base", "ir", "version"},
+    "calibration": {"base", "cost", "runtime"},
+    "planning": {"annotate", "base", "completion", "cost", "ir", "partition"},
+    "pipeline": COMPILER - {"frontend"} | {"partition", "planning", "runtime"},
+    "analysis": COMPILER - {"mapping", "version"} | {"pipeline", "planning", "runtime"},
+    "compiled": {"analysis", "base", "cost", "ir", "pipeline"},
+    "onnx_models": MODELS,
+    "modules": MODELS,
+    "parallel": COMPILER - {"version"} | {"pipeline", "runtime"},
+    "elastic": {"base", "compiled", "ir", "runtime", "version"},
+    "cli": COMPILER - {"annotate"} | {"analysis", "calibration", "compiled", "pipeline", "runtime"},
+    "__main__": {"cli"},
 }
-SEE_ALL = {
-    "__init__",
-    "__main__",
-    "analysis",
-    "calibration",
-    "cli",
-    "elastic",
-    "modules",
-    "parallel",
-    "pipeline",
-    "planning",
-}
+FACADE = "__init__"
 
 
 def imported_modules(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -57,6 +62,24 @@ def imported_modules(source: str, package: tuple[str, ...]) -> Iterator[tuple[in
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
 
 
+def module_of(path: Path) -> str:
+    """Returns the module that a source file is; that of a folder's `__init__` is the folder."""
+    words = ("autopar", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
+def imports_of_files() -> dict[str, set[str]]:
+    """Returns for each module of the package which others it imports by name."""
+    files = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+    found: dict[str, set[str]] = {}
+    for module, path in files.items():
+        package = ("autopar", *path.relative_to(PACKAGE).parts[:-1])
+        named = {name for _, name in imported_modules(path.read_text(), package)}
+        meant = {name if name in files else name.rpartition(".")[0] for name in named}
+        found[module] = meant & files.keys() - {module}
+    return found
+
+
 def part_of(path: Path) -> str:
     """Returns the part that a source file belongs to: its folder, or its name at the top."""
     inside = path.relative_to(PACKAGE)
@@ -66,7 +89,7 @@ def part_of(path: Path) -> str:
 def forbidden(source: str, path: Path) -> list[str]:
     """Returns the imports of a file that no arrow of the design allows."""
     part = part_of(path)
-    if part in SEE_ALL:
+    if part == FACADE:
         return []
     package = ("autopar", *path.relative_to(PACKAGE).parts[:-1])
     found = []
@@ -81,8 +104,25 @@ def forbidden(source: str, path: Path) -> list[str]:
 
 def test_parts_import_along_the_arrows_only() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
-    assert {part_of(path) for path in files} - SEE_ALL <= MAY_IMPORT.keys()
+    assert {part_of(path) for path in files} - {FACADE} == MAY_IMPORT.keys()
     assert [problem for path in files for problem in forbidden(path.read_text(), path)] == []
+
+
+def test_arrows_lead_one_way() -> None:
+    TopologicalSorter(MAY_IMPORT).prepare()
+
+
+def test_every_arrow_is_used() -> None:
+    used: dict[str, set[str]] = {part: set() for part in MAY_IMPORT}
+    for importer, imported in imports_of_files().items():
+        part = importer.split(".")[1] if "." in importer else FACADE
+        if part != FACADE:
+            used[part] |= {name.split(".")[1] for name in imported} - {part}
+    assert used == MAY_IMPORT
+
+
+def test_no_file_leads_back_to_itself() -> None:
+    TopologicalSorter(imports_of_files()).prepare()
 
 
 @pytest.mark.parametrize(
