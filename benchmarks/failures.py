@@ -52,9 +52,9 @@ STARTS = 10.0
 PHASES = ("start", "handshake", "load", "step", "between", "save", "close")
 HOWS = ("kill", "stop", "sleep", "raise", "exit")
 HANGS = ("stop", "sleep")
-SABOTAGE: Any = importlib.import_module("tests.runtime.sabotage")
+SABOTAGE: Any = importlib.import_module("tests.runtime.failure.sabotage")
 """It puts itself in the place of what modules import, which no type allows."""
-IMPORTED = ["soak_training", "tests.runtime.sabotage", "autopar.runtime.training.trainer"]
+IMPORTED = ["soak_training", "tests.runtime.failure.sabotage", "autopar.runtime.training.trainer"]
 CONTEXT = multiprocessing.get_context("forkserver")
 
 

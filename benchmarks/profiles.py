@@ -51,7 +51,7 @@ from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.table import TORCH_DTYPES
-from tests.tracking import Tracking
+from tests.judges.tracking import Tracking
 from tests.zoo.full_size import CASES, Case, text
 
 MIB = 2**20

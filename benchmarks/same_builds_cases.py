@@ -179,7 +179,7 @@ def source_of(case: Case) -> Source:
     import torch
 
     if case.family == "onnx":
-        models = _loaded("tests/models.py")
+        models = _loaded("tests/given/models.py")
         inputs = models.model_inputs(case.model)
         return OnnxFile(models.model_path(case.model), inputs.dims, inputs.input_shapes)
     if case.is_searched:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from autopar.annotate import ProcessMesh, shard
 from autopar.ir.text.layouts import Entry
-from tests import captured
+from tests.judges import captured
 
 MESHES = {
     "dp=2,tp=2": ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"]),

@@ -17,7 +17,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.job.processes import Processes
 from tests.calibration import ranks
 from tests.cli import command
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 
 
 def test_one_process_measures_its_device() -> None:

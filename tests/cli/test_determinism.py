@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import process
-from tests.models import model_path
+from tests.given.models import model_path
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from autopar.ir.program import Op
 from autopar.modules import compile as autopar_compile
 from tests.cli.command import autopar, rebuilt
-from tests.runtime.training import LAYOUTS, Reference, batches, training_build
+from tests.runtime.training.steps import LAYOUTS, Reference, batches, training_build
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from autopar.base.errors import AnnotationError
-from tests.captured import Captured, check, collectives, compiled
-from tests.training import ADAMW, Loss, Step, training
+from tests.given.training_steps import ADAMW, Loss, Step, training
+from tests.judges.captured import Captured, check, collectives, compiled
 
 VOCABULARY, BATCH, SEQUENCE, WIDTH, HEADS = 40, 12, 12, 24, 4
 

@@ -15,7 +15,7 @@ from autopar.frontend.lower.explicit_writes import make_writes_explicit
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
 from autopar.runtime.execute.serial import run_serial
-from tests.captured import capture, check, compiled, kinds
+from tests.judges.captured import capture, check, compiled, kinds
 
 Tensors = dict[str, Tensor]
 

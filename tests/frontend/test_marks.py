@@ -22,7 +22,7 @@ from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program
 from autopar.pipeline import CompileOptions, compile_program
-from tests import captured
+from tests.judges import captured
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
 X = torch.linspace(-1, 1, 8 * 16).view(8, 16)

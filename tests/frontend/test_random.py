@@ -19,8 +19,8 @@ from autopar.runtime.execute.serial import run_serial
 from autopar.runtime.execute.virtual import VirtualMesh
 from autopar.runtime.weights.weights import WeightFile
 from tests.frontend.test_fx import listing, lowered
-from tests.runtime.real import run_ranks
-from tests.runtime.targets import run_program
+from tests.runtime.execute.targets import run_program
+from tests.runtime.job.real import run_ranks
 
 X = torch.linspace(0.1, 0.9, 35).reshape(5, 7)
 

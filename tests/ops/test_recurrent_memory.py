@@ -13,7 +13,7 @@ from autopar.ir.memory.strides import Placed
 from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
 from autopar.ir.ops.recurrent_memory import workspace_bytes
 from autopar.runtime.kernels.recurrent import recurrent, recurrent_backward
-from tests.tracking import Tracking
+from tests.judges.tracking import Tracking
 
 LAYERS: list[dict[str, Any]] = [
     {},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.parallel import agreeing
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 
 DIFFERENT = "InvalidInputError: the ranks were given different batches: 'ids' "
 

@@ -12,7 +12,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from autopar.parallel import job
 from autopar.runtime.job.processes import Processes
 from tests.parallel import targets
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 
 
 def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.parallel import norms
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 
 
 def test_batch_norms_that_train_split_the_batch_and_are_those_of_one_device() -> None:

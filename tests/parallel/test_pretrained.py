@@ -12,7 +12,7 @@ from autopar.base.errors import InvalidInputError
 from tests.parallel import pretrained
 from tests.parallel.pretrained import batch, differing, model_of
 from tests.parallel.tiny import tiny, tokens
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 
 CASES = [
     (3, "llama", "local"),

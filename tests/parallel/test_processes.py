@@ -10,7 +10,7 @@ import torch
 import autopar
 from tests.parallel import targets
 from tests.parallel.tiny import tiny, tokens
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:

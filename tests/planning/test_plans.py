@@ -23,7 +23,7 @@ from autopar.ir.serde import program_to_bytes
 from autopar.ir.text.layouts import Entry
 from autopar.partition.recompute import DoesNotFit
 from tests.cli import command
-from tests.walks import ROOT
+from tests.project.walks import ROOT
 
 
 class Block(nn.Module):

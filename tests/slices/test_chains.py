@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autopar import ProcessMesh
-from tests.runtime.real import run_ranks
-from tests.runtime.targets import losses_of
+from tests.runtime.execute.targets import losses_of
+from tests.runtime.job.real import run_ranks
 from tests.slices.models import Stages, batches, compiled, saved, trained
 
 LONG = [pytest.param(count, marks=pytest.mark.slow) for count in (5, 6, 7, 8)]

@@ -14,7 +14,7 @@ from autopar import ProcessMesh
 from autopar.annotate import shard
 from autopar.ir.text.layouts import Entry
 from autopar.runtime.training.trainer import open_trainer
-from tests import captured
+from tests.judges import captured
 from tests.slices.models import CUBE, PAIR, SQUARE, TALL, THREE, WIDTH, Batch, compiled, trained
 
 MESHES = [PAIR, SQUARE, CUBE, THREE, TALL]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from autopar import ProcessMesh
 from autopar.runtime.api import verify
 from autopar.runtime.training.trainer import Trainer, open_trainer
-from tests.runtime.training import assert_same
+from tests.runtime.training.steps import assert_same
 from tests.slices.models import (
     CUBE,
     PAIR,

@@ -20,7 +20,7 @@ from autopar.compiled import CompiledModel
 from autopar.completion.undivided import UNDIVIDED
 from autopar.ir.mesh import ProcessMesh
 from autopar.runtime import run
-from tests.random_pins import random_pins
+from tests.given.random_pins import random_pins
 from tests.sweep.case import Case, cloned
 from tests.sweep.training import (
     ROUNDING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 from tests.zoo.jobs import train_in_job
 
 CASES = [

@@ -13,7 +13,7 @@ import autopar
 from autopar.base.errors import AnnotationError
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.mesh import ProcessMesh
-from tests.random_pins import random_pins
+from tests.given.random_pins import random_pins
 from tests.zoo.models import ZOO, mixtral
 from tests.zoo.training import (
     check,

@@ -17,7 +17,7 @@ import autopar
 from autopar import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.runtime.job.processes import Processes
-from tests.runtime.real import run_ranks
+from tests.runtime.job.real import run_ranks
 from tests.zoo.models import ZOO, Example
 
 STEPS = 3

@@ -9,7 +9,7 @@ import torch
 
 from autopar.frontend.onnx import import_onnx
 from autopar.runtime.execute.serial import run_serial
-from tests.models import MODELS, model_inputs, model_path
+from tests.given.models import MODELS, model_inputs, model_path
 
 TOLERANCE = 1e-4
 """Largest difference, as a share of the largest output."""

@@ -22,7 +22,7 @@ from tests.mutations.byte_level import damage
 from tests.mutations.target import Step, Target
 from tests.mutations.targets.models import of_our_own
 from tests.mutations.trees import mutate_yaml
-from tests.runtime.training import LAYOUTS, batches, training_build
+from tests.runtime.training.steps import LAYOUTS, batches, training_build
 
 BUILD = "build"
 OUTPUTS = "outputs.npz"

@@ -18,7 +18,7 @@ from tests.mutations.arrays import mutate_npy, mutate_npz, mutate_safetensors
 from tests.mutations.byte_level import damage
 from tests.mutations.pickled import mutate_pickle
 from tests.mutations.target import Step, Target
-from tests.runtime.training import LAYOUTS, batches, training_build
+from tests.runtime.training.steps import LAYOUTS, batches, training_build
 
 BUILD = "build"
 FORMATS: dict[str, Callable[[bytes, Random], tuple[bytes, str]]] = {

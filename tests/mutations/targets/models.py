@@ -23,7 +23,7 @@ from onnx import (
 
 from tests.cli.command import BATCH, two_layers
 from tests.frontend.onnx.graphs import FLOAT, INT64, graph, model, node
-from tests.models import model_path
+from tests.given.models import model_path
 from tests.mutations import messages, odd
 from tests.mutations.byte_level import damage
 from tests.mutations.target import Step, Target

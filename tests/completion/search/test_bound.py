@@ -1,0 +1,154 @@
+"""No plan takes less than the bound of a search, whoever made it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autopar.annotate import apply_mesh, apply_pins, parse_mesh
+from autopar.base.errors import AnnotationError
+from autopar.completion import Complete, Legalize
+from autopar.completion.prepare.common_subexpressions import share_moves
+from autopar.completion.prepare.renew_views import renew_views
+from autopar.completion.problem.graph import Graph
+from autopar.completion.problem.op_strategies import Choice
+from autopar.completion.problem.price import Price
+from autopar.completion.problem.space import Form, Space
+from autopar.completion.propagate.bodies import calls_on
+from autopar.completion.propagate.solve import Solution
+from autopar.completion.search.fastest import search
+from autopar.completion.search.network.candidates import CandidateTable
+from autopar.completion.write import write_solution
+from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.cost.evaluation import evaluate
+from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program
+from autopar.partition import Coalesce, Partition, Prefetch
+from tests.completion.search.enumerated import CLUSTERS, random_program
+from tests.completion.test_training import language
+from tests.given.random_pins import random_pins
+
+MESHES = ("4", "3", "8", "2x2", "4x2", "2x2x2")
+ASSIGNMENTS, LOWERED = 30, 4
+PHASES = ("forward", "backward", "update")
+ROUNDING = 1e-9
+
+
+def searched(graph: Graph) -> tuple[Solution, float]:
+    """Returns the plan of a search, and its bound."""
+    found = search(graph)
+    assert found.bound_seconds <= found.seconds * (1 + ROUNDING)
+    return found.solution, found.bound_seconds * (1 - ROUNDING)
+
+
+def free(program: Program, cluster: Cluster) -> Graph:
+    """Returns the graph of a program without pins."""
+    assert program.mesh is not None
+    space, main = Space(program.mesh, cluster), share_moves(renew_views(program.main))
+    return Graph(space, calls_on(space), main.ops, main.values, main.outputs, main.aliases)
+
+
+def seconds_as_run(completed: Program, cluster: Cluster) -> float:
+    """Returns the seconds of the ranks' program with its sums joined, by the evaluator."""
+    assert completed.mesh is not None
+    planner = ReshardPlanner(CommunicationModel(cluster, completed.mesh))
+    ranks = Partition(cluster, planner)(Legalize(cluster, planner)(completed))
+    return evaluate(Prefetch()(Coalesce(cluster)(ranks)), cluster).serialized_seconds
+
+
+def completed_seconds(program: Program, cluster: Cluster, strategy: str | None) -> float:
+    return seconds_as_run(Complete(cluster, strategy)(program), cluster)
+
+
+def assigned(graph: Graph, chance: random.Random) -> Solution:
+    """Returns a plan in which every choice and every input's form is drawn."""
+    table = CandidateTable(graph)
+    choices = [chance.choice(table.of(node).choices) for node in graph.nodes]
+    forms = [_form(graph, choices, value, chance) for value in range(len(graph.values))]
+    return _solution(graph, choices, forms)
+
+
+def _solution(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
+    sources: list[dict[str, int]] = [{} for _ in choices]
+    origins: list[dict[str, int]] = [{} for _ in forms]
+    return Solution(graph, choices, forms, sources, origins, frozenset(), frozenset())
+
+
+def _form(graph: Graph, choices: list[Choice], value: int, chance: random.Random) -> Form:
+    complete, producer = graph.space.complete, graph.producer[value]
+    if producer is None:
+        read = [complete(choices[node.index].consumed[at]) for node, at in graph.uses[value]]
+        return chance.choice([graph.replicated(value), *read])
+    made = choices[producer[0].index].produced[producer[1]]
+    return complete(made) if value in graph.outputs else made
+
+
+def summed(graph: Graph, chance: random.Random) -> Solution:
+    """Returns a plan in which what can leave a sum does, more often than not."""
+    table = CandidateTable(graph)
+    choices = []
+    for node in graph.nodes:
+        ways = table.of(node).choices
+        sums = [way for way in ways if any(form.layout.partial for form in way.produced)]
+        choices.append(chance.choice(sums if sums and chance.random() < 0.8 else ways))
+    forms = [_form(graph, choices, value, chance) for value in range(len(graph.values))]
+    return _solution(graph, choices, forms)
+
+
+def drawn(seed: int) -> tuple[Program, ProcessMesh, Cluster, random.Random]:
+    chance = random.Random(seed)
+    program, mesh = random_program(chance), parse_mesh(chance.choice(MESHES))
+    return program, mesh, Cluster.load(chance.choice(CLUSTERS)), chance
+
+
+def in_phases(program: Program, chance: random.Random) -> Program:
+    """Returns a program whose last ops belong to other phases than the first."""
+    main = program.main
+    first, second = sorted(chance.choices(range(len(main.ops) + 1), k=2))
+    phases = [PHASES[(at >= first) + (at >= second)] for at in range(len(main.ops))]
+    ops = tuple(replace(op, phase=phase) for op, phase in zip(main.ops, phases, strict=True))
+    return program.with_main(replace(main, ops=ops))
+
+
+def check(seed: int) -> None:
+    program, mesh, cluster, chance = drawn(seed)
+    if chance.random() < 0.5:
+        program = in_phases(program, chance)
+    with_mesh = apply_mesh(program, mesh)
+    graph = free(with_mesh, cluster)
+    found, bound = searched(graph)
+    price = Price(graph)
+    plans = [draw(graph, chance) for draw in (assigned, summed) for _ in range(ASSIGNMENTS)]
+    plans.sort(key=lambda plan: price.total(plan.choices, plan.forms))
+    assert price.total(plans[0].choices, plans[0].forms) >= bound
+    for plan in (found, *plans[:LOWERED]):
+        done = with_mesh.with_main(write_solution(with_mesh.main, plan))
+        assert seconds_as_run(done, cluster) >= bound
+    for number in range(2):
+        pinned = apply_pins(program, mesh, random_pins(program, mesh, "bound", number))
+        assert completed_seconds(apply_mesh(pinned, mesh), cluster, None) >= bound
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_plan_takes_less_than_the_bound(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(1, 4))
+def test_no_plan_of_many_programs_takes_less_than_the_bound(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        check(seed)
+
+
+def test_no_preset_takes_less_than_the_bound_of_a_training_step() -> None:
+    mesh, cluster = parse_mesh("a=2,b=2"), Cluster.load("h100")
+    program = apply_mesh(language("adamw").program, mesh)
+    _, bound = searched(free(program, cluster))
+    for strategy in ("data:0", "fsdp:0", "data:0,tensor:1"):
+        try:
+            assert completed_seconds(program, cluster, strategy) >= bound
+        except AnnotationError:
+            continue  # it finds nothing to split

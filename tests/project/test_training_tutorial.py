@@ -1,0 +1,44 @@
+"""The tutorial: every example is run in its order, and prints what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.project.walks import ROOT, Step, Walk, differs, steps_of
+
+PAGE = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+COMMANDS = [step for step in steps_of(PAGE) if step.kind == "console"]
+STATEMENTS = [step for step in steps_of(PAGE) if step.kind == "pycon"]
+TRAINED = next(at for at, step in enumerate(COMMANDS) if step.source.startswith("torchrun")) + 1
+"""How many commands lead from the plain script to a trained model."""
+
+
+def check(steps: Sequence[Step], folder: Path) -> None:
+    """Asserts that examples print what is shown."""
+    walk = Walk(folder)
+    for step in steps:
+        found = walk.run(step)
+        assert not differs(found, step), f"{step.source}\nprints\n{found}"
+
+
+def test_the_tutorial_has_both_kinds_of_examples() -> None:
+    assert len(COMMANDS) >= 8
+    assert len(STATEMENTS) >= 40
+
+
+def test_commands_print_what_is_shown(tmp_path: Path) -> None:
+    check(COMMANDS[:TRAINED], tmp_path)
+
+
+@pytest.mark.slow
+def test_all_commands_print_what_is_shown(tmp_path: Path) -> None:
+    check(COMMANDS, tmp_path)
+
+
+def test_statements_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    check(STATEMENTS, tmp_path)
