@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from autopar.cost.halo import halo_bytes
+from autopar.ir.dtypes import FLOATS
 from autopar.ir.layout import block_size
 from autopar.ir.memory.kernels import SHORT_GATHER_BYTES, SHORT_SUM_BYTES
 from autopar.ir.memory.strides import Placed, is_contiguous
 from autopar.ir.program import Arg, Op
 
-STARTABLE = frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"))
+STARTABLE = frozenset((*FLOATS, "i64", "i32", "i8", "u8"))
 """Dtypes of which backends form sums themselves, beside what is computed meanwhile."""
 
 
