@@ -32,6 +32,7 @@ from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
 from autopar.ir.memory.transfers import OFFLOAD
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
+from autopar.ir.ops.creation import OF_A_SHAPE
 from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
 from autopar.ir.program import Arg, Function, Op, Program
 
@@ -181,7 +182,7 @@ class _Walk:
                 self._await(name, at)
         for name in op.operands:
             self._extend(self.of[name], self.together[at])
-            if op.phase == "backward" and op.kind not in _OF_A_SHAPE:
+            if op.phase == "backward" and op.kind not in OF_A_SHAPE:
                 for index in self.of[name]:
                     buffer = self.buffers[index]
                     if buffer.kind in _BY_CHANCE and self._is_forward(buffer):
@@ -356,9 +357,6 @@ class _Walk:
         shape = self._shape(name)
         return Placed(shape, dense(shape), self._itemsize(name))
 
-
-_OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
-"""Ops that read no element of their operand."""
 
 _ONE_AT_A_TIME = ("comm.reduce_scatter", "comm.broadcast")
 """Collectives that take the memory of whole tensors: one of a kind is under way."""
