@@ -26,11 +26,11 @@ from autopar.cost.memory.buffers import (
 )
 from autopar.cost.memory.collectives import Collective, Exchange, exchange, is_started
 from autopar.cost.memory.kernel_results import Args, Effect, effect
+from autopar.ir.emitted import OFFLOAD
 from autopar.ir.expr import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
-from autopar.ir.memory.transfers import OFFLOAD
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.creation import OF_A_SHAPE
 from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
