@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from autopar.ir.memory.kernels import TORCH_NAMESPACES, may_alias
+from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, may_alias
 from autopar.ir.memory.strides import (
     Placed,
     Result,
@@ -101,7 +101,7 @@ def _copied_bytes(kind: str, operands: Sequence[Placed]) -> int:
     return sum(each.nbytes for each in sparse)
 
 
-_OURS = ("autopar", "comm")
+_OURS = (OWN_NAMESPACE, "comm")
 """The namespaces of ops that take operands as they lie; those of other libraries get dense ones."""
 
 

@@ -30,6 +30,9 @@ DRAWN_AT_ONCE = 1 << 16
 TORCH_NAMESPACES = ("aten", "prims", "quantized_decomposed")
 """The namespaces of torch's own ops."""
 
+OWN_NAMESPACE = "autopar"
+"""The namespace of ours."""
+
 
 @cache
 def may_alias(kind: str) -> bool:

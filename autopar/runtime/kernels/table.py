@@ -17,7 +17,7 @@ import torch
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
-from autopar.ir.memory.kernels import TORCH_NAMESPACES, overload
+from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
 from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.optimizer import FUSED_STEPS
 from autopar.ir.ops.view import MARKED, RESHAPES
@@ -177,7 +177,7 @@ def _unknown(kind: str) -> str:
         return f"op {kind}: {name} has the overloads {', '.join(packet.overloads())}"
     if namespace in ("comm", "call", "repeat", "barrier"):
         return f"op {kind} is carried out by the executor, not by a kernel"
-    if namespace == "autopar":
+    if namespace == OWN_NAMESPACE:
         return f"op {kind}: autopar has no such op{near_misses(kind, _OWN)}"
     if namespace == "aten":
         return f"op {kind}: torch {torch.__version__} has no such op"
