@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from autopar.cost.evaluation import Evaluator
+from autopar.ir import emitted
 from autopar.ir.collectives import REDISTRIBUTE
 from autopar.ir.expr import IntExpr, add, evaluate, multiply
 from autopar.ir.layout import Layout, local_dim_size, whole
@@ -144,15 +145,13 @@ class _Lowering:
             low = add(low, multiply(factor_start(self.rule, self.dist, factor), -1))
         high = add(low, self.sizes[factor])
         if way.is_within if is_complete else way.is_within_block:
-            lead: tuple[tuple[str, Arg], ...] = (("dim", dim),) if dim else ()
-            return WindowStep("aten.slice.Tensor", (*lead, ("start", low), ("end", high)), shape)
+            return WindowStep(*emitted.slice_(low, high, dim or None), shape)
         fill = self.rule.windows[factor].fill
-        ends: tuple[tuple[str, Arg], ...] = (("low", low), ("high", high), ("fill", fill))
-        return WindowStep("autopar.window", (("dim", dim), *ends), shape)
+        return WindowStep(*emitted.window(dim, low, high, fill), shape)
 
     def _view(self, dims: tuple[tuple[str, ...], ...]) -> WindowStep:
         shape = self._shape(dims)
-        return WindowStep("aten.view.default", (("size", shape),), shape)
+        return WindowStep(*emitted.view(shape), shape)
 
     def _shape(self, dims: tuple[tuple[str, ...], ...]) -> tuple[IntExpr, ...]:
         sizes: list[IntExpr] = []

@@ -16,9 +16,6 @@ from autopar.base.errors import AnnotationError
 from autopar.ir.layout import MONOIDS, DimMapping, Layout, check_length
 from autopar.ir.mesh import ProcessMesh
 
-MARK_OP = "autopar.shard.default"
-"""The kind of the op that marks its operand within a graph."""
-
 STAGE = "autopar.pipeline_stage"
 """The key of a pipeline stage in what torch notes of a node (its `meta["custom"]`)."""
 

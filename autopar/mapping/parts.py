@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Arg, DType, Function, Op, Program, Ref, Value
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 
 Fixed = tuple[tuple[str, int], ...]
 """The axes at which a slice is fixed, with their indices."""
@@ -158,5 +159,5 @@ def _held(value: Value, here: frozenset[Fixed]) -> Value:
 
 def _room(value: Value, op: Op) -> Op:
     """Returns what makes room for a value, in the place of an op."""
-    args: tuple[tuple[str, Arg], ...] = (("size", value.shape), ("dtype", DType(value.dtype)))
-    return replace(op, kind="aten.empty.memory_format", args=args, results=(value.name,), plan=())
+    room = emitted.empty(value.shape, value.dtype).instead_of(op, value.name)
+    return replace(room, plan=())

@@ -25,9 +25,10 @@ from typing import ClassVar
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.buckets import BUCKET_BYTES, is_worth_joining
+from autopar.ir import emitted
 from autopar.ir.collectives import ALL_REDUCE, BROADCAST, REDUCE_SCATTER, is_collective
 from autopar.ir.ops.view import VIEWS
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import Function, Op, OpDist, Program, Value
 
 WAITING = ("", "update")
 """The groups of sums that nobody waits for: before the updates, and of these."""
@@ -265,26 +266,26 @@ class _Coalescing:
         lead, kept = ((self._parts(last),), (1,)) if scattered else ((), ())
         dim = len(lead)
         found: list[Op] = []
-        flat: list[Ref] = []
+        flat: list[str] = []
         for op in members:
             operand = self.values[op.operands[0]]
             size = math.prod(operand.global_shape) // math.prod(lead)
             name = self._value(f"{op.results[0]}.flat", operand, (*lead, size))
             view = _view(op, operand.name, name, (*lead, size))
             found.append(replace(view, dist=self._source(op)))
-            flat.append(Ref(name))
-        total = sum(self._size(ref.name, dim) for ref in flat)
+            flat.append(name)
+        total = sum(self._size(name, dim) for name in flat)
         like = self.values[last.operands[0]]
         bucket = self._value(f"{last.results[0]}.bucket", like, (*lead, total))
         reduced = self._value(f"{last.results[0]}.reduced", like, (*kept, total))
-        joined = _local(last, "aten.cat.default", {"tensors": tuple(flat), "dim": dim}, bucket)
+        joined = emitted.cat(flat, dim).instead_of(last, bucket)
         found.append(replace(joined, dist=self._source(last)))
         found.append(replace(last.with_operands([bucket]), results=(reduced,)))
         self.joined.add(reduced)
         taken: list[Op] = []
         start = 0
-        for op, ref in zip(members, flat, strict=True):
-            end = start + self._size(ref.name, dim)
+        for op, name in zip(members, flat, strict=True):
+            end = start + self._size(name, dim)
             taken.extend(self._sliced(op, reduced, dim, start, end))
             start = end
         return found, taken
@@ -298,9 +299,8 @@ class _Coalescing:
         shape = (*self.values[buffer].global_shape[:dim], end - start)
         piece = self._value(f"{result.name}.slice", result, shape)
         # The caller may keep an output, which must not keep the buffer.
-        kind = "aten.slice_copy.Tensor" if result.name in self.outputs else "aten.slice.Tensor"
-        extent: Mapping[str, Arg] = {"self": Ref(buffer), "dim": dim, "start": start, "end": end}
-        yield _local(op, kind, extent, piece)
+        take = emitted.slice_copy if result.name in self.outputs else emitted.slice_
+        yield take(start, end, dim).of(buffer).instead_of(op, piece)
         yield _view(op, piece, result.name, result.global_shape)
 
     def _value(self, name: str, like: Value, shape: tuple[int, ...]) -> str:
@@ -330,10 +330,5 @@ def is_known(value: Value) -> bool:
     return all(isinstance(size, int) for size in value.shape)
 
 
-def _local(op: Op, kind: str, args: Mapping[str, Arg], result: str) -> Op:
-    """Returns an op of a bucket's, at the place of one of its reductions."""
-    return replace(op, kind=kind, args=tuple(args.items()), results=(result,))
-
-
 def _view(op: Op, operand: str, result: str, shape: tuple[int, ...]) -> Op:
-    return _local(op, "aten.view.default", {"self": Ref(operand), "size": shape}, result)
+    return emitted.view(shape).of(operand).instead_of(op, result)

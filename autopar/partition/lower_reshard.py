@@ -8,13 +8,14 @@ dimension is one element on every rank, no view is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.base.errors import VerificationError
 from autopar.cost.reshard.permutation import permutation
 from autopar.cost.reshard.places import Place, cut, widen
 from autopar.cost.reshard.reshards import Move, Reshard
+from autopar.ir import emitted
 from autopar.ir.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -24,7 +25,7 @@ from autopar.ir.collectives import (
     REDISTRIBUTE,
     REDUCE_SCATTER,
 )
-from autopar.ir.expr import IntExpr, minimum
+from autopar.ir.expr import minimum
 from autopar.ir.layout import (
     DimLayout,
     Layout,
@@ -169,7 +170,7 @@ def _step(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> LocalS
     return LocalStep(kind, tuple(args), layout.normalized())
 
 
-_Lowered = tuple[str, Iterator[tuple[str, Arg]]]
+_Lowered = tuple[str, Iterable[tuple[str, Arg]]]
 
 
 def _all_gather(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
@@ -210,32 +211,29 @@ def _slice(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowe
         block = block_size(kept.size, mesh.axes_size(kept.axes))
         start = block_index(move.axes, mesh) * block
         start = minimum(start, local_extent(held, mesh)[1])
-    args: list[tuple[str, Arg]] = [("dim", dim)] if dim else []
-    return "aten.slice.Tensor", iter([*args, ("start", start), ("end", start + length)])
+    return emitted.slice_(start, start + length, dim or None)
 
 
 def _permute(layout: Layout, move: Move) -> Iterator[LocalStep]:
     """Yields the permutation; pieces that are smaller than others are padded on their way."""
     padded, received = _padded(layout), _padded(move.layout)
-    args: tuple[tuple[str, Arg], ...]
     for dim, (size, full) in enumerate(zip(layout.local_shape, padded.local_shape, strict=True)):
         if size != full:
-            args = (("dim", dim), ("low", 0), ("high", full), ("fill", 0))
             layout = replace(layout, dims=_with(layout.dims, dim, padded.dims[dim]))
-            yield LocalStep("autopar.window", args, layout)
+            yield LocalStep(*emitted.window(dim, 0, full, 0), layout)
     who = permutation(_runs(layout), _runs(received), received.mesh)
+    args: tuple[tuple[str, Arg], ...]
     args = (("sizes", who.sizes), ("order", who.order), ("axes", who.axes))
     yield LocalStep(PERMUTE, args, received)
     for dim, size in enumerate(move.layout.local_shape):
         if size != received.local_shape[dim]:
-            args = (*((("dim", dim),) if dim else ()), ("start", 0), ("end", size))
             received = replace(received, dims=_with(received.dims, dim, move.layout.dims[dim]))
-            yield LocalStep("aten.slice.Tensor", args, received)
+            yield LocalStep(*emitted.slice_(0, size, dim or None), received)
 
 
 def _restrict(layout: Layout, move: Move) -> Iterator[LocalStep]:
     """Yields what a process of a part of the mesh has there already."""
-    yield LocalStep("aten.alias.default", (), move.layout)
+    yield LocalStep(*emitted.alias(), move.layout)
 
 
 def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
@@ -300,12 +298,11 @@ def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:
 
 
 def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
-    index = block_index(move.axes, move.layout.mesh)
-    return "autopar.to_partial", iter((("monoid", move.monoid), ("index", index)))
+    return emitted.to_partial(move.monoid, block_index(move.axes, move.layout.mesh))
 
 
 def _reshape_empty(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
-    return "aten.view.default", iter((("size", move.layout.local_shape),))
+    return emitted.view(move.layout.local_shape)
 
 
 _OPS = {
@@ -338,5 +335,4 @@ def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | Non
 
 def _view(layout: Layout, parts: Sequence[_Part]) -> LocalStep:
     shown = Layout(layout.mesh, tuple(part.layout for part in parts), layout.partial)
-    sizes: tuple[IntExpr, ...] = shown.local_shape
-    return LocalStep("aten.view.default", (("size", sizes),), shown.normalized())
+    return LocalStep(*emitted.view(shown.local_shape), shown.normalized())

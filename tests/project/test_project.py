@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ import autopar
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md")
 BUILT = {"__pycache__", ".mypy_cache"}
+KNOW_OPS = ("ir/ops/", "ir/emitted.py", "frontend/")
+"""Where in the package ops may be called by their names."""
+
+OWN_NAMES = ("autopar.activations", "autopar.pipeline_stage")
+"""Names in our namespace that aren't ops': what a graph carries notes under."""
 
 
 @pytest.fixture
@@ -82,3 +89,46 @@ def test_make_targets_exist(document: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), flags=re.MULTILINE))
     named = set(re.findall(r"(?:^ *(?:\$ )?|`)make ([a-z-]+)", text_of(document), re.MULTILINE))
     assert named <= targets
+
+
+def op_names(source: str) -> Iterator[tuple[int, str]]:
+    """Yields (line, text) of the strings in a file, other than docstrings, that name ops.
+
+    Our own ops are in the namespace of our modules, and prefixes of kinds end with a dot.
+    """
+    tree = ast.parse(source)
+    modules = {path.stem for path in (ROOT / "autopar").iterdir()}
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            text = node.value
+            aten = re.match(r"(aten|prims)\.\w", text)
+            own = re.fullmatch(r"autopar\.(\w+)(\.default)?", text)
+            if aten or (own and own[1] not in modules and text not in OWN_NAMES):
+                yield node.lineno, text
+        if isinstance(node, ast.JoinedStr):
+            parts = [each for each in node.values if isinstance(each, ast.Constant)]
+            yield from ((node.lineno, "aten.") for each in parts if each.value == "aten.")
+
+
+def test_what_names_an_op_is_found() -> None:
+    source = """
+KINDS = ("aten.mm.default", "aten._fused_", "autopar.window", "autopar.shard.default")
+MADE = f"aten.{KINDS}_like.default"
+OTHERS = ("aten.", "autopar.seeded.", "autopar.runtime", "autopar.ir.mesh", "comm.all_reduce")
+def called():
+    "A docstring: autopar.window and aten.mm.default."
+"""
+    found = [(2, "aten._fused_"), (2, "aten.mm.default"), (2, "autopar.shard.default")]
+    assert sorted(op_names(source)) == [*found, (2, "autopar.window"), (3, "aten.")]
+
+
+def test_ops_are_named_beside_their_rules_only() -> None:
+    package = ROOT / "autopar"
+    found = [
+        f"{path.relative_to(package)}:{line}: {text}"
+        for path in sorted(package.rglob("*.py"))
+        if not str(path.relative_to(package).as_posix()).startswith(KNOW_OPS)
+        for line, text in op_names(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

@@ -20,6 +20,7 @@ from autopar.completion.prepare.sections import (
     find_sections,
 )
 from autopar.completion.propagate.solve import Solution
+from autopar.ir import emitted
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -31,7 +32,6 @@ from autopar.ir.program import (
     Part,
     Port,
     Program,
-    Ref,
     Signature,
     Value,
 )
@@ -244,9 +244,7 @@ class _Apart:
     def _cat(self, op: Op, pieces: Sequence[str], result: str, dim: int) -> Iterator[Op]:
         if list(pieces) == [result]:
             return
-        tensors = tuple(map(Ref, pieces))
-        args = (("tensors", tensors), ("dim", dim))
-        yield replace(op, kind="aten.cat.default", args=args, results=(result,))
+        yield emitted.cat(pieces, dim).instead_of(op, result)
 
     def _computed(self, op: Op) -> Iterator[Op]:
         """Yields an op once per part, and sums of the results that aren't parts."""
@@ -287,8 +285,7 @@ class _Apart:
         total = addends[0]
         for last, addend in enumerate(addends[1:], start=2):
             name = result if last == len(addends) else self._result(result, len(addends) + last)
-            args = (("self", Ref(total)), ("other", Ref(addend)))
-            yield replace(op, kind="aten.add.Tensor", args=args, results=(name,))
+            yield emitted.add(addend).of(total).instead_of(op, name)
             total = name
 
 

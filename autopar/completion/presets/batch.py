@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from autopar.completion.presets.marks import Marks, Stretch, factor_of, is_unknown
 from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph, Node
-
-FLOATS = ("f64", "f32", "f16", "bf16")
+from autopar.ir.dtypes import FLOATS
 
 
 def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.completion.problem.graph import Graph, Node
+from autopar.ir.ops.pieces import JOINS
 from autopar.ir.rules.rule import Dims, Rule
 
 
@@ -91,15 +92,12 @@ class Marks(dict[int, Stretch]):
     def _join(self, node: Node) -> None:
         """Marks the dimension along which an op puts pieces together."""
         dim = node.op.arg("dim", 0)
-        if node.op.kind in _JOINING and isinstance(dim, int) and len(node.operands) > 1:
+        if node.op.kind in JOINS and isinstance(dim, int) and len(node.operands) > 1:
             (result,) = node.results
             shape = self._graph.values[result].global_shape
             at = dim % len(shape)
             self[result] = Stretch(at, 1, shape[at])
             self.joined.add(result)
-
-
-_JOINING = frozenset(("aten.cat.default", "aten.stack.default"))
 
 
 def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.base.errors import AnnotationError
-from autopar.completion.presets.batch import FLOATS, sequences
+from autopar.completion.presets.batch import sequences
 from autopar.completion.presets.pinning import pin, split_further, split_stretch
 from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.propagate.propagation import Spread
+from autopar.ir.dtypes import FLOATS
 
 
 def context(graph: Graph, along: AxisPreset) -> None:

@@ -9,11 +9,11 @@ counted unless an op of torch's takes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from autopar.ir.memory.kernels import DENSE, DENSE_ROWS, TORCH_NAMESPACES, may_alias
+from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, may_alias
 from autopar.ir.memory.strides import (
     Placed,
     Result,
@@ -24,9 +24,10 @@ from autopar.ir.memory.strides import (
     reshaped,
 )
 from autopar.ir.ops import functional_kind
+from autopar.ir.ops.dense import DENSE, DENSE_ROWS
 from autopar.ir.ops.recurrent_memory import TAKEN
-from autopar.ir.ops.strided import IN_TERMS, LAID_OUT, LIKE_OPERANDS, ROOM, VIEWS
-from autopar.ir.ops.view import RESHAPES
+from autopar.ir.ops.strided import IN_TERMS, LAID_OUT, LIKE_OPERANDS, ON_SOME_RANKS, ROOM, VIEWS
+from autopar.ir.ops.view import MARKED, RESHAPES
 from autopar.ir.program import Arg
 
 
@@ -59,15 +60,13 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
     given = dict(args)
     if kind in RESHAPES:
         return _reshape(operands[0], results[0])
-    view = VIEWS.get(kind)
+    view = VIEWS.get(kind) or ON_SOME_RANKS.get(kind)
     if view is not None and operands:
         return Effect(
             tuple(view(given, operands[0], shape, at) for at, shape in enumerate(results))
         )
     if functional_kind(kind) != kind:
         return Effect(tuple(Result(operands[0].strides, 0) for _ in results))
-    if kind == "autopar.to_partial":
-        return _to_partial(given, operands[0], results[0])
     copied = _copied_bytes(kind, operands)
     if kind in TAKEN:
         copied += TAKEN[kind](given, operands, results)
@@ -102,7 +101,7 @@ def _copied_bytes(kind: str, operands: Sequence[Placed]) -> int:
     return sum(each.nbytes for each in sparse)
 
 
-_OURS = ("autopar", "comm")
+_OURS = (OWN_NAMESPACE, "comm")
 """The namespaces of ops that take operands as they lie; those of other libraries get dense ones."""
 
 
@@ -112,19 +111,9 @@ def _terms_bytes(operands: Sequence[Placed]) -> int:
 
 
 def _is_unknown_view(kind: str) -> bool:
-    return kind.startswith("aten.") and kind not in _NEW and may_alias(kind)
-
-
-_NEW = frozenset(("aten._conj.default", "aten._neg_view.default"))
-"""Views of torch that the runtime computes."""
+    return kind.startswith("aten.") and kind not in MARKED and may_alias(kind)
 
 
 def _reshape(operand: Placed, shape: Shape) -> Effect:
     strides = reshaped(operand.shape, operand.strides, shape)
     return Effect((Result(dense(shape)) if strides is None else Result(strides, 0),))
-
-
-def _to_partial(args: Mapping[str, Arg], operand: Placed, shape: Shape) -> Effect:
-    if args.get("index") == 0:
-        return Effect((Result(operand.strides, 0),))
-    return Effect((Result(elementwise(shape, [(operand.shape, operand.strides)])),))

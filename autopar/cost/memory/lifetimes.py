@@ -27,13 +27,14 @@ from autopar.cost.memory.buffers import (
 from autopar.cost.memory.collectives import Collective, Exchange, exchange
 from autopar.cost.memory.kernel_results import Args, Effect, effect
 from autopar.ir.collectives import declared, is_collective
+from autopar.ir.emitted import OFFLOAD
 from autopar.ir.expr import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import plan_overlap, started_in
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
-from autopar.ir.memory.transfers import OFFLOAD
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
+from autopar.ir.ops.creation import OF_A_SHAPE
 from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
 from autopar.ir.program import Arg, Function, Op, Program, Value
 
@@ -184,7 +185,7 @@ class _Walk:
         self._await(self.overlap.before.get(at, ()), at)
         for name in op.operands:
             self._extend(self.of[name], self.together[at])
-            if op.phase == "backward" and op.kind not in _OF_A_SHAPE:
+            if op.phase == "backward" and op.kind not in OF_A_SHAPE:
                 for index in self.of[name]:
                     buffer = self.buffers[index]
                     if buffer.kind in _BY_CHANCE and self._is_forward(buffer):
@@ -357,9 +358,6 @@ class _Walk:
         shape = self._shape(name)
         return Placed(shape, dense(shape), self._itemsize(name))
 
-
-_OF_A_SHAPE = frozenset(f"aten.{name}_like.default" for name in ("ones", "zeros", "full", "empty"))
-"""Ops that read no element of their operand."""
 
 _BY_CHANCE = (TEMPORARIES, COMMUNICATION)
 """Kinds of memory that turns out to be saved, or a gradient."""

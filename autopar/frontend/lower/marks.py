@@ -15,8 +15,9 @@ import torch
 from torch import fx
 
 from autopar.base.errors import AnnotationError, Loc
+from autopar.ir.emitted import MARK
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.mark import MARK_OP, STAGE, Mark
+from autopar.ir.mark import STAGE, Mark
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Value
 
@@ -117,7 +118,7 @@ def is_mark(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    return f"{target.namespace}.{target._opname}.{target._overloadname}" == MARK_OP
+    return f"{target.namespace}.{target._opname}.{target._overloadname}" == MARK
 
 
 def read_marks(

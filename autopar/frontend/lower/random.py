@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from autopar.frontend.lower.dropout import plain_dropouts
+from autopar.ir.dtypes import FLOATS
 from autopar.ir.program import (
     SEED,
     Arg,
@@ -110,7 +111,6 @@ def _fresh(name: str, taken: Mapping[str, object]) -> str:
 Builder = Callable[[dict[str, Arg], Value, Mapping[str, Value]], Draw | None]
 """(arguments by schema name, first result, values) -> the op that draws the same distribution."""
 
-_REAL = ("f64", "f32", "f16", "bf16")
 _HIGHEST: Mapping[str, int] = {
     "bool": 1,
     "i8": 2**7 - 1,
@@ -133,7 +133,7 @@ def _of(kind: str, **renamed: str) -> Builder:
     """Returns the builder of a distribution: our parameter by name, and torch's name for it."""
 
     def build(args: dict[str, Arg], result: Value, values: Mapping[str, Value]) -> Draw | None:
-        if kind not in _ANY_DTYPE and result.dtype not in _REAL:
+        if kind not in _ANY_DTYPE and result.dtype not in FLOATS:
             return None
         given = {ours: args[theirs] for ours, theirs in renamed.items() if theirs in args}
         return kind, {**given, "size": result.shape, "dtype": DType(result.dtype)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
-from autopar.ir.mark import MARK_OP
+from autopar.ir.emitted import MARK
 from autopar.ir.ops.alignment import CTC, CTC_GRADIENT
 from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
 
@@ -47,7 +47,7 @@ RENAMED: Mapping[str, str] = {
     "aten._efficientzerotensor.default": "aten.zeros.default",
     **{f"{kind}.default": kind for kind in (RECURRENT, GRADIENT, CTC, CTC_GRADIENT)},
     # A mark that stays (see `autopar.frontend.lower.marks`).
-    MARK_OP: "aten.alias.default",
+    MARK: "aten.alias.default",
 }
 """Ops that differ in aliasing or strides only, or don't read what they are given, and the ones that
 stand for them."""
@@ -60,8 +60,8 @@ RENAMED_ARGUMENTS: Mapping[str, str | None] = {
     "aten.new_empty_strided.default.stride": None,
     **{f"aten.new_{name}.default.self": None for name in ("empty", "zeros", "ones", "full")},
     "aten.new_empty_strided.default.self": None,
-    f"{MARK_OP}.x": "self",
-    f"{MARK_OP}.spec": None,
+    f"{MARK}.x": "self",
+    f"{MARK}.spec": None,
 }
 """Arguments of these ops that are called otherwise by those, or that they don't have."""
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autopar.ir.memory.updates import Writes
+from autopar.ir.ops.optimizer import FUSED_STEPS, ON_LISTS
 from autopar.ir.program import Function, Op
-
-ON_LISTS = ("aten.add.Scalar",)
-"""Ops on single tensors, the first argument, of which torch has a form on lists."""
 
 
 def runs(function: Function, writes: Writes) -> Iterator[range]:
@@ -54,6 +52,6 @@ def _fixed(op: Op) -> tuple[object, ...] | None:
     if op.kind in ON_LISTS:
         return (op.kind, op.args[1:]) if len(op.args) == 2 else None
     lists = [name for name, arg in op.args if isinstance(arg, tuple) and arg]
-    if not lists or not op.kind.startswith("aten._fused_"):
+    if not lists or op.kind not in FUSED_STEPS:
         return None
     return op.kind, tuple((name, arg if name not in lists else ()) for name, arg in op.args)

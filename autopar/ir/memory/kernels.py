@@ -10,71 +10,8 @@ from functools import cache
 from typing import Any
 
 from autopar.ir.memory.transfers import STARTED
-from autopar.ir.ops.optimizer import FUSED_STEPS
-from autopar.ir.ops.view import RESHAPES
-
-_MARKED = frozenset(("aten._conj.default", "aten._neg_view.default"))
-"""Views that only mark their operand, which the runtime computes instead."""
-
-_UNSAFE = frozenset(
-    f"aten.unsafe_{name}" for name in ("chunk.default", "split.Tensor", "split_with_sizes.default")
-)
-"""Views whose schemas say that they are none."""
-
-DENSE = frozenset(
-    (
-        "aten.native_layer_norm_backward.default",
-        "aten.native_group_norm.default",
-        "aten.native_group_norm_backward.default",
-        "aten.nll_loss2d_backward.default",
-        "aten._weight_int8pack_mm.default",
-        "aten.view.dtype",
-        "aten._linalg_det.default",
-        "aten._grouped_mm.default",
-        "aten._scaled_mm.default",
-        "aten._linalg_slogdet.default",
-        "aten._masked_softmax.default",
-        "aten._pdist_forward.default",
-        "aten._pdist_backward.default",
-        "aten._weight_norm_interface.default",
-        "aten._weight_norm_interface_backward.default",
-        "aten.view_copy.dtype",
-        "aten.isin.Tensor_Tensor",
-        "aten.adaptive_max_pool3d_backward.default",
-        "aten._embedding_bag.default",
-        "aten._embedding_bag_forward_only.default",
-        "aten._embedding_bag_backward.default",
-        "aten._embedding_bag_dense_backward.default",
-        "aten._embedding_bag_per_sample_weights_backward.default",
-        "aten.fractional_max_pool2d_backward.default",
-        "aten.fractional_max_pool3d_backward.default",
-        "aten.view_as_complex.default",
-        "aten.view_as_complex_copy.default",
-        "aten.mkldnn_rnn_layer.default",
-        "aten.mkldnn_rnn_layer_backward.default",
-        *FUSED_STEPS,
-    )
-)
-"""Ops whose kernels ignore strides on the CPU, so that they get contiguous copies of operands."""
-
-DENSE_ROWS = frozenset(
-    (
-        "aten._scaled_dot_product_flash_attention_for_cpu.default",
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-    )
-)
-"""Ops whose kernels ignore the stride of the last dimension."""
-
-ALONE = frozenset(
-    (
-        "aten.as_strided.default",
-        "aten.as_strided_copy.default",
-        "aten.as_strided_scatter.default",
-    )
-)
-"""Ops that read memory and not elements, of which an operand must have one of its own."""
-
-_STRICT = (DENSE | DENSE_ROWS | ALONE) - frozenset(FUSED_STEPS)
+from autopar.ir.ops.dense import STRICT
+from autopar.ir.ops.view import MARKED, RESHAPES, UNSAFE
 
 SHORT_SUM_BYTES = 1 << 20
 """Bytes of all members' tensors up to which gloo gathers them faster than it reduces them.
@@ -93,6 +30,9 @@ DRAWN_AT_ONCE = 1 << 16
 TORCH_NAMESPACES = ("aten", "prims", "quantized_decomposed")
 """The namespaces of torch's own ops."""
 
+OWN_NAMESPACE = "autopar"
+"""The namespace of ours."""
+
 
 @cache
 def may_alias(kind: str) -> bool:
@@ -103,8 +43,8 @@ def may_alias(kind: str) -> bool:
     """
     if kind in STARTED:
         return False
-    known = RESHAPES | _MARKED | _UNSAFE
-    if kind in known or kind.partition(".")[0] not in TORCH_NAMESPACES:
+    views = kind in RESHAPES or kind in MARKED or kind in UNSAFE
+    if views or kind.partition(".")[0] not in TORCH_NAMESPACES:
         return True
     found = overload(kind)
     if found is None:
@@ -119,8 +59,8 @@ def written_arguments(kind: str) -> tuple[str, ...]:
 
     Nothing if torch has no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
     """
-    views = kind in RESHAPES or kind in _MARKED
-    if views or kind in _STRICT or not kind.startswith("aten."):
+    views = kind in RESHAPES or kind in MARKED
+    if views or kind in STRICT or not kind.startswith("aten."):
         return ()
     name, _, rest = kind.rpartition(".")
     form = overload(f"{name}_.{rest}")

@@ -12,10 +12,7 @@ is sent, lifetimes are those of any other values.
 
 from __future__ import annotations
 
-OFFLOAD = "autopar.offload"
-END_OFFLOAD = "autopar.end_offload"
-RELOAD = "autopar.reload"
-END_RELOAD = "autopar.end_reload"
+from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, RELOAD
 
 STARTED = (OFFLOAD, RELOAD)
 """Kinds that start a transfer; their results are copies."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from autopar.ir.assumptions import assumption_ports
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.memory.storage import Storage
+from autopar.ir.ops.optimizer import FUSED_STEPS
 from autopar.ir.program import Function, Op, Program, refs
 
 Pair = tuple[str, str]
@@ -129,5 +130,5 @@ def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation 
 
 def _unscaled(op: Op) -> set[str]:
     """Returns the gradients of a fused step, which it writes to only if it scales them."""
-    scaled = not op.kind.startswith("aten._fused_") or op.arg("grad_scale") is not None
+    scaled = op.kind not in FUSED_STEPS or op.arg("grad_scale") is not None
     return set() if scaled else {ref.name for ref in refs(op.arg("grads"))}

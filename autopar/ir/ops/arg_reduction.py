@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autopar.ir.dtypes import FLOATS
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.reduction import DimsOf, last_dim, only_listed_dims, reduced
 from autopar.ir.ops.table import RuleFunction, Table
@@ -56,7 +57,7 @@ def _write_index(w: BodyWriter, x: str, peak: str, dims: Sequence[int]) -> str:
     shape = value.global_shape
     args: dict[str, Arg] = {"self": Ref(x), "other": Ref(peak)}
     hit = w.emit("aten.eq.Tensor", args, shape, "bool")
-    if value.dtype in ("f64", "f32", "f16", "bf16"):
+    if value.dtype in FLOATS:
         missing = w.emit("aten.isnan.default", {"self": Ref(x)}, shape, "bool")
         hit = w.combine("aten.logical_or.default", hit, missing)
     index = w.indices(shape, dims)

@@ -255,8 +255,11 @@ def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, int]) -> str:
     return w.reshape(repeated, (*lead, count * sizes["r"], rows, columns))
 
 
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+"""Attention on the CPU, and sums of exponentials for its gradient."""
+
 RULES: Table = {
     "aten.scaled_dot_product_attention.default": attention(),
     "aten._scaled_dot_product_attention_math.default": attention(second="weights"),
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention(),
+    FLASH: attention(),
 }

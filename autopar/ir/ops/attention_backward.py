@@ -52,6 +52,7 @@ def attention_backward(call: OpCall) -> Rule | None:
     return replace(own, bodies=splitting_more(own, bodies))
 
 
-RULES: Table = {
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_backward,
-}
+FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+"""The gradients of attention on the CPU."""
+
+RULES: Table = {FLASH_BACKWARD: attention_backward}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from autopar.ir.dtypes import HALVES
 from autopar.ir.program import Arg, DType, Op, Ref, Value
 from autopar.ir.rules.rule import Body, Rule
 
@@ -146,7 +147,7 @@ def body(name: str, rule: Rule, write: Write) -> Body:
 
 def accumulate_dtype(dtype: str) -> str:
     """Returns the dtype in which fused kernels compute statistics of elements of `dtype`."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    return "f32" if dtype in HALVES else dtype
 
 
 def with_bodies(make: Callable[[bool], Rule], name: str, write: Write) -> Rule:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from autopar.ir.dtypes import HALVES
 from autopar.ir.ops.pointwise import broadcast_dims, pointwise
 from autopar.ir.ops.table import FIRST, Table, pending, row, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
 
 SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
-_HALVES = ("f16", "bf16")
 
 
 def to_copy(call: OpCall) -> Rule | None:
@@ -19,7 +19,7 @@ def to_copy(call: OpCall) -> Rule | None:
     operand, result = call.operands[0].dtype, call.results[0].dtype
     if operand == result:
         return pointwise(pending(0, monoids=ALL_MONOIDS), work=0)(call)
-    return pointwise(EXTREMA)(call) if result in _HALVES else pointwise(SUM, EXTREMA)(call)
+    return pointwise(EXTREMA)(call) if result in HALVES else pointwise(SUM, EXTREMA)(call)
 
 
 def reinterpret(call: OpCall) -> Rule | None:

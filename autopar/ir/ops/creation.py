@@ -83,6 +83,10 @@ def eye(call: OpCall) -> Rule | None:
 
 WINDOWS = ("bartlett", "blackman", "hamming", "hann", "kaiser")
 
+_LIKE = tuple(f"aten.{name}_like.default" for name in ("full", "zeros", "ones", "empty"))
+OF_A_SHAPE = frozenset(_LIKE)
+"""Ops that read no element of their operand."""
+
 RULES: Table = {
     **same(
         [
@@ -97,15 +101,7 @@ RULES: Table = {
         ],
         constant(),
     ),
-    **same(
-        [
-            "aten.full_like.default",
-            "aten.zeros_like.default",
-            "aten.ones_like.default",
-            "aten.empty_like.default",
-        ],
-        pointwise(work=0),
-    ),
+    **same(_LIKE, pointwise(work=0)),
     **same(["aten.arange.start", "aten.arange.start_step"], arange),
     "aten.arange.default": arange_to,
     **same(["aten.eye.default", "aten.eye.m"], eye),

@@ -103,5 +103,5 @@ _TABLE: Mapping[str, Lookups] = {
     "aten.nll_loss2d_forward.default": _classes,
 }
 
-REARRANGED = VIEWS | RESHAPES | {"aten.clone.default"}
+REARRANGED = VIEWS.union(RESHAPES, ("aten.clone.default",))
 """Ops whose result has all elements of the operand, and no others."""

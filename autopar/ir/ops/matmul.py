@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.ir.dtypes import INEXACT
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, factors, pending, row, same
 from autopar.ir.program import Arg, DType, Ref
@@ -141,15 +142,12 @@ def summed_product(call: OpCall) -> Rule | None:
         shape = (call.operands[1].shape[0], *target.global_shape)
         products = w.emit("aten.bmm.default", args, shape, target.dtype)
         total: dict[str, Arg] = {"self": Ref(products), "dim": (0,)}
-        if target.dtype not in _FLOATS:
+        if target.dtype not in INEXACT:
             total["dtype"] = DType(target.dtype)
         found = w.emit("aten.sum.dim_IntList", total, target.global_shape, target.dtype)
         _scale_and_add(w, found, w.required("self"))
 
     return with_bodies(make, "product", write)
-
-
-_FLOATS = ("f64", "f32", "f16", "bf16", "c64", "c128")
 
 
 def outer_product(call: OpCall) -> Rule | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, same
 from autopar.ir.rules.rule import SAME, OpCall, Rule, build_rule
@@ -12,6 +14,9 @@ FUSED_STEPS = tuple(
     for overload in ("default", "tensor_lr")
 )
 """Ops on lists: of parameters, their gradients and their state. Results are the new contents."""
+
+ON_LISTS: Mapping[str, str] = {"aten.add.Scalar": "aten._foreach_add_.Scalar"}
+"""Other steps of optimizers, and the ops that write to a list of their first arguments."""
 
 
 def fused_step(call: OpCall) -> Rule | None:

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from autopar.ir.ops import RULES, layout, window
 from autopar.ir.program import Op, Value
 
+JOINS = frozenset(("aten.cat.default", "aten.stack.default"))
+"""Ops that put tensors together along a dimension, an old or a new one."""
+
 
 class Pieces(NamedTuple):
     """The pieces of a tensor along one dimension: (first index, index behind the last) of each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autopar.ir.dtypes import FLOATS, INEXACT
 from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
@@ -42,7 +43,7 @@ def add_scalar(call: OpCall) -> Rule | None:
     """
     other = call.args.get("other")
     finite = isinstance(other, (int, float)) and math.isfinite(other)
-    real = call.results[0].dtype in ("f64", "f32", "f16", "bf16")
+    real = call.results[0].dtype in FLOATS
     return (pointwise(EXTREMA) if finite and real else pointwise())(call)
 
 
@@ -50,13 +51,13 @@ def scaled(call: OpCall) -> Rule | None:
     """aten.mul.Scalar and div.Scalar: linear, and monotone if the scalar is positive."""
     other = call.args.get("other")
     positive = isinstance(other, (int, float)) and math.isfinite(other) and other > 0
-    real = call.results[0].dtype in ("f64", "f32", "f16", "bf16")
+    real = call.results[0].dtype in FLOATS
     return (pointwise(LEFT, EXTREMA) if positive and real else pointwise(LEFT))(call)
 
 
 def absolute(call: OpCall) -> Rule | None:
     """aten.abs: of a product, the product of those of its factors, unless integers wrap around."""
-    inexact = call.operands[0].dtype in ("f64", "f32", "f16", "bf16", "c64", "c128")
+    inexact = call.operands[0].dtype in INEXACT
     return (pointwise(PRODUCT) if inexact else pointwise())(call)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from autopar.ir.dtypes import COMPLEX
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.table import (
     COMPARISON,
@@ -19,8 +20,6 @@ from autopar.ir.ops.table import (
 )
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import SAME, Dims, Linear, OpCall, Rule, RuleError, build_rule
-
-COMPLEX = ("c64", "c128")
 
 FLAG = 16
 """Operations per truth value, which kernels take one by one."""

@@ -113,6 +113,13 @@ def _unfold(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> 
     return Result((*strides, inner), 0)
 
 
+def _first_only(args: Mapping[str, Arg], operand: Placed, shape: Shape, at: int) -> Result:
+    """The first rank's is the operand; others have something else of its kind."""
+    if args.get("index") == 0:
+        return Result(operand.strides, 0)
+    return Result(elementwise(shape, [(operand.shape, operand.strides)]))
+
+
 VIEWS: Mapping[str, View] = {
     "barrier": _same,
     **dict.fromkeys(ENDED, _same),
@@ -146,6 +153,9 @@ VIEWS: Mapping[str, View] = {
     "aten.unfold.default": _unfold,
 }
 """Views that any strides allow."""
+
+ON_SOME_RANKS: Mapping[str, View] = {"autopar.to_partial": _first_only}
+"""Ops whose results are views on some ranks, and computed on others."""
 
 _DENSE = frozenset(
     (

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
+from autopar.ir.dtypes import COMPLEX
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.pointwise import broadcast_dims
 from autopar.ir.ops.reduction import DimsOf, all_dims, listed_dims, reduced, reduction
@@ -104,7 +105,7 @@ def write_norm(w: BodyWriter, x: str, dims: Sequence[int], order: float, dtype: 
         order: The order.
         dtype: Dtype of the norm; returned is the one in which it is accumulated.
     """
-    if w.value(x).dtype in ("c64", "c128") and dtype not in ("c64", "c128"):
+    if w.value(x).dtype in COMPLEX and dtype not in COMPLEX:
         x = w.emit("aten.abs.default", {"self": Ref(x)}, w.value(x).global_shape, dtype)
     x = w.cast(x, accumulate_dtype(dtype))
     if order == 2:
@@ -145,7 +146,7 @@ def renorm(call: OpCall) -> Rule | None:
         factor = w.emit("aten.where.ScalarOther", args, shape, w.value(x).dtype)
         w.cast(w.combine("aten.mul.Tensor", x, factor), dtype, w.op.results[0])
 
-    ordinary = order > 0 and dtype not in ("c64", "c128")
+    ordinary = order > 0 and dtype not in COMPLEX
     return with_bodies(make, "norms", write) if ordinary else make(False)
 
 

@@ -8,7 +8,7 @@ and [4, 6], a common leading and trailing factor (here 2) remains and what lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.ir.ops.strided import VIEWS as STRIDED
@@ -154,15 +154,19 @@ def _dims(dims: Sequence[Sequence[str]]) -> Dims:
     return tuple(tuple(dim) for dim in dims)
 
 
-_RESHAPES: Table = {
-    **same(
-        ["aten.view.default", "aten._unsafe_view.default", "aten.view_copy.default"], view("size")
-    ),
-    "aten.reshape.default": view("shape"),
+RESHAPES: Mapping[str, str] = {
+    "aten.view.default": "size",
+    "aten._unsafe_view.default": "size",
+    "aten.view_copy.default": "size",
+    "aten.reshape.default": "shape",
 }
+"""Ops that are computed by a reshape: a view where strides allow it, and a copy elsewhere.
+
+Each with its argument that has the sizes.
+"""
 
 RULES: Table = {
-    **_RESHAPES,
+    **{kind: view(sizes) for kind, sizes in RESHAPES.items()},
     **same(["aten.flatten.using_ints", "aten.ravel.default"], view()),
 }
 
@@ -182,8 +186,16 @@ VIEWS = frozenset(
 )
 """Ops of one operand that compute nothing."""
 
-RESHAPES = frozenset(_RESHAPES)
-"""Ops that are computed by a reshape: a view where strides allow it, and a copy elsewhere."""
+MARKED: Mapping[str, str] = {
+    "aten._conj.default": "aten.conj_physical.default",
+    "aten._neg_view.default": "aten.neg.default",
+}
+"""Views that only mark their operand, and the op by which the runtime computes them instead."""
 
-FREE = frozenset(STRIDED) | RESHAPES | {"aten.flatten.using_ints"}
+UNSAFE = frozenset(
+    f"aten.unsafe_{name}" for name in ("chunk.default", "split.Tensor", "split_with_sizes.default")
+)
+"""Views whose schemas say that they are none."""
+
+FREE = frozenset((*STRIDED, *RESHAPES, "aten.flatten.using_ints"))
 """Ops that take no time: their results are views, or nearly always are."""

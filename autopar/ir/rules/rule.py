@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autopar.ir.dtypes import INEXACT
 from autopar.ir.program import Arg, Op, Value, refs
 from autopar.ir.rules.local_arg import LocalArg, Offset, parts_of
 from autopar.ir.rules.text import Dims as Dims
@@ -401,7 +402,4 @@ def _survives(call: OpCall, row: Linear) -> bool:
     dtypes = {call.operands[at].dtype for at in row.operands}
     produced = {result.dtype for result in call.results}
     both = dtypes | produced
-    return len(both) == 1 or both <= _FLOATS
-
-
-_FLOATS = frozenset(("f64", "f32", "f16", "bf16", "c64", "c128"))
+    return len(both) == 1 or both <= INEXACT

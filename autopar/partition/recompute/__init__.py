@@ -21,7 +21,7 @@ from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.memory.transfers import OFFLOAD
+from autopar.ir.emitted import OFFLOAD
 from autopar.ir.program import Program
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice

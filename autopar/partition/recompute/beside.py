@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from autopar.cost import Cluster, evaluate, fullest_timeline, memory_timeline
-from autopar.ir.memory.transfers import END_OFFLOAD, OFFLOAD, RELOAD
+from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, RELOAD
 from autopar.ir.program import Op, Program
 
 Place = tuple[int, int]

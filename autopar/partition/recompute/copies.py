@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autopar.ir import emitted
+from autopar.ir.emitted import Emitted
 from autopar.ir.layout import Origin
-from autopar.ir.memory.transfers import END_OFFLOAD, END_RELOAD, OFFLOAD, PLAN, RELOAD
-from autopar.ir.program import Function, Op, OpDist, Ref, Value
+from autopar.ir.memory.transfers import PLAN
+from autopar.ir.program import Function, Op, OpDist, Value
 from autopar.partition.recompute.replay import Held, Step
 from autopar.partition.recompute.tape import Tape
 
@@ -55,28 +57,25 @@ class _Writer:
         self.ops.append(op.with_operands([read[name] for name in op.operands]))
 
     def _offload(self, step: Step) -> None:
-        value = Ref(self.tape.names[step.moves])
+        value = self.tape.names[step.moves]
         sent = self._fresh(step.moves, "sent", AWAY, "host")
         host = self._fresh(step.moves, "host", AWAY, "host")
-        self._transfer(step, OFFLOAD, sent, (("self", value),), "forward")
-        self._transfer(step, END_OFFLOAD, host, (("self", Ref(sent)), ("of", value)), "forward")
+        self._transfer(step, emitted.offload().of(value), sent, "forward")
+        self._transfer(step, emitted.end_offload(value).of(sent), host, "forward")
         self.away[step.moves] = host
 
     def _reload(self, step: Step) -> None:
         coming = self._fresh(step.moves, "coming", BACK)
         back = self._fresh(step.moves, "back", BACK)
-        host = Ref(self.away[step.moves])
-        self._transfer(step, RELOAD, coming, (("self", host),), "backward")
-        self._transfer(step, END_RELOAD, back, (("self", Ref(coming)),), "backward")
+        host = self.away[step.moves]
+        self._transfer(step, emitted.reload().of(host), coming, "backward")
+        self._transfer(step, emitted.end_reload().of(coming), back, "backward")
         self.names[step.makes[0]] = back
 
-    def _transfer(
-        self, step: Step, kind: str, result: str, args: tuple[tuple[str, Ref], ...], phase: str
-    ) -> None:
+    def _transfer(self, step: Step, transfer: Emitted, result: str, phase: str) -> None:
         maker = self.tape.ops[step.op]
         op = Op(
-            kind,
-            args,
+            *transfer,
             (result,),
             None if maker.dist is None else OpDist(maker.dist.mesh),
             Origin("chosen", f"%{self.tape.names[step.moves]}, {AWAY}"),

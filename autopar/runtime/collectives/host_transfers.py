@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.memory.transfers import END_OFFLOAD, END_RELOAD, OFFLOAD, RELOAD
+from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, RELOAD
 
 
 def offload(self: Tensor) -> Tensor:

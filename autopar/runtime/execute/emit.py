@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autopar.base.errors import InvalidInputError, RuntimeFailure
+from autopar.ir import emitted
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.memory.joining import runs
@@ -203,7 +204,7 @@ class _Body:
         dense = {"memory_format": torch.contiguous_format}
         before = {name: self.node(name) for mutation in mutations for name in mutation.copied}
         for name, node in before.items():
-            copied = Op("aten.clone.default", (), (name,), phase="update")
+            copied = Op(*emitted.clone(), (name,), phase="update")
             self.nodes[name] = self._node(copied, "call_function", clone, (node,), dense)
         function, op = joined(ops)
         self._node(op, "call_function", function, *self._arguments(op))
@@ -217,7 +218,7 @@ class _Body:
         if at == writes.guard:
             self.look()
         for output, source in writes.after.get(at, ()):
-            written = Op("aten.copy_.default", (), (output,), phase="update")
+            written = Op(*emitted.overwrite(), (output,), phase="update")
             args = (self.node(source), self.node(output))
             self.nodes[output] = self._node(
                 written, "call_function", torch.ops.aten.copy_.default, args

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from autopar.base.errors import RuntimeFailure
+from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr import Expr, axes_of, evaluate
 from autopar.ir.program import (
     Arg,
     BoxDim,
-    DType,
     Function,
     Op,
     Port,
@@ -168,7 +168,7 @@ def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[st
     """
     if op.kind in CONTROL or is_collective(op.kind):
         return (op,)
-    if op.kind == "autopar.to_partial":
+    if op.kind == emitted.TO_PARTIAL:
         return (_to_partial(op, values),)
     if all(_is_empty(values[name]) for name in op.results):
         return tuple(_constant(op, values[name], 0) for name in op.results)
@@ -189,7 +189,7 @@ def _nothing(op: Op, value: Value, monoid: str) -> Op:
 
 def _to_partial(op: Op, values: Mapping[str, Value]) -> Op:
     if op.arg("index") == 0:
-        return replace(op, kind="aten.alias.default", args=(("self", op.arg("self")),))
+        return emitted.alias().of(op.operands[0]).instead_of(op, op.results[0])
     return _identity(op, values[op.results[0]], str(op.arg("monoid")))
 
 
@@ -198,12 +198,8 @@ def _identity(op: Op, value: Value, monoid: str) -> Op:
 
 
 def _constant(op: Op, value: Value, element: bool | int | float) -> Op:
-    args: tuple[tuple[str, Arg], ...] = (
-        ("size", value.shape),
-        ("fill_value", element),
-        ("dtype", DType(value.dtype)),
-    )
-    return replace(op, kind="aten.full.default", args=args, results=(value.name,), plan=())
+    constant = emitted.full(value.shape, element, value.dtype).instead_of(op, value.name)
+    return replace(constant, plan=())
 
 
 def _is_empty(value: Value) -> bool:

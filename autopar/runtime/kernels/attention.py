@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+from autopar.ir.ops.attention import FLASH
+from autopar.ir.ops.attention_backward import FLASH_BACKWARD
 
 
 def attention(
@@ -75,7 +75,7 @@ def attention_backward(
     return d_scores @ key, d_scores.transpose(-2, -1) @ query, d_value
 
 
-ELSEWHERE: Mapping[str, Callable[..., Any]] = {FORWARD: attention, BACKWARD: attention_backward}
+ELSEWHERE: Mapping[str, Callable[..., Any]] = {FLASH: attention, FLASH_BACKWARD: attention_backward}
 """What computes an op of the CPU's own on other devices."""
 
 

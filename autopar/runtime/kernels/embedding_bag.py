@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from autopar.runtime.kernels.lookups import local_rows
+from autopar.runtime.kernels.naming import own
 
 aten = torch.ops.aten
 
@@ -145,10 +143,10 @@ def embedding_bag_weights_backward(
     return torch.where(inside, found, torch.zeros_like(found))
 
 
-BAGS: Mapping[str, Callable[..., Any]] = {
-    "autopar.embedding_bag": embedding_bag,
-    "autopar.embedding_bag_backward": embedding_bag_backward,
-    "autopar.embedding_bag_dense_backward": embedding_bag_dense_backward,
-    "autopar.embedding_bag_weights_backward": embedding_bag_weights_backward,
-}
+BAGS = own(
+    embedding_bag=embedding_bag,
+    embedding_bag_backward=embedding_bag_backward,
+    embedding_bag_dense_backward=embedding_bag_dense_backward,
+    embedding_bag_weights_backward=embedding_bag_weights_backward,
+)
 """The function behind each kind."""

@@ -6,11 +6,12 @@ zero, so the shards' results add up to the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+
+from autopar.runtime.kernels.naming import own
 
 
 def grouped_mm(
@@ -51,8 +52,8 @@ def _groups(
         yield matrix, slice(ends[at], ends[at + 1])
 
 
-EXPERTS: Mapping[str, Callable[..., Any]] = {
-    "autopar.grouped_mm": grouped_mm,
-    "autopar.grouped_mm_backward": grouped_mm_backward,
-}
+EXPERTS = own(
+    grouped_mm=grouped_mm,
+    grouped_mm_backward=grouped_mm_backward,
+)
 """The function behind each kind."""

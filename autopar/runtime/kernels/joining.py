@@ -9,15 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
+from autopar.ir.memory.kernels import overload
+from autopar.ir.ops.optimizer import ON_LISTS
 from autopar.ir.program import Arg, Op, Ref
 from autopar.runtime.kernels.table import in_place_kernel
-
-_ON_LISTS: dict[str, Callable[..., Any]] = {
-    "aten.add.Scalar": torch.ops.aten._foreach_add_.Scalar,
-}
-"""The form on lists, with positional arguments, of each of `autopar.ir.memory.joining.ON_LISTS`."""
 
 
 def joined(ops: Sequence[Op]) -> tuple[Callable[..., Any], Op]:
@@ -29,12 +24,13 @@ def joined(ops: Sequence[Op]) -> tuple[Callable[..., Any], Op]:
         (name, _joined_arg([op.arg(name) for op in ops]) if _is_list(arg, at, first) else arg)
         for at, (name, arg) in enumerate(first.args)
     )
-    kernel = _ON_LISTS.get(first.kind) or in_place_kernel(first.kind)
+    many = ON_LISTS.get(first.kind)
+    kernel = in_place_kernel(first.kind) if many is None else overload(many)
     return kernel, replace(first, args=args)
 
 
 def _is_list(arg: Arg, at: int, op: Op) -> bool:
-    return at == 0 if op.kind in _ON_LISTS else isinstance(arg, tuple)
+    return at == 0 if op.kind in ON_LISTS else isinstance(arg, tuple)
 
 
 def _joined_arg(args: Sequence[Arg]) -> Arg:

@@ -9,11 +9,12 @@ say how many entries there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from autopar.runtime.kernels.naming import own
 
 
 def embedding(
@@ -126,12 +127,12 @@ def _over(inside: Tensor, indices: Sequence[Tensor | None], rank: int) -> Tensor
     return inside.reshape((*inside.shape, *(1,) * (rank - lead - chosen)))
 
 
-LOOKUPS: Mapping[str, Callable[..., Any]] = {
-    "autopar.embedding": embedding,
-    "autopar.index_select": index_select,
-    "autopar.select": select,
-    "autopar.gather": gather,
-    "autopar.take": take,
-    "autopar.index": index,
-}
+LOOKUPS = own(
+    embedding=embedding,
+    index_select=index_select,
+    select=select,
+    gather=gather,
+    take=take,
+    index=index,
+)
 """The function behind each kind."""

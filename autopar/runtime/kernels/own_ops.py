@@ -20,6 +20,7 @@ from autopar.runtime.kernels.alignments import ALIGNMENTS
 from autopar.runtime.kernels.embedding_bag import BAGS
 from autopar.runtime.kernels.experts import EXPERTS
 from autopar.runtime.kernels.lookups import LOOKUPS
+from autopar.runtime.kernels.naming import own
 from autopar.runtime.kernels.recurrent import RECURRENCES
 from autopar.runtime.kernels.writes import WRITES
 
@@ -36,11 +37,13 @@ def to_partial(self: Tensor, monoid: str, index: int) -> Tensor:
 
 
 OWN_OPS: Mapping[str, Callable[..., Any]] = {
-    "autopar.to_partial": to_partial,
-    "autopar.resize": resize,
-    "autopar.window": window,
-    "autopar.max_pool_with_indices": max_pool_with_indices,
-    "autopar.max_pool_backward": max_pool_backward,
+    **own(
+        to_partial=to_partial,
+        resize=resize,
+        window=window,
+        max_pool_with_indices=max_pool_with_indices,
+        max_pool_backward=max_pool_backward,
+    ),
     **ALIGNMENTS,
     **BAGS,
     **EXPERTS,

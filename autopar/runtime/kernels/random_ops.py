@@ -9,12 +9,12 @@ its logarithm does; uniform ones, masks and integers are the same bits everywher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from autopar.runtime.kernels.naming import own
 from autopar.runtime.kernels.random_bits import Grid, draw, settle
 
 _DIGITS: Mapping[torch.dtype, int] = {
@@ -252,19 +252,19 @@ def _is_below(bits: Tensor, p: float) -> Tensor:
     return torch.ones_like(bits, dtype=torch.bool)
 
 
-RANDOM_OPS: Mapping[str, Callable[..., Any]] = {
-    "autopar.rand": rand,
-    "autopar.randn": randn,
-    "autopar.randint": randint,
-    "autopar.bernoulli": bernoulli,
-    "autopar.bernoulli_p": bernoulli_p,
-    "autopar.dropout": dropout,
-    "autopar.rrelu": rrelu,
-    "autopar.exponential": exponential,
-    "autopar.cauchy": cauchy,
-    "autopar.log_normal": log_normal,
-    "autopar.geometric": geometric,
-    "autopar.permutation": permutation,
-    "autopar.multinomial": multinomial,
-}
+RANDOM_OPS = own(
+    rand=rand,
+    randn=randn,
+    randint=randint,
+    bernoulli=bernoulli,
+    bernoulli_p=bernoulli_p,
+    dropout=dropout,
+    rrelu=rrelu,
+    exponential=exponential,
+    cauchy=cauchy,
+    log_normal=log_normal,
+    geometric=geometric,
+    permutation=permutation,
+    multinomial=multinomial,
+)
 """The function behind each op kind."""

@@ -17,8 +17,10 @@ import torch
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
-from autopar.ir.memory.kernels import ALONE, DENSE, DENSE_ROWS, TORCH_NAMESPACES, overload
+from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
+from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.view import MARKED, RESHAPES
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
 from autopar.runtime.kernels.attention import ELSEWHERE, by_device
@@ -175,7 +177,7 @@ def _unknown(kind: str) -> str:
         return f"op {kind}: {name} has the overloads {', '.join(packet.overloads())}"
     if namespace in ("comm", "call", "repeat", "barrier"):
         return f"op {kind} is carried out by the executor, not by a kernel"
-    if namespace == "autopar":
+    if namespace == OWN_NAMESPACE:
         return f"op {kind}: autopar has no such op{near_misses(kind, _OWN)}"
     if namespace == "aten":
         return f"op {kind}: torch {torch.__version__} has no such op"
@@ -269,14 +271,13 @@ def _reshape(self: torch.Tensor, shape: list[int]) -> torch.Tensor:
     return self.reshape(shape)
 
 
+_RESHAPING: Mapping[str, Kernel] = {"size": _view, "shape": _reshape}
+"""By the argument with the sizes."""
+
 # Values are contiguous by contract, but kernels may leave a result in other strides (a permute, a
 # slice), where torch's own `view` refuses. A conjugate that is only marked as such would lose the
 # mark in a collective.
 _VIEWS: Mapping[str, Kernel] = {
-    "aten.view.default": _view,
-    "aten._unsafe_view.default": _view,
-    "aten.view_copy.default": _view,
-    "aten.reshape.default": _reshape,
-    "aten._conj.default": torch.ops.aten.conj_physical.default,
-    "aten._neg_view.default": torch.ops.aten.neg.default,
+    **{kind: _RESHAPING[sizes] for kind, sizes in RESHAPES.items()},
+    **{kind: overload(computed) for kind, computed in MARKED.items()},
 }

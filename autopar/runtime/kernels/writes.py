@@ -8,13 +8,14 @@ nobody computes an empty result.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from autopar.runtime.kernels.lookups import in_range, local_rows
+from autopar.runtime.kernels.naming import own
 
 aten = torch.ops.aten
 
@@ -138,22 +139,22 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int, *, offset: i
     return self
 
 
-WRITES: Mapping[str, Callable[..., Any]] = {
-    "autopar.embedding_dense_backward": embedding_dense_backward,
-    "autopar.scatter": along_dim(aten.scatter.src),
-    "autopar.scatter_value": along_dim(aten.scatter.value),
-    "autopar.scatter_with": along_dim(aten.scatter.reduce),
-    "autopar.scatter_value_with": along_dim(aten.scatter.value_reduce),
-    "autopar.scatter_add": along_dim(aten.scatter_add.default),
-    "autopar.scatter_reduce": along_dim(aten.scatter_reduce.two),
-    "autopar.index_add": along_dim(aten.index_add.default),
-    "autopar.index_copy": along_dim(aten.index_copy.default),
-    "autopar.index_fill": along_dim(aten.index_fill.int_Scalar),
-    "autopar.index_fill_tensor": along_dim(aten.index_fill.int_Tensor),
-    "autopar.index_reduce": along_dim(aten.index_reduce.default),
-    "autopar.put": put,
-    "autopar.select_backward": select_backward,
-    "autopar.select_scatter": select_scatter,
-    "autopar.index_put": index_put,
-}
+WRITES = own(
+    embedding_dense_backward=embedding_dense_backward,
+    scatter=along_dim(aten.scatter.src),
+    scatter_value=along_dim(aten.scatter.value),
+    scatter_with=along_dim(aten.scatter.reduce),
+    scatter_value_with=along_dim(aten.scatter.value_reduce),
+    scatter_add=along_dim(aten.scatter_add.default),
+    scatter_reduce=along_dim(aten.scatter_reduce.two),
+    index_add=along_dim(aten.index_add.default),
+    index_copy=along_dim(aten.index_copy.default),
+    index_fill=along_dim(aten.index_fill.int_Scalar),
+    index_fill_tensor=along_dim(aten.index_fill.int_Tensor),
+    index_reduce=along_dim(aten.index_reduce.default),
+    put=put,
+    select_backward=select_backward,
+    select_scatter=select_scatter,
+    index_put=index_put,
+)
 """The function behind each kind."""

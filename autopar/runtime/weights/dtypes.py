@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
+from autopar.ir.dtypes import FLOATS
+from autopar.runtime.kernels.table import TORCH_DTYPES
 
 # Not those of 8 bits: what they stand for depends on scales, which are tensors of their own.
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_FLOATS = tuple(TORCH_DTYPES[name] for name in FLOATS)
 
 
 def is_convertible(stored: torch.dtype, wanted: torch.dtype) -> bool:

@@ -1,0 +1,141 @@
+"""Emitted ops: those that passes and the runtime write into programs by themselves.
+
+Who needs a piece of a tensor, or room for one, asks here for the op, and names none:
+
+    emitted.view(sizes).of("x").instead_of(op, "y")     %y = aten.view.default(self=%x, size=...)
+
+Collectives (`comm.*`) and control flow (`call`, `repeat`, `barrier`) are the executor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from autopar.ir.expr import IntExpr
+from autopar.ir.program import Arg, DType, Op, Ref
+
+Sizes = tuple[IntExpr, ...]
+
+MARK = "autopar.shard.default"
+"""The kind of the op that marks its operand within a graph (see `autopar.ir.mark`)."""
+
+TO_PARTIAL = "autopar.to_partial"
+"""The kind of the op that keeps a value on one rank of several."""
+
+OFFLOAD = "autopar.offload"
+END_OFFLOAD = "autopar.end_offload"
+RELOAD = "autopar.reload"
+END_RELOAD = "autopar.end_reload"
+"""Kinds of transfers (see `autopar.ir.memory.transfers`)."""
+
+
+class Emitted(NamedTuple):
+    """An op that isn't anywhere yet.
+
+    Attributes:
+        kind: Its kind.
+        args: Its arguments in schema order, at first without `self`.
+    """
+
+    kind: str
+    args: tuple[tuple[str, Arg], ...] = ()
+
+    def of(self, operand: str) -> Emitted:
+        """Returns it with a value as its first argument, `self`."""
+        return Emitted(self.kind, (("self", Ref(operand)), *self.args))
+
+    def instead_of(self, op: Op, result: str) -> Op:
+        """Returns the op that is written in the place of another: for its line, in its phase."""
+        return replace(op, kind=self.kind, args=self.args, results=(result,))
+
+
+def view(sizes: Sizes) -> Emitted:
+    """The same elements in the same order, under other sizes."""
+    return Emitted("aten.view.default", (("size", sizes),))
+
+
+def alias() -> Emitted:
+    """The operand as it is, under another name."""
+    return Emitted("aten.alias.default")
+
+
+def slice_(start: IntExpr, end: IntExpr, dim: int | None = None) -> Emitted:
+    """The elements from `start` to `end` of a dimension, by default the first, as a view."""
+    return Emitted("aten.slice.Tensor", _slice_args(start, end, dim))
+
+
+def slice_copy(start: IntExpr, end: IntExpr, dim: int | None = None) -> Emitted:
+    """The elements from `start` to `end` of a dimension, in memory of their own."""
+    return Emitted("aten.slice_copy.Tensor", _slice_args(start, end, dim))
+
+
+def _slice_args(start: IntExpr, end: IntExpr, dim: int | None) -> tuple[tuple[str, Arg], ...]:
+    args: tuple[tuple[str, Arg], ...] = (("start", start), ("end", end))
+    return args if dim is None else (("dim", dim), *args)
+
+
+def window(dim: int, low: IntExpr, high: IntExpr, fill: Arg) -> Emitted:
+    """The elements from `low` to `high` of a dimension, `fill` where they are outside."""
+    return Emitted("autopar.window", (("dim", dim), ("low", low), ("high", high), ("fill", fill)))
+
+
+def cat(tensors: Iterable[str], dim: int) -> Emitted:
+    """Tensors put together along a dimension; they are all its operands."""
+    return Emitted("aten.cat.default", (("tensors", tuple(map(Ref, tensors))), ("dim", dim)))
+
+
+def add(other: str) -> Emitted:
+    """The sum of the operand and another value."""
+    return Emitted("aten.add.Tensor", (("other", Ref(other)),))
+
+
+def clone() -> Emitted:
+    """A copy of the operand."""
+    return Emitted("aten.clone.default")
+
+
+def overwrite() -> Emitted:
+    """The operand, over which a value is written."""
+    return Emitted("aten.copy_.default")
+
+
+def full(sizes: Sizes, element: bool | int | float, dtype: str) -> Emitted:
+    """A tensor whose elements are all the same; it has no operand."""
+    args = (("size", sizes), ("fill_value", element), ("dtype", DType(dtype)))
+    return Emitted("aten.full.default", args)
+
+
+def empty(sizes: Sizes, dtype: str) -> Emitted:
+    """Room for a tensor, with any content; it has no operand."""
+    return Emitted("aten.empty.memory_format", (("size", sizes), ("dtype", DType(dtype))))
+
+
+def to_partial(monoid: str, index: IntExpr) -> Emitted:
+    """The operand where `index` is 0, and the identity of a reduction elsewhere."""
+    return Emitted(TO_PARTIAL, (("monoid", monoid), ("index", index)))
+
+
+def offload() -> Emitted:
+    """The start of a transfer to the host's memory."""
+    return Emitted(OFFLOAD)
+
+
+def end_offload(value: str) -> Emitted:
+    """The end of a transfer to the host's memory, whose operand is its start.
+
+    Args:
+        value: What is transferred.
+    """
+    return Emitted(END_OFFLOAD, (("of", Ref(value)),))
+
+
+def reload() -> Emitted:
+    """The start of a transfer back from the host's memory."""
+    return Emitted(RELOAD)
+
+
+def end_reload() -> Emitted:
+    """The end of a transfer back from the host's memory, whose operand is its start."""
+    return Emitted(END_RELOAD)
