@@ -17,6 +17,8 @@ import autopar
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md")
+CODE = ("autopar", "benchmarks", "examples", "tests")
+FILE = re.compile(r"`([\w/]+\.py)`")
 BUILT = {"__pycache__", ".mypy_cache"}
 KNOW_OPS = ("ir/ops/", "ir/emitted.py", "frontend/")
 """Where in the package ops may be called by their names."""
@@ -82,6 +84,35 @@ def test_paths_exist(document: str) -> None:
     tops = "autopar|tests|docs|examples|benchmarks|scripts"
     named = set(re.findall(rf"`((?:{tops})/[\w./-]*)`", text_of(document)))
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_files_that_documents_name_exist() -> None:
+    """Also by the end of a path alone, as `ops/view.py`; what the changelog names may be gone."""
+    files = [f"/{path.relative_to(ROOT)}" for top in CODE for path in (ROOT / top).rglob("*.py")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    found = {name for page in pages for name in FILE.findall(page.read_text(encoding="utf-8"))}
+    assert [name for name in sorted(found) if not any(f.endswith(f"/{name}") for f in files)] == []
+
+
+def test_files_that_code_names_exist() -> None:
+    sources = [path for top in CODE for path in (ROOT / top).rglob("*.py")]
+    named = re.compile(r"\b(?:autopar|tests|benchmarks)/[\w/]+\.py\b")
+    found = {name for path in sources for name in named.findall(path.read_text(encoding="utf-8"))}
+    assert [name for name in sorted(found) if not (ROOT / name).exists()] == []
+
+
+def test_the_readme_has_all_folders_of_the_package() -> None:
+    """In its tree, on a line of its own or within that of the folder around it."""
+    tree = text_of("README.md").split("## Where things are")[1].split("## ")[0]
+    named = set(re.findall(r"\b(\w+)/", tree))
+    package = ROOT / "autopar"
+    folders = {path.parent.name for path in package.rglob("__init__.py")} - {"autopar"}
+    assert sorted(folders - named) == []
+    paths = [
+        ROOT / "docs",
+        *(path for top in CODE for path in (ROOT / top, *(ROOT / top).rglob("*"))),
+    ]
+    assert sorted(named - {path.name for path in paths if path.is_dir()}) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
