@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import UNKNOWN, Loc, VerificationError
+from autopar.ir.dtypes import FLOATS
 
 COMM = "comm."
 """Prefix of the kinds of all ops that communicate."""
@@ -40,7 +41,7 @@ HELD, WINDOW = "held", "window"
 
 OPERAND, RESULT = "operand", "result"
 
-PLAIN_DTYPES = frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"))
+PLAIN_DTYPES = frozenset((*FLOATS, "i64", "i32", "i8", "u8"))
 """Dtypes that every backend takes as they are, and of which it forms sums itself."""
 
 
