@@ -226,7 +226,11 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
     ),
     "run, virtual": (
         called("run", virtual=True),
-        {**dict.fromkeys((*RUN, "device", "backend", "timeout", "modules"), ""), "updates": "True"},
+        {
+            **dict.fromkeys((*RUN, "device", "backend", "timeout"), ""),
+            "modules": "[]",
+            "updates": "True",
+        },
     ),
     "run, serial": (called("run", serial=True), dict.fromkeys((*RUN, "device", "updates"), "")),
     "verify": (
