@@ -78,7 +78,7 @@ def test_a_fused_step_becomes_one_of_each_parameter() -> None:
 
 
 def test_every_op_has_a_sample() -> None:
-    assert {sample.kind for sample in samples()} == set(SINGLE)
+    assert {sample.kind for sample in samples()} == {kind for kind in SINGLE if is_op(kind)}
 
 
 def test_lists_of_a_graph_are_taken_apart() -> None:
