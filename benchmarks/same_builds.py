@@ -183,18 +183,29 @@ def _told(answer: Mapping[str, Any]) -> Iterator[str]:
 Renaming = Callable[[str], str]
 
 
+def _pattern(name: str) -> str:
+    at_start = name.startswith("^")
+    return ("^" if at_start else r"(?<!\w)") + re.escape(name.removeprefix("^"))
+
+
 def renaming(table: Path | None) -> Renaming | None:
-    """Returns what a table does to a text, of which runs of blanks become one; None without one."""
+    """Returns what a table does to a text, of which runs of blanks become one; None without one.
+
+    A name behind `^` is one only where a line begins with it.
+    """
     if table is None:
         return None
     lines = [line.partition("#")[0].split() for line in table.read_text().splitlines()]
     names = dict(line for line in lines if line)
     # The longest first: a name may begin with another.
-    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)" if words else r"(?!)")
+    words = "|".join(map(_pattern, sorted(names, key=len, reverse=True)))
+    pattern = re.compile(rf"(?:{words})(?!\w)" if words else r"(?!)", re.MULTILINE)
+
+    def name(found: re.Match[str]) -> str:
+        return names.get(found[0]) or names[f"^{found[0]}"]
 
     def renamed(text: str) -> str:
-        return _narrow(pattern.sub(lambda found: names[found[0]], text))
+        return _narrow(pattern.sub(name, text))
 
     return renamed
 
