@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.runtime.kernels.attention import BACKWARD, FORWARD, attention, attention_backward
+from autopar.ir.ops.attention import FLASH
+from autopar.ir.ops.attention_backward import FLASH_BACKWARD
+from autopar.runtime.kernels.attention import attention, attention_backward
 from autopar.runtime.kernels.table import kernel
 
 
@@ -20,11 +22,11 @@ def operands(mask: bool) -> tuple[list[Tensor], Tensor | None]:
 def test_it_equals_the_cpus_own_op(mask: bool, causal: bool) -> None:
     given, bias = operands(mask)
     options = {"attn_mask": bias, "scale": 0.3}
-    out, sums = kernel(FORWARD)(*given, 0.0, causal, **options)
+    out, sums = kernel(FLASH)(*given, 0.0, causal, **options)
     found, _ = attention(*given, 0.0, causal, **options)
     torch.testing.assert_close(found, out)
     grad = torch.ones_like(out)
-    expected = kernel(BACKWARD)(grad, *given, out, sums, 0.0, causal, **options)
+    expected = kernel(FLASH_BACKWARD)(grad, *given, out, sums, 0.0, causal, **options)
     for gradient, other in zip(
         attention_backward(grad, *given, out, sums, 0.0, causal, **options), expected, strict=True
     ):
