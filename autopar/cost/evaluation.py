@@ -19,9 +19,8 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
 from autopar.cost.roofline import local_bytes, op_seconds
+from autopar.ir.at_rank import args_at, value_at
 from autopar.ir.collectives import COMM, declared, is_collective
-from autopar.ir.expr import Expr
-from autopar.ir.expr import evaluate as evaluate_expr
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
@@ -184,7 +183,7 @@ class Evaluator:
 
     def evaluation(self, function: Function) -> Evaluation:
         """Returns what a function of the program costs."""
-        values = {name: self._local(value) for name, value in function.values.items()}
+        values = {name: value_at(value, self.coords) for name, value in function.values.items()}
         costs = tuple(self.cost(op, values) for op in function.ops)
         return Evaluation(function.ops, costs, tuple(_schedule(function, costs)))
 
@@ -222,7 +221,7 @@ class Evaluator:
         types = tuple(TensorType(each.global_shape, each.dtype) for each in around)
         if all(0 in kind.shape for kind in types[len(types) - len(op.results) :]):
             return NOTHING
-        args = tuple((name, self._resolved(arg)) for name, arg in op.args)
+        args = args_at(op.args, self.coords)
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         whole = OpDist(_ALONE)
@@ -238,7 +237,7 @@ class Evaluator:
         axes = self._axes(op)
         if self.model is None or not axes:
             return NOTHING
-        args = {name: self._resolved(arg) for name, arg in op.args} if found.halo else {}
+        args = dict(args_at(op.args, self.coords)) if found.halo else {}
         moved = args, operand.global_shape, result.global_shape, result.itemsize
         stored = math.prod(result.global_shape) * result.itemsize
         seconds = collective_seconds(found, *moved, axes, self.model)
@@ -284,16 +283,6 @@ class Evaluator:
             one.transferred_bytes * trip,
             one.transfer_seconds * trip,
         )
-
-    def _local(self, value: Value) -> Value:
-        if all(isinstance(size, int) for size in value.shape):
-            return value
-        return replace(value, shape=tuple(evaluate_expr(size, self.coords) for size in value.shape))
-
-    def _resolved(self, arg: Arg) -> Arg:
-        if isinstance(arg, tuple):
-            return tuple(self._resolved(item) for item in arg)
-        return evaluate_expr(arg, self.coords) if isinstance(arg, Expr) else arg
 
 
 _ALONE = ProcessMesh.of_shape((1,), ("alone",))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.evaluation import Evaluator
 from autopar.cost.windows import WindowWay
-from autopar.ir.expr import evaluate
+from autopar.ir.at_rank import shape_at
 from autopar.ir.program import Op, OpDist, Value
 from autopar.ir.rules.distribution import consumed, produced, rank_call
 from autopar.ir.rules.rule import Rule
@@ -41,7 +41,7 @@ def part_seconds(
     ]
     shapes += [produced(rule, dist, position).local_shape for position in range(len(op.results))]
     around = [
-        Value(f"v{number}", values[name].dtype, tuple(evaluate(size, at) for size in shape))
+        Value(f"v{number}", values[name].dtype, shape_at(shape, at))
         for number, (name, shape) in enumerate(
             zip((*op.operands, *op.results), shapes, strict=True)
         )

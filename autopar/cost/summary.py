@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from autopar.cost.communicated import received_bytes
 from autopar.cost.flops import product_flops
+from autopar.ir.at_rank import args_at, value_at
 from autopar.ir.collectives import COMM, declared, is_collective
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr import evaluate
 from autopar.ir.ops import functional_kind, rule_of
-from autopar.ir.program import DTYPE_BYTES, Arg, Op, Port, Program, Value
+from autopar.ir.program import DTYPE_BYTES, Op, Port, Program, Value
 
 WEIGHT_ROLES = ("parameter", "buffer", "state", "constant")
 STATE_ROLES = ("optimizer_state",)
@@ -94,7 +95,7 @@ class _Counts:
 
     def add(self, name: str, times: int) -> None:
         function = self.program.functions[name]
-        values = {key: self._local(value) for key, value in function.values.items()}
+        values = {key: value_at(value, self.coords) for key, value in function.values.items()}
         for op in function.ops:
             if is_collective(op.kind):
                 self._add_collective(op, values, times)
@@ -102,9 +103,6 @@ class _Counts:
                 self.add(callee[0], times * callee[1])
             else:
                 self._add_flops(op, values, times)
-
-    def _local(self, value: Value) -> Value:
-        return replace(value, shape=tuple(evaluate(size, self.coords) for size in value.shape))
 
     def _add_collective(self, op: Op, values: Mapping[str, Value], times: int) -> None:
         axes = op.arg("axes", ())
@@ -119,15 +117,10 @@ class _Counts:
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
         if any(0 in values[name].shape for name in op.operands):
             return
-        args = tuple((name, self._resolved(arg)) for name, arg in op.args)
+        args = args_at(op.args, self.coords)
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         self.flops += times * product_flops(kind, rule)
-
-    def _resolved(self, arg: Arg) -> Arg:
-        if isinstance(arg, tuple):
-            return tuple(self._resolved(item) for item in arg)
-        return evaluate(arg, self.coords) if isinstance(arg, Expr) else arg
 
 
 def _callee(op: Op) -> tuple[str, int] | None:

@@ -7,14 +7,15 @@ all that it reads anyway, the window is cut out of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from autopar.cost.evaluation import Evaluator
 from autopar.ir import emitted
+from autopar.ir.at_rank import shape_at
 from autopar.ir.collectives import REDISTRIBUTE
-from autopar.ir.expr import IntExpr, add, evaluate, multiply
+from autopar.ir.expr import IntExpr, add, multiply
 from autopar.ir.layout import Layout, local_dim_size, whole
 from autopar.ir.program import Arg, Op, OpDist, Ref, Value
 from autopar.ir.rules.distribution import (
@@ -64,17 +65,13 @@ class WindowWay:
             evaluator: Prices single ops.
         """
         at = evaluator.coords
-        held, total = Value("x", dtype, self._at(self.layout.local_shape, at)), 0.0
+        held, total = Value("x", dtype, shape_at(self.layout.local_shape, at)), 0.0
         for step in self.steps:
-            made = Value("y", dtype, self._at(step.shape, at))
+            made = Value("y", dtype, shape_at(step.shape, at))
             op = Op(step.kind, (("self", Ref("x")), *step.args), ("y",))
             total += evaluator.cost(op, {"x": held, "y": made}).seconds
             held = replace(made, name="x")
         return total
-
-    @staticmethod
-    def _at(shape: Sequence[IntExpr], coords: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(evaluate(size, coords) for size in shape)
 
     @property
     def window_shape(self) -> tuple[IntExpr, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.cost.communicated import communicated_bytes
+from autopar.ir.at_rank import shape_at
 from autopar.ir.collectives import declared
-from autopar.ir.expr import evaluate
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping.collectives import Collective, executions, sites
@@ -48,9 +48,6 @@ def collective_bytes(site: Collective, mesh: ProcessMesh) -> int:
     """Returns the bytes of a collective, as `Traffic.nbytes` has them."""
     origin = dict.fromkeys(mesh.dim_names, 0)
     # The process at the origin has the first block of everything, and no block is larger.
-    operand, result = (
-        tuple(evaluate(size, origin) for size in value.shape)
-        for value in (site.operand, site.result)
-    )
+    operand, result = (shape_at(value.shape, origin) for value in (site.operand, site.result))
     found = declared(site.op.kind, site.op.loc)
     return communicated_bytes(found, dict(site.op.args), operand, result, site.result.itemsize)

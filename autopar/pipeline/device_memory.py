@@ -16,8 +16,9 @@ from autopar.base.errors import UNKNOWN, InvalidInputError
 from autopar.base.units import human_bytes
 from autopar.cost import Cluster, memory_timeline
 from autopar.cost.memory.buffers import HOST, Execution
+from autopar.ir.at_rank import shape_at
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.expr import FromFirst, evaluate
+from autopar.ir.expr import FromFirst
 from autopar.ir.ops import PRODUCTS
 from autopar.ir.ops.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Program, Value
@@ -129,7 +130,7 @@ def _all_bytes(program: Program) -> int:
 
 def _bytes(value: Value) -> int:
     """Returns the bytes of a value on the first rank."""
-    return math.prod(evaluate(size, _FIRST) for size in value.shape) * DTYPE_BYTES[value.dtype]
+    return math.prod(shape_at(value.shape, _FIRST)) * DTYPE_BYTES[value.dtype]
 
 
 _FIRST = FromFirst()
@@ -142,7 +143,7 @@ def _described(program: Program, held: RankMemory) -> str:
     loc = value.loc if op is None else op.loc
     what = "an input" if op is None else f"the result of {op.kind}"
     place = f" at {loc}" if loc != UNKNOWN else ""
-    shape = [evaluate(size, _FIRST) for size in value.shape]
+    shape = list(shape_at(value.shape, _FIRST))
     return (
         f"{held.largest}, {what}{place}, has shape {shape} on a rank and takes"
         f" {held.largest_bytes} bytes ({human_bytes(held.largest_bytes)})"

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from autopar.analysis.reports.inspection import resolve, show_program
+from autopar.analysis.reports.inspection import show_program
 from autopar.analysis.reports.summary import (
     Summary,
     human_bytes,
@@ -22,6 +22,7 @@ from autopar.analysis.reports.summary import (
 )
 from autopar.base.errors import Loc
 from autopar.cli import main
+from autopar.ir.at_rank import program_at
 from autopar.ir.builds.files import read_build
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.text import parse_program
@@ -156,7 +157,7 @@ def test_rank_s_program_parses(here: Path) -> None:
     """The text is all of the program, and lines aren't wrapped."""
     deployment = read_build("build").deployment
     for rank in (0, 7):
-        resolved = resolve(deployment.program_of(rank), deployment.coords_of(rank))
+        resolved = program_at(deployment.program_of(rank), deployment.coords_of(rank))
         assert parse_program(shown("build", "--rank", rank)) == resolved
 
 

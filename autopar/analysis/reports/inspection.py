@@ -12,12 +12,13 @@ from pathlib import Path
 from autopar.base.errors import UNKNOWN, InvalidInputError
 from autopar.base.units import counted
 from autopar.cost.summary import WEIGHT_ROLES
+from autopar.ir.at_rank import program_at
 from autopar.ir.builds.files import read_build
 from autopar.ir.collectives import is_collective
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr import Expr
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.program import Arg, DType, Function, Op, Program, Ref, Value
+from autopar.ir.program import Arg, DType, Op, Program, Ref, Value
 from autopar.ir.serde import (
     content_of,
     deployment_from_bytes,
@@ -58,7 +59,7 @@ def show_rank(build: Path, rank: int, form: str, brief: bool = False) -> str:
             f"--rank {rank}: {build} is for {counted(deployment.world_size, 'rank')},"
             f" 0 to {deployment.world_size - 1}"
         )
-    program = resolve(deployment.program_of(rank), deployment.coords_of(rank))
+    program = program_at(deployment.program_of(rank), deployment.coords_of(rank))
     shown = show_program(program, form, brief)
     return shown if form != "text" else f"{_rank_header(deployment, rank)}\n{shown}"
 
@@ -147,56 +148,6 @@ def _scope(names: Set[str], separator: str) -> str:
 
 def _kind_alone(origin: Origin | None) -> Origin | None:
     return None if origin is None else Origin(origin.kind)
-
-
-def resolve(program: Program, coords: Mapping[str, int]) -> Program:
-    """Returns a program with the rank expressions of shapes, arguments and ports evaluated."""
-    functions = {
-        name: _resolve_function(function, coords) for name, function in program.functions.items()
-    }
-    ports = program.signature
-    signature = replace(
-        ports,
-        **{
-            side: tuple(
-                replace(
-                    port,
-                    box=tuple(
-                        tuple(
-                            replace(
-                                sub,
-                                start=evaluate(sub.start, coords),
-                                length=evaluate(sub.length, coords),
-                            )
-                            for sub in dim
-                        )
-                        for dim in port.box
-                    ),
-                )
-                for port in getattr(ports, side)
-            )
-            for side in ("inputs", "outputs")
-        },
-    )
-    return replace(program, functions=functions, signature=signature)
-
-
-def _resolve_function(function: Function, coords: Mapping[str, int]) -> Function:
-    values = {
-        name: replace(value, shape=tuple(evaluate(size, coords) for size in value.shape))
-        for name, value in function.values.items()
-    }
-    ops = tuple(
-        replace(op, args=tuple((name, _resolve_arg(arg, coords)) for name, arg in op.args))
-        for op in function.ops
-    )
-    return replace(function, values=values, ops=ops)
-
-
-def _resolve_arg(arg: Arg, coords: Mapping[str, int]) -> Arg:
-    if isinstance(arg, tuple):
-        return tuple(_resolve_arg(item, coords) for item in arg)
-    return evaluate(arg, coords) if isinstance(arg, Expr) else arg
 
 
 def _rank_header(deployment: Deployment, rank: int) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks
-from autopar.ir.expr import evaluate as evaluate_expr
+from autopar.ir.at_rank import shape_at
 from autopar.ir.program import Function, Op, Program
 
 
@@ -148,10 +148,7 @@ class Record:
         mesh = self.program.mesh
         coords = dict.fromkeys(mesh.dim_names if mesh is not None else (), 0)
         values = (self.function.values[name] for name in self.names)
-        return [
-            math.prod(evaluate_expr(size, coords) for size in each.shape) * each.itemsize
-            for each in values
-        ]
+        return [math.prod(shape_at(each.shape, coords)) * each.itemsize for each in values]
 
     @cached_property
     def besides(self) -> Sequence[int]:

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from autopar.base.errors import RuntimeFailure
 from autopar.ir import emitted
+from autopar.ir.at_rank import args_at, port_at, value_at
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr import Expr, axes_of, evaluate
 from autopar.ir.program import (
     Arg,
-    BoxDim,
     Function,
     Op,
     Port,
@@ -114,10 +114,7 @@ def _arg_expressions(arg: Arg) -> Iterable[Expr]:
 
 
 def _function(function: Function, coords: Mapping[str, int]) -> Function:
-    values = {
-        name: replace(value, shape=tuple(evaluate(size, coords) for size in value.shape))
-        for name, value in function.values.items()
-    }
+    values = {name: value_at(value, coords) for name, value in function.values.items()}
     missing = frozenset(
         name
         for name, value in function.values.items()
@@ -125,37 +122,22 @@ def _function(function: Function, coords: Mapping[str, int]) -> Function:
     )
     ops = tuple(
         concrete
-        for op in function.ops
-        for concrete in _without_empties(_resolve_args(op, coords), values, missing)
+        for at_rank in (replace(op, args=args_at(op.args, coords)) for op in function.ops)
+        for concrete in _without_empties(at_rank, values, missing)
     )
     return replace(function, values=values, ops=ops)
 
 
-def _resolve_args(op: Op, coords: Mapping[str, int]) -> Op:
-    return replace(op, args=tuple((name, _resolve(arg, coords)) for name, arg in op.args))
-
-
-def _resolve(arg: Arg, coords: Mapping[str, int]) -> Arg:
-    if isinstance(arg, Expr):
-        return evaluate(arg, coords)
-    if isinstance(arg, tuple):
-        return tuple(_resolve(item, coords) for item in arg)
-    return arg
-
-
 def _port(port: Port, coords: Mapping[str, int]) -> Port:
-    box = tuple(tuple(_box_dim(port, sub, coords) for sub in dim) for dim in port.box)
-    return replace(port, box=box)
-
-
-def _box_dim(port: Port, sub: BoxDim, coords: Mapping[str, int]) -> BoxDim:
-    start, length = evaluate(sub.start, coords), evaluate(sub.length, coords)
-    if not 0 <= start <= start + length <= sub.size:
-        raise RuntimeFailure(
-            f"port {port.name!r}: at {dict(coords)}, a rank's part of {sub.size} elements is"
-            f" {length} from {start} on, which is outside; compile again"
-        )
-    return BoxDim(sub.size, start, length)
+    found = port_at(port, coords)
+    for sub in (sub for dim in found.box for sub in dim):
+        start, length = evaluate(sub.start, coords), evaluate(sub.length, coords)
+        if not 0 <= start <= start + length <= sub.size:
+            raise RuntimeFailure(
+                f"port {port.name!r}: at {dict(coords)}, a rank's part of {sub.size} elements is"
+                f" {length} from {start} on, which is outside; compile again"
+            )
+    return found
 
 
 def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[str]) -> Iterable[Op]:

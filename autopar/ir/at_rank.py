@@ -1,0 +1,68 @@
+"""Programs at one rank: rank expressions become integers.
+
+What a rank lacks, or holds nothing of, is the runtime's to say; here only numbers change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autopar.ir.expr import Expr, IntExpr, evaluate
+from autopar.ir.program import Arg, BoxDim, Function, Port, Program, Signature, Value
+
+
+def shape_at(shape: Iterable[IntExpr], coords: Mapping[str, int]) -> tuple[int, ...]:
+    """Returns a shape on the rank with these coordinates.
+
+    Raises:
+        KeyError: If an expression names an axis that `coords` lacks, as all functions here.
+    """
+    return tuple(evaluate(size, coords) for size in shape)
+
+
+def value_at(value: Value, coords: Mapping[str, int]) -> Value:
+    """Returns a value with its shape on the rank."""
+    if all(isinstance(size, int) for size in value.shape):
+        return value
+    return replace(value, shape=shape_at(value.shape, coords))
+
+
+def arg_at(arg: Arg, coords: Mapping[str, int]) -> Arg:
+    """Returns an argument of an op on the rank, the items of lists too."""
+    if isinstance(arg, tuple):
+        return tuple(arg_at(item, coords) for item in arg)
+    return evaluate(arg, coords) if isinstance(arg, Expr) else arg
+
+
+def args_at(
+    args: Iterable[tuple[str, Arg]], coords: Mapping[str, int]
+) -> tuple[tuple[str, Arg], ...]:
+    """Returns the arguments of an op on the rank."""
+    return tuple((name, arg_at(arg, coords)) for name, arg in args)
+
+
+def port_at(port: Port, coords: Mapping[str, int]) -> Port:
+    """Returns an input or output with the rank's box."""
+    return replace(port, box=tuple(tuple(_at(sub, coords) for sub in dim) for dim in port.box))
+
+
+def _at(sub: BoxDim, coords: Mapping[str, int]) -> BoxDim:
+    return BoxDim(sub.size, evaluate(sub.start, coords), evaluate(sub.length, coords))
+
+
+def program_at(program: Program, coords: Mapping[str, int]) -> Program:
+    """Returns a program with the shapes, arguments and boxes of the rank."""
+    functions = {name: _function(each, coords) for name, each in program.functions.items()}
+    ports = program.signature
+    signature = Signature(
+        tuple(port_at(port, coords) for port in ports.inputs),
+        tuple(port_at(port, coords) for port in ports.outputs),
+    )
+    return replace(program, functions=functions, signature=signature)
+
+
+def _function(function: Function, coords: Mapping[str, int]) -> Function:
+    values = {name: value_at(value, coords) for name, value in function.values.items()}
+    ops = tuple(replace(op, args=args_at(op.args, coords)) for op in function.ops)
+    return replace(function, values=values, ops=ops)
