@@ -120,7 +120,8 @@ class Subject:
         """Compiles the training step, as `autopar.compile` does."""
         shard = {pin.pattern: pin.dims_mapping for pin in pins}
         options = CompileOptions.of(mesh=mesh, strategy=strategy, shard=shard, **limits)
-        return CompiledModel(self.captured, compile_program(self.source, options))
+        program = self.captured.program
+        return CompiledModel.of(compile_program(program, options), program, self.captured.weights)
 
 
 def train(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], optimize: Optimize) -> Trained:
