@@ -241,7 +241,7 @@ def test_memory_is_what_is_tracked_and_the_host_s_is_apart(part: float) -> None:
     assert timeline.peak_bytes <= limit
     assert timeline.host_bytes > 0
     both = map(sum, zip(timeline.at_bytes, timeline.lifetimes.host_bytes(), strict=True))
-    assert executed(program, found.captured.weights).peak_bytes == max(both)
+    assert executed(program, found.weights).peak_bytes == max(both)
 
 
 @pytest.mark.parametrize("wrapped", ["reentrant", "not reentrant", "marked"])

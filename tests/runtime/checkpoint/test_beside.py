@@ -109,7 +109,7 @@ def test_a_failure_is_told_once_and_training_goes_on(
 ENDS = """
 import sys, time
 import autopar
-from autopar.runtime import checkpoint
+from autopar.runtime.checkpoint import checkpoint
 
 def fails(*args):
     time.sleep(0.5)

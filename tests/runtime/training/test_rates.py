@@ -68,7 +68,7 @@ def test_parameters_of_64_bits_follow_torch(tmp_path: Path, make: Optimizer, lr:
 def test_a_rate_of_32_bits_in_an_older_build_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("capture", "update"):
+    for module in ("capture.capture", "step.update"):
         found = importlib.import_module(f"autopar.frontend.torch.{module}")
         monkeypatch.setattr(found, "RATE_DTYPE", torch.float32)
     model = nn.Linear(4, 3)
