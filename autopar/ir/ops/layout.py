@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from autopar.ir.ops.reduction import along
 from autopar.ir.ops.table import (
     FIRST,
     IDEMPOTENT,
     MOVED,
-    RuleFunction,
     Table,
     axes,
     axis,
@@ -25,7 +23,6 @@ from autopar.ir.rules.local_arg import LocalArg, Size, Sizes
 from autopar.ir.rules.rule import (
     ALL_MONOIDS,
     Dims,
-    Linear,
     OpCall,
     Rule,
     RuleError,
@@ -164,16 +161,6 @@ def blocks(
         local=local if block > 1 or windows else None,
         work=0,
     )
-
-
-def trailing(count: int, linear: Sequence[Linear] = (), work: float = 0) -> RuleFunction:
-    """Returns the rule function of an op along the last `count` dimensions, whatever they are."""
-
-    def dims(call: OpCall) -> Collection[int]:
-        rank = len(call.operands[0].shape)
-        return range(rank - count, rank)
-
-    return along(dims, linear, work)
 
 
 def unbind(call: OpCall) -> Rule | None:
