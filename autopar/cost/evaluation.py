@@ -24,7 +24,7 @@ from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
-from autopar.ir.ops.view import FREE
+from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.rules.rule import TensorType
 

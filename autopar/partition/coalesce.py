@@ -27,7 +27,7 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.buckets import BUCKET_BYTES, is_worth_joining
 from autopar.ir import emitted
 from autopar.ir.collectives import ALL_REDUCE, BROADCAST, REDUCE_SCATTER, is_collective
-from autopar.ir.ops.view import VIEWS
+from autopar.ir.ops.shape.view import VIEWS
 from autopar.ir.program import Function, Op, OpDist, Program, Value
 
 WAITING = ("", "update")

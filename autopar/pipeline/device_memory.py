@@ -20,7 +20,7 @@ from autopar.ir.at_rank import shape_at
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.expr import FromFirst
 from autopar.ir.ops import PRODUCTS
-from autopar.ir.ops.view import FREE
+from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Program, Value
 
 MEMORY = "memory"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from autopar.cost.memory.kernel_results import effect
 from autopar.ir.memory.strides import Placed
-from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
-from autopar.ir.ops.recurrent_memory import workspace_bytes
+from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
+from autopar.ir.ops.products.recurrent_memory import workspace_bytes
 from autopar.runtime.kernels.recurrent import recurrent, recurrent_backward
 from tests.judges.tracking import Tracking
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from autopar.cost.memory.kernel_results import Args, effect
 from autopar.ir.memory.strides import Placed, is_contiguous
-from autopar.ir.ops.strided import LAID_OUT, LIKE_OPERANDS, VIEWS
-from autopar.ir.ops.view import RESHAPES
+from autopar.ir.ops.shape.strided import LAID_OUT, LIKE_OPERANDS, VIEWS
+from autopar.ir.ops.shape.view import RESHAPES
 from tests.ops.sample import Sample, compute
 from tests.ops.samples import NOT_RUN, samples_by_kind
 from tests.ops.test_strides import every_second, last_first, wider

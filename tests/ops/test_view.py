@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.ir.ops.view import refine
+from autopar.ir.ops.shape.view import refine
 from tests.ops.sample import f, s
 from tests.ops.split_run_combine import check_splits
 

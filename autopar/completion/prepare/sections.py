@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from autopar.ir.ops import rule_of
-from autopar.ir.ops.pieces import put, taken
+from autopar.ir.ops.shape.pieces import put, taken
 from autopar.ir.program import STORED_ROLES, Function, Op, Value
 from autopar.ir.rules.local_arg import Size, Sizes
 from autopar.ir.rules.rule import Dims, Rule

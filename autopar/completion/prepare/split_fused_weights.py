@@ -24,7 +24,7 @@ from autopar.ir import emitted
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
-from autopar.ir.ops.pieces import put, taken
+from autopar.ir.ops.shape.pieces import put, taken
 from autopar.ir.program import (
     Arg,
     Op,

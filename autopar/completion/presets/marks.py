@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.completion.problem.graph import Graph, Node
-from autopar.ir.ops.pieces import JOINS
+from autopar.ir.ops.shape.pieces import JOINS
 from autopar.ir.rules.rule import Dims, Rule
 
 

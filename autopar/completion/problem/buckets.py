@@ -17,7 +17,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.cost.reshard.buckets import BUCKET_BYTES, Lane, Sum, bucket_seconds, sums_of
 from autopar.cost.reshard.deferred_sums import awaited
-from autopar.ir.ops.view import VIEWS
+from autopar.ir.ops.shape.view import VIEWS
 
 Steps = tuple[tuple[Form, Form], ...]
 """The reshards of a value, each from a form to another."""

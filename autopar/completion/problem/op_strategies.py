@@ -23,7 +23,7 @@ from autopar.ir.layout import (
     normalize_dim,
 )
 from autopar.ir.ops import rule_of
-from autopar.ir.ops.view import FREE
+from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
 from autopar.ir.rules.distribution import pending_once, shard_call
 from autopar.ir.rules.rule import SAME, Dims, Rule, TensorType

@@ -24,10 +24,17 @@ from autopar.ir.memory.strides import (
     reshaped,
 )
 from autopar.ir.ops import functional_kind
-from autopar.ir.ops.dense import DENSE, DENSE_ROWS
-from autopar.ir.ops.recurrent_memory import TAKEN
-from autopar.ir.ops.strided import IN_TERMS, LAID_OUT, LIKE_OPERANDS, ON_SOME_RANKS, ROOM, VIEWS
-from autopar.ir.ops.view import MARKED, RESHAPES
+from autopar.ir.ops.products.dense import DENSE, DENSE_ROWS
+from autopar.ir.ops.products.recurrent_memory import TAKEN
+from autopar.ir.ops.shape.strided import (
+    IN_TERMS,
+    LAID_OUT,
+    LIKE_OPERANDS,
+    ON_SOME_RANKS,
+    ROOM,
+    VIEWS,
+)
+from autopar.ir.ops.shape.view import MARKED, RESHAPES
 from autopar.ir.program import Arg
 
 

@@ -34,8 +34,8 @@ from autopar.ir.memory.overlap import plan_overlap, started_in
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
-from autopar.ir.ops.creation import OF_A_SHAPE
-from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
+from autopar.ir.ops.create.creation import OF_A_SHAPE
+from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
 from autopar.ir.program import Arg, Function, Op, Program, Value
 
 _STORED = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.ir.ops.view import VIEWS
+from autopar.ir.ops.shape.view import VIEWS
 from autopar.ir.program import Op
 
 

@@ -17,7 +17,7 @@ from torch import fx
 
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.writes import memory_of
-from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
 
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 _STATISTICS = ("running_mean", "running_var")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
 from autopar.ir.program import Arg, Op
 
 _UNARY = """abs acos asin atan ceil clone cos cosh erf erfc exp expm1 floor frac lgamma log log10

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from autopar.ir.emitted import MARK
-from autopar.ir.ops.alignment import CTC, CTC_GRADIENT
-from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
+from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
+from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
 
 IR_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "f64",

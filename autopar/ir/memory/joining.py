@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autopar.ir.memory.updates import Writes
-from autopar.ir.ops.optimizer import FUSED_STEPS, ON_LISTS
+from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS, ON_LISTS
 from autopar.ir.program import Function, Op
 
 

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from autopar.ir.memory.transfers import STARTED
-from autopar.ir.ops.dense import STRICT
-from autopar.ir.ops.view import MARKED, RESHAPES, UNSAFE
+from autopar.ir.ops.products.dense import STRICT
+from autopar.ir.ops.shape.view import MARKED, RESHAPES, UNSAFE
 
 SHORT_SUM_BYTES = 1 << 20
 """Bytes of all members' tensors up to which gloo gathers them faster than it reduces them.

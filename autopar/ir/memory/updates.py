@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from autopar.ir.assumptions import assumption_ports
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.memory.storage import Storage
-from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
 from autopar.ir.program import Function, Op, Program, refs
 
 Pair = tuple[str, str]

@@ -8,49 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from autopar.ir.ops import (
-    advanced,
-    alignment,
-    arg_reduction,
+from autopar.ir.ops.create import creation, random
+from autopar.ir.ops.elementwise import cast, gated, optimizer, pointwise, quantized
+from autopar.ir.ops.image import convolution, interpolation, pooling, resizing, sampling
+from autopar.ir.ops.index import advanced, binning, embedding_bag, indexing, writing
+
+from autopar.ir.ops.losses import alignment, loss, nll
+from autopar.ir.ops.normalize import batch_norm, group_norm, normalization
+from autopar.ir.ops.products import (
     attention,
     attention_backward,
-    bags,
-    batch_norm,
-    binning,
-    cast,
-    convolution,
-    creation,
-    diagonal,
     distance,
     experts,
-    gated,
-    group_norm,
-    indexing,
-    insertion,
-    interpolation,
-    layout,
     linalg,
-    loss,
     matmul,
-    nll,
-    normalization,
-    optimizer,
     packed_matmul,
-    pointwise,
-    pooling,
-    quantized,
-    random,
     recurrent,
-    reduction,
-    resizing,
-    sampling,
-    softmax,
-    sort,
-    vector_norm,
-    view,
-    window,
-    writing,
 )
+from autopar.ir.ops.reduce import arg_reduction, reduction, softmax, sort, vector_norm
+from autopar.ir.ops.shape import diagonal, insertion, layout, view, window
 from autopar.ir.ops.table import RuleFunction, Table
 from autopar.ir.program import Arg, Op, Ref, Value
 from autopar.ir.rules.rule import OpCall, Rule, RuleError, TensorType
@@ -86,7 +62,7 @@ TABLES: tuple[Table, ...] = (
     advanced.RULES,
     writing.RULES,
     insertion.RULES,
-    bags.RULES,
+    embedding_bag.RULES,
     creation.RULES,
     convolution.RULES,
     pooling.RULES,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autopar.ir.ops import batch_norm, creation
+from autopar.ir.ops.create import creation
+from autopar.ir.ops.normalize import batch_norm
 from autopar.ir.ops.table import Again
 from autopar.ir.program import Op
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.ops.alignment import CTC, CTC_GRADIENT
+from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
 
 aten = torch.ops.aten
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from autopar.ir.ops.attention import FLASH
-from autopar.ir.ops.attention_backward import FLASH_BACKWARD
+from autopar.ir.ops.products.attention import FLASH
+from autopar.ir.ops.products.attention_backward import FLASH_BACKWARD
 
 
 def attention(

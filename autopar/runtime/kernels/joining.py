@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from autopar.ir.memory.kernels import overload
-from autopar.ir.ops.optimizer import ON_LISTS
+from autopar.ir.ops.elementwise.optimizer import ON_LISTS
 from autopar.ir.program import Arg, Op, Ref
 from autopar.runtime.kernels.table import in_place_kernel
 

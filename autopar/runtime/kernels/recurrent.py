@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.ops.recurrent import GRADIENT, RECURRENT
+from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
 
 
 def recurrent(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
-from autopar.ir.ops.lookups import REARRANGED, Lookup, lookups_of
+from autopar.ir.ops.index.lookups import REARRANGED, Lookup, lookups_of
 from autopar.ir.program import SEED, Function, Op, Program, Value
 from autopar.runtime.execute.describe import describe_failure, reason_of
 from autopar.runtime.execute.emit import emit

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.ir.ops.attention import FLASH
-from autopar.ir.ops.attention_backward import FLASH_BACKWARD
+from autopar.ir.ops.products.attention import FLASH
+from autopar.ir.ops.products.attention_backward import FLASH_BACKWARD
 from autopar.runtime.kernels.attention import attention, attention_backward
 from autopar.runtime.kernels.table import kernel
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.memory.kernels import DRAWN_AT_ONCE
-from autopar.ir.ops.drawing import DRAWINGS, drawing_bytes
+from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
 from autopar.runtime.kernels import random_ops as kernels
 from tests.judges.tracking import Tracking
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from autopar.completion.problem.buckets import AWAITED, Waiting
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.search.network.candidates import Candidates
-from autopar.ir.ops.view import VIEWS
+from autopar.ir.ops.shape.view import VIEWS
 
 
 class SumsInOrder:

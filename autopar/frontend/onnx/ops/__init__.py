@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autopar.frontend.onnx.ops.activation import TABLE as ACTIVATION
-from autopar.frontend.onnx.ops.boxes import TABLE as BOXES
-from autopar.frontend.onnx.ops.convolution import TABLE as CONVOLUTION
-from autopar.frontend.onnx.ops.create import TABLE as CREATE
-from autopar.frontend.onnx.ops.elementwise import TABLE as ELEMENTWISE
-from autopar.frontend.onnx.ops.indexing import TABLE as INDEXING
-from autopar.frontend.onnx.ops.layout import TABLE as LAYOUT
+from autopar.frontend.onnx.ops.elementwise.activation import TABLE as ACTIVATION
+from autopar.frontend.onnx.ops.elementwise.arithmetic import TABLE as ELEMENTWISE
+from autopar.frontend.onnx.ops.elementwise.quantization import TABLE as QUANTIZATION
+from autopar.frontend.onnx.ops.image.boxes import TABLE as BOXES
+from autopar.frontend.onnx.ops.image.convolution import TABLE as CONVOLUTION
+from autopar.frontend.onnx.ops.image.pooling import TABLE as POOLING
+from autopar.frontend.onnx.ops.image.resize import TABLE as RESIZE
+from autopar.frontend.onnx.ops.image.vision import TABLE as VISION
 from autopar.frontend.onnx.ops.legacy import find_legacy
 from autopar.frontend.onnx.ops.linear import TABLE as LINEAR
 from autopar.frontend.onnx.ops.ngram import TABLE as NGRAM
 from autopar.frontend.onnx.ops.normalization import TABLE as NORMALIZATION
-from autopar.frontend.onnx.ops.pooling import TABLE as POOLING
-from autopar.frontend.onnx.ops.quantization import TABLE as QUANTIZATION
 from autopar.frontend.onnx.ops.random import TABLE as RANDOM
 from autopar.frontend.onnx.ops.recurrent import TABLE as RECURRENT
 from autopar.frontend.onnx.ops.reduction import TABLE as REDUCTION
 from autopar.frontend.onnx.ops.refused import TABLE as REFUSED
-from autopar.frontend.onnx.ops.resize import TABLE as RESIZE
-from autopar.frontend.onnx.ops.sequence import TABLE as SEQUENCE
+from autopar.frontend.onnx.ops.shape.create import TABLE as CREATE
+from autopar.frontend.onnx.ops.shape.indexing import TABLE as INDEXING
+from autopar.frontend.onnx.ops.shape.layout import TABLE as LAYOUT
+from autopar.frontend.onnx.ops.shape.sequence import TABLE as SEQUENCE
 from autopar.frontend.onnx.ops.signal import TABLE as SIGNAL
 from autopar.frontend.onnx.ops.training import TABLE as TRAINING
-from autopar.frontend.onnx.ops.vision import TABLE as VISION
 from autopar.frontend.onnx.trace.values import Translation
 
 TABLES: tuple[Mapping[str, Translation], ...] = (

@@ -15,13 +15,13 @@ from onnx import AttributeProto
 from onnx.defs import OpSchema, SchemaError, get_schema
 from onnx.helper import make_attribute
 
-from autopar.frontend.onnx.ops.activation import TABLE as ACTIVATION
-from autopar.frontend.onnx.ops.elementwise import TABLE as ELEMENTWISE
-from autopar.frontend.onnx.ops.indexing import TABLE as INDEXING
-from autopar.frontend.onnx.ops.layout import TABLE as LAYOUT
+from autopar.frontend.onnx.ops.elementwise.activation import TABLE as ACTIVATION
+from autopar.frontend.onnx.ops.elementwise.arithmetic import TABLE as ELEMENTWISE
+from autopar.frontend.onnx.ops.image.resize import TABLE as RESIZE
 from autopar.frontend.onnx.ops.linear import TABLE as LINEAR
 from autopar.frontend.onnx.ops.normalization import TABLE as NORMALIZATION
-from autopar.frontend.onnx.ops.resize import TABLE as RESIZE
+from autopar.frontend.onnx.ops.shape.indexing import TABLE as INDEXING
+from autopar.frontend.onnx.ops.shape.layout import TABLE as LAYOUT
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import TensorTree, Translation
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from autopar.frontend.onnx.ops.layout import as_axes, as_ints
+from autopar.frontend.onnx.ops.shape.layout import as_axes, as_ints
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 

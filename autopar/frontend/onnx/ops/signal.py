@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from autopar.frontend.onnx.ops.layout import as_axes
+from autopar.frontend.onnx.ops.shape.layout import as_axes
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 

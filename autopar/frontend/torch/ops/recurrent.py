@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.ops.recurrent import STATES
+from autopar.ir.ops.products.recurrent import STATES
 
 torch.library.define(
     "autopar::recurrent",

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.library import Library
 
-from autopar.ir.ops.optimizer import FUSED_STEPS
+from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
 
 STEPS: Mapping[str, str] = {
     f"{kind.split('.')[1]}_": kind.split(".")[1]

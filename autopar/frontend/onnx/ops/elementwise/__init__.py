@@ -1,0 +1,1 @@
+"""Operators that treat every element by itself."""

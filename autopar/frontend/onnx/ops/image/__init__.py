@@ -1,0 +1,1 @@
+"""Operators that read windows or points of images."""

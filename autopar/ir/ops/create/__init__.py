@@ -1,0 +1,1 @@
+"""Rules of ops that make tensors of nothing: constants, ranges, random numbers."""

@@ -1,0 +1,76 @@
+"""Random ops: every element's number depends on its place in the whole tensor, nothing else.
+
+So each dimension may be split. A shard gets the grid of its elements, and draws what the whole op
+would have drawn there.
+"""
+
+from __future__ import annotations
+
+from autopar.ir.ops.elementwise.pointwise import broadcast_dims
+from autopar.ir.ops.table import Table, factors, operand_dims, same
+from autopar.ir.rules.local_arg import Grid, LocalArg, Sizes
+from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
+
+WORK = 10
+"""Integer operations that an element's bits take."""
+
+
+def drawn(call: OpCall) -> Rule | None:
+    """Numbers of one distribution, whose parameters may be tensors that broadcast."""
+    shape = call.results[0].shape
+    dims = broadcast_dims(shape, shape)
+    by_name: dict[str, Dims] = {"seed": ()}
+    for name in ("mean", "std"):
+        tensor = call.tensor(name)
+        if tensor is not None:
+            by_name[name] = broadcast_dims(tensor.shape, shape)
+    local: dict[str, LocalArg] = {"size": Sizes(dims), "grid": Grid(dims)}
+    return build_rule(call, operand_dims(call, by_name), [dims], local=local, work=WORK)
+
+
+def chosen(call: OpCall) -> Rule | None:
+    """One decision per element of the first operand."""
+    dims = factors("i", len(call.operands[0].shape))
+    operands = operand_dims(call, {"self": dims, "seed": ()})
+    results = [dims] * len(call.results)
+    return build_rule(call, operands, results, local={"grid": Grid(dims)}, work=WORK)
+
+
+def permutation(call: OpCall) -> Rule | None:
+    """A permutation, which every process draws by itself."""
+    return build_rule(call, [()], [(("n",),)], whole=("n",), work=WORK)
+
+
+def multinomial(call: OpCall) -> Rule | None:
+    """Samples of rows. Their numbers go with the samples, or without replacement with the rows."""
+    rows = factors("b", len(call.operands[0].shape) - 1)
+    given, samples = (*rows, ("c",)), (*rows, ("s",))
+    return build_rule(
+        call,
+        operand_dims(call, {"self": given, "seed": ()}),
+        [samples],
+        whole=("c", "s"),
+        local={"grid": Grid(samples if call.flag("replacement") else given)},
+        work=WORK,
+        aside=("s",) if call.operands[0].shape[-1] > call.results[0].shape[-1] else "c",
+    )
+
+
+RULES: Table = {
+    **same(
+        [
+            "autopar.rand",
+            "autopar.randn",
+            "autopar.randint",
+            "autopar.bernoulli_p",
+            "autopar.exponential",
+            "autopar.cauchy",
+            "autopar.log_normal",
+            "autopar.geometric",
+        ],
+        drawn,
+    ),
+    **same(["autopar.bernoulli", "autopar.dropout", "autopar.rrelu"], chosen),
+    "autopar.permutation": permutation,
+    "autopar.multinomial": multinomial,
+}

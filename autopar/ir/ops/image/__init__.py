@@ -1,0 +1,1 @@
+"""Rules of ops that read windows of images or signals: convolutions, pools, interpolation."""

@@ -1,0 +1,1 @@
+"""Rules of ops that read or write at positions which operands hold."""

@@ -1,0 +1,1 @@
+"""Rules of losses and their gradients."""

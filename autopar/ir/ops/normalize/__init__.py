@@ -1,0 +1,1 @@
+"""Rules of normalizations: of layers, of groups of channels, of batches."""

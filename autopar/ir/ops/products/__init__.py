@@ -1,0 +1,1 @@
+"""Rules of ops that multiply and add: matrix products, attention, recurrence, decompositions."""

@@ -1,0 +1,1 @@
+"""Rules of ops that go along dimensions and reduce, scale or sort them."""
