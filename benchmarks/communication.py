@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from autopar.frontend.torch import Recipe, capture
-from autopar.ir.expr import Expr, IntExpr, evaluate
+from autopar.ir.expr.expression import Expr, IntExpr, evaluate
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.table import MOVED

@@ -19,8 +19,8 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
 from autopar.cost.roofline import local_bytes, op_seconds
-from autopar.ir.at_rank import args_at, value_at
 from autopar.ir.collectives import COMM, declared, is_collective
+from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.evaluation import Evaluator
 from autopar.cost.windows import WindowWay
-from autopar.ir.at_rank import shape_at
+from autopar.ir.expr.at_rank import shape_at
 from autopar.ir.program import Op, OpDist, Value
 from autopar.ir.rules.distribution import consumed, produced, rank_call
 from autopar.ir.rules.rule import Rule

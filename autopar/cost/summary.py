@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from autopar.cost.communicated import received_bytes
 from autopar.cost.flops import product_flops
-from autopar.ir.at_rank import args_at, value_at
 from autopar.ir.collectives import COMM, declared, is_collective
-from autopar.ir.expr import evaluate
+from autopar.ir.expr.at_rank import args_at, value_at
+from autopar.ir.expr.expression import evaluate
 from autopar.ir.ops import functional_kind, rule_of
 from autopar.ir.program import DTYPE_BYTES, Op, Port, Program, Value
 

@@ -13,9 +13,9 @@ from itertools import combinations
 
 from autopar.cost.evaluation import Evaluator
 from autopar.ir import emitted
-from autopar.ir.at_rank import shape_at
 from autopar.ir.collectives import REDISTRIBUTE
-from autopar.ir.expr import IntExpr, add, multiply
+from autopar.ir.expr.at_rank import shape_at
+from autopar.ir.expr.expression import IntExpr, add, multiply
 from autopar.ir.layout import Layout, local_dim_size, whole
 from autopar.ir.program import Arg, Op, OpDist, Ref, Value
 from autopar.ir.rules.distribution import (

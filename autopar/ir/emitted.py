@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from autopar.ir.expr import IntExpr
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Arg, DType, Op, Ref
 
 Sizes = tuple[IntExpr, ...]

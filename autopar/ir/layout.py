@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, TypeGuard
 
 from autopar.base.errors import AnnotationError
-from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
+from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum, multiply
 from autopar.ir.mesh import ProcessMesh
 
 MONOIDS = ("sum", "max", "min", "prod", "any", "all")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
 from autopar.base.errors import UNKNOWN, Loc
-from autopar.ir.expr import Expr, IntExpr
+from autopar.ir.expr.expression import Expr, IntExpr
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 

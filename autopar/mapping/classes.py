@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.ir.expr_arrays import Ints
+from autopar.ir.expr.arrays import Ints
 from autopar.mapping.membership import Membership
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autopar.base.errors import VerificationError
 from autopar.ir.collectives import is_collective
-from autopar.ir.expr import Expr, IntExpr
+from autopar.ir.expr.expression import Expr, IntExpr
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 
 

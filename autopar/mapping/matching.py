@@ -9,8 +9,8 @@ import numpy as np
 
 from autopar.ir.collectives import BLOCK, DECLARED, HELD, WHOLE, WINDOW, declared
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr import IntExpr
-from autopar.ir.expr_arrays import Ints, evaluate_on_ranks
+from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering
 from autopar.mapping.classes import RankClass

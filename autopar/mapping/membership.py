@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from autopar.ir.expr_arrays import Ints
+from autopar.ir.expr.arrays import Ints
 from autopar.mapping.groups import RankLists
 
 

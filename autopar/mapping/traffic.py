@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.cost.communicated import communicated_bytes
-from autopar.ir.at_rank import shape_at
 from autopar.ir.collectives import declared
+from autopar.ir.expr.at_rank import shape_at
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping.collectives import Collective, executions, sites

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autopar.base.errors import VerificationError
-from autopar.ir.expr import Coord, IntExpr, maximum, minimum, multiply
+from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum, multiply
 from autopar.ir.layout import Layout, local_extent
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import BoxDim, Port, Signature, Value

@@ -25,7 +25,7 @@ from autopar.ir.collectives import (
     REDISTRIBUTE,
     REDUCE_SCATTER,
 )
-from autopar.ir.expr import minimum
+from autopar.ir.expr.expression import minimum
 from autopar.ir.layout import (
     DimLayout,
     Layout,

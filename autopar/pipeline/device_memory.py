@@ -16,9 +16,9 @@ from autopar.base.errors import UNKNOWN, InvalidInputError
 from autopar.base.units import human_bytes
 from autopar.cost import Cluster, memory_timeline
 from autopar.cost.memory.buffers import HOST, Execution
-from autopar.ir.at_rank import shape_at
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.expr import FromFirst
+from autopar.ir.expr.at_rank import shape_at
+from autopar.ir.expr.expression import FromFirst
 from autopar.ir.ops import PRODUCTS
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import DTYPE_BYTES, Program, Value

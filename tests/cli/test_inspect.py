@@ -22,9 +22,9 @@ from autopar.analysis.reports.summary import (
 )
 from autopar.base.errors import Loc
 from autopar.cli import main
-from autopar.ir.at_rank import program_at
 from autopar.ir.builds.files import read_build
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.expr.at_rank import program_at
 from autopar.ir.text import parse_program
 from tests.cli.command import WORDS, autopar
 

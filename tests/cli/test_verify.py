@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from autopar.ir.expr import Coord, add
+from autopar.ir.expr.expression import Coord, add
 from autopar.ir.program import Op
 from autopar.runtime.checkpoint.checkpoint import write_checkpoint
 from autopar.runtime.checkpoint.files import rectangles_of

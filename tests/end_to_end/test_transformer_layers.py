@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from autopar.ir.expr import evaluate
+from autopar.ir.expr.expression import evaluate
 from autopar.pipeline import Compiled
 from tests.given.transformer_layers import FUSED, Layer
 from tests.judges import captured

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.base.errors import AnnotationError
-from autopar.ir.expr import evaluate
+from autopar.ir.expr.expression import evaluate
 from autopar.ir.layout import (
     DimLayout,
     DimMapping,

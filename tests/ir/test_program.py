@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.expr import Coord
+from autopar.ir.expr.expression import Coord
 from autopar.ir.program import Op, Program, Ref, Value
 from autopar.ir.text import parse_program
 from tests.ir import programs

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from autopar.frontend.lower.explicit_writes import make_writes_explicit
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr.expression import Expr, evaluate
 from autopar.ir.program import Program
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.runtime.execute.virtual import VirtualMesh

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.expr import IntExpr
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 

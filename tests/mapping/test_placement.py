@@ -10,7 +10,7 @@ import pytest
 from autopar.base.errors import InvalidInputError
 from autopar.cost.cluster import Cluster
 from autopar.cost.links import LinkLevel
-from autopar.ir.expr import Coord
+from autopar.ir.expr.expression import Coord
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Op, Program, Ref
 from autopar.mapping.groups import group_name, named_groups

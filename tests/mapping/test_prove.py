@@ -6,7 +6,7 @@ import pytest
 
 from autopar.base.errors import VerificationError
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr import Coord, maximum, minimum
+from autopar.ir.expr.expression import Coord, maximum, minimum
 from autopar.ir.program import Op, Ref
 from autopar.mapping.prove import Proof, prove
 from tests.mapping.programs import Step, deployment, function, line_of, program, step

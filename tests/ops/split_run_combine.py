@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr.expression import Expr, evaluate
 from autopar.ir.layout import DimLayout, Layout, SubDim, block_index, local_dim_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES, call_of

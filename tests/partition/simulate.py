@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autopar.cost.reshard.reshards import Reshard
-from autopar.ir.expr import Expr, evaluate
+from autopar.ir.expr.expression import Expr, evaluate
 from autopar.ir.layout import Layout, SubDim, local_extent
 from autopar.ir.mesh import ProcessMesh
 from autopar.partition.lower_reshard import LocalStep, lower_reshard

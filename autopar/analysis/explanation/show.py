@@ -13,7 +13,7 @@ from autopar.analysis.explanation.why import Reason, choice_text
 from autopar.base.errors import Loc
 from autopar.base.units import human_bytes, human_seconds
 from autopar.cost import Reshard
-from autopar.ir.expr import evaluate
+from autopar.ir.expr.expression import evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.program import Op, Value
 from autopar.planning.price import Price

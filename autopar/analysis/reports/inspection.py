@@ -12,11 +12,11 @@ from pathlib import Path
 from autopar.base.errors import UNKNOWN, InvalidInputError
 from autopar.base.units import counted
 from autopar.cost.summary import WEIGHT_ROLES
-from autopar.ir.at_rank import program_at
 from autopar.ir.builds.files import read_build
 from autopar.ir.collectives import is_collective
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr import Expr
+from autopar.ir.expr.at_rank import program_at
+from autopar.ir.expr.expression import Expr
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import Arg, DType, Op, Program, Ref, Value
 from autopar.ir.serde import (

@@ -28,7 +28,7 @@ from autopar.cost.memory.collectives import Collective, Exchange, exchange
 from autopar.cost.memory.kernel_results import Args, Effect, effect
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.emitted import OFFLOAD
-from autopar.ir.expr import Expr, FromFirst, evaluate
+from autopar.ir.expr.expression import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import plan_overlap, started_in
 from autopar.ir.memory.storage import Storage

@@ -14,8 +14,8 @@ import numpy as np
 
 from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.timeline import EXACT, Allocator, MemoryTimeline, memory_timeline
-from autopar.ir.expr import Expr, axes_of
-from autopar.ir.expr_arrays import Ints, evaluate_on_ranks
+from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
+from autopar.ir.expr.expression import Expr, axes_of
 from autopar.ir.program import Program
 
 Coords = Mapping[str, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from autopar.ir.expr import IntExpr, add, maximum, minimum, multiply
+from autopar.ir.expr.expression import IntExpr, add, maximum, minimum, multiply
 from autopar.ir.layout import (
     DimLayout,
     Layout,

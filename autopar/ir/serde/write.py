@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir import program_pb2 as pb
-from autopar.ir.expr import Binary, Coord, Expr, IntExpr
+from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (

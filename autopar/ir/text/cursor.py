@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeVar
 
 from autopar.base.errors import InvalidInputError, near_misses
-from autopar.ir.expr import ExprSyntaxError, IntExpr, parse_prefix
+from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.parse import ExprSyntaxError, parse_prefix
 from autopar.ir.text.words import IDENTIFIER, STRING, unquote
 
 Item = TypeVar("Item")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.base.errors import AnnotationError, Loc, near_misses
-from autopar.ir.expr import IntExpr
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import DimLayout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (

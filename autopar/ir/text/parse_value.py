@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import UNKNOWN
-from autopar.ir.expr import Expr, IntExpr
+from autopar.ir.expr.expression import Expr, IntExpr
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DTYPE_BYTES, ROLES, Arg, Part, Value

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.base.errors import UNKNOWN, Loc
-from autopar.ir.expr import Expr, axes_of
+from autopar.ir.expr.expression import Expr, axes_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DTYPE_BYTES, Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value

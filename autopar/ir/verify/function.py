@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autopar.ir.collectives import DECLARED, is_collective
-from autopar.ir.expr import Expr, IntExpr, axes_of, evaluate
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (

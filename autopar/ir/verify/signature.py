@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.expr import IntExpr
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.function import type_of, type_str

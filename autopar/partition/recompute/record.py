@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks
-from autopar.ir.at_rank import shape_at
+from autopar.ir.expr.at_rank import shape_at
 from autopar.ir.program import Function, Op, Program
 
 

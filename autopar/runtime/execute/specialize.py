@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from autopar.base.errors import RuntimeFailure
 from autopar.ir import emitted
-from autopar.ir.at_rank import args_at, port_at, value_at
 from autopar.ir.collectives import is_collective
-from autopar.ir.expr import Expr, axes_of, evaluate
+from autopar.ir.expr.at_rank import args_at, port_at, value_at
+from autopar.ir.expr.expression import Expr, axes_of, evaluate
 from autopar.ir.program import (
     Arg,
     Function,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from autopar.base.errors import InvalidInputError, near_misses
-from autopar.ir.expr import Expr
+from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
 from autopar.ir.ops.products.dense import ALONE, DENSE, DENSE_ROWS

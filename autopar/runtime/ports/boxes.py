@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from autopar.ir.expr import IntExpr, evaluate
+from autopar.ir.expr.expression import IntExpr, evaluate
 from autopar.ir.layout import Layout, block_size, local_extent
 from autopar.ir.program import BoxDim
 

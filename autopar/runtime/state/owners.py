@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr_arrays import Ints, evaluate_on_ranks
+from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
 from autopar.ir.program import BoxDim, Port
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Extent, box_shape, is_empty, whole_box

@@ -16,7 +16,7 @@ from functools import cache
 
 from autopar.cost import CommunicationModel
 from autopar.cost.reshard.redistribution import reblock_exchange
-from autopar.ir.expr import evaluate
+from autopar.ir.expr.expression import evaluate
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, local_extent, normalize_dim
 from autopar.ir.mesh import ProcessMesh
 

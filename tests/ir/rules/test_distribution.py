@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from autopar.ir.expr import Coord, Expr, IntExpr, evaluate
+from autopar.ir.expr.expression import Coord, Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist

@@ -19,7 +19,7 @@ from autopar.ir import program_pb2 as pb
 from autopar.ir import serde
 from autopar.ir.builds.manifest import Manifest
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.expr import Binary, Coord, IntExpr
+from autopar.ir.expr.expression import Binary, Coord, IntExpr
 from autopar.ir.layout import Layout, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DType, Function, Op, Program, Ref, Value

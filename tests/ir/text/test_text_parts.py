@@ -7,7 +7,7 @@ import math
 import pytest
 
 from autopar.base.errors import UNKNOWN, Loc
-from autopar.ir.expr import Coord, maximum, minimum
+from autopar.ir.expr.expression import Coord, maximum, minimum
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.ir.expr import Coord
+from autopar.ir.expr.expression import Coord
 from autopar.ir.program import (
     BoxDim,
     Part,

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from autopar.base.errors import VerificationError
-from autopar.ir.expr import Coord
+from autopar.ir.expr.expression import Coord
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, Program, Ref, Value

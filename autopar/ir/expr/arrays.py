@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from autopar.ir.expr import Binary, Coord, IntExpr
+from autopar.ir.expr.expression import Binary, Coord, IntExpr
 
 Ints = npt.NDArray[np.int64]
 

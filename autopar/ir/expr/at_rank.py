@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autopar.ir.expr import Expr, IntExpr, evaluate
+from autopar.ir.expr.expression import Expr, IntExpr, evaluate
 from autopar.ir.program import Arg, BoxDim, Function, Port, Program, Signature, Value
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.ir.expr import (
+from autopar.ir.expr.expression import (
     Binary,
     Coord,
     IntExpr,
@@ -19,9 +19,8 @@ from autopar.ir.expr import (
     maximum,
     minimum,
     multiply,
-    parse,
-    parse_prefix,
 )
+from autopar.ir.expr.parse import parse, parse_prefix
 from tests.ir import strategies
 
 TP, DP = Coord("tp"), Coord("dp")

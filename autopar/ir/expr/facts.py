@@ -1,0 +1,86 @@
+"""What holds of an expression for every size that is open, and on every rank.
+
+All answers are sure: where nothing is known, the answer is no.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from autopar.ir.expr.expression import Binary, Coord, IntExpr, Size, add, multiply, terms_of
+
+Bounds = tuple[float, float]
+"""The least and the most that something may be: whole numbers, or infinite."""
+
+
+def bounds(expr: IntExpr) -> Bounds:
+    """Returns bounds of an expression; coordinates may be any from 0."""
+    if isinstance(expr, int):
+        return expr, expr
+    if isinstance(expr, Size):
+        return expr.least, expr.most
+    if isinstance(expr, Coord):
+        return 0, math.inf
+    assert isinstance(expr, Binary)
+    if expr.op == "//" and bounds(expr.rhs)[0] <= 0:
+        return -math.inf, math.inf
+    return _BOUNDS[expr.op](bounds(expr.lhs), bounds(expr.rhs))
+
+
+def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
+    """Returns whether an expression is never smaller than another one."""
+    if isinstance(expr, int) and isinstance(least, int):
+        return expr >= least
+    return bounds(add(expr, multiply(least, -1)))[0] >= 0
+
+
+def may_be(expr: IntExpr, value: int) -> bool:
+    """Returns whether nothing rules out that an expression is a number."""
+    least, most = bounds(expr)
+    return least <= value <= most
+
+
+def divides(divisor: int, expr: IntExpr) -> bool:
+    """Returns whether an expression is always a multiple of a number."""
+    if isinstance(expr, int):
+        return expr % divisor == 0
+    return all(factor % divisor == 0 for factor in terms_of(expr).values())
+
+
+def _plus(one: Bounds, other: Bounds) -> Bounds:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _times(one: Bounds, other: Bounds) -> Bounds:
+    # An infinite bound times 0 is 0: what is infinite is some number, not known which.
+    ends = [left * right if left and right else 0 for left in one for right in other]
+    return min(ends), max(ends)
+
+
+def _divided(one: Bounds, other: Bounds) -> Bounds:
+    ends = [_end(left, right) for left in one for right in other]
+    return min(ends), max(ends)
+
+
+def _end(left: float, right: float) -> float:
+    if math.isinf(left):
+        return left
+    return (0 if left >= 0 else -1) if math.isinf(right) else left // right
+
+
+def _minimum(one: Bounds, other: Bounds) -> Bounds:
+    return min(one[0], other[0]), min(one[1], other[1])
+
+
+def _maximum(one: Bounds, other: Bounds) -> Bounds:
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
+_BOUNDS: Mapping[str, Callable[[Bounds, Bounds], Bounds]] = {
+    "+": _plus,
+    "*": _times,
+    "//": _divided,
+    "min": _minimum,
+    "max": _maximum,
+}
