@@ -16,10 +16,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, overload
 
 from autopar.base.errors import AnnotationError
-from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum, multiply
+from autopar.ir.expr.expression import (
+    Coord,
+    IntExpr,
+    ceildiv,
+    common_factor,
+    floordiv,
+    maximum,
+    minimum,
+    multiply,
+    prod,
+    shown,
+)
+from autopar.ir.expr.facts import divides
 from autopar.ir.mesh import ProcessMesh
 
 MONOIDS = ("sum", "max", "min", "prod", "any", "all")
@@ -29,7 +41,7 @@ MONOIDS = ("sum", "max", "min", "prod", "any", "all")
 class SubDim:
     """A factor of a tensor dimension and the mesh axes, major to minor, that it is split over."""
 
-    size: int
+    size: IntExpr
     axes: tuple[str, ...] = ()
 
 
@@ -43,14 +55,18 @@ ExactMapping = DimMapping | DimLayout
 """The same, or the sub-dimensions themselves, as plans have them."""
 
 
-def block_size(size: int, parts: int) -> int:
+@overload
+def block_size(size: int, parts: int) -> int: ...
+@overload
+def block_size(size: IntExpr, parts: int) -> IntExpr: ...
+def block_size(size: IntExpr, parts: int) -> IntExpr:
     """Returns the size of each block but the last when `size` elements are cut into `parts`."""
-    return -(-size // parts)
+    return ceildiv(size, parts)
 
 
-def dim_size(dim: DimLayout) -> int:
+def dim_size(dim: DimLayout) -> IntExpr:
     """Returns the global size of a dimension."""
-    return math.prod(sub.size for sub in dim)
+    return prod(sub.size for sub in dim)
 
 
 def dim_axes(dim: DimLayout) -> tuple[str, ...]:
@@ -58,7 +74,7 @@ def dim_axes(dim: DimLayout) -> tuple[str, ...]:
     return tuple(axis for sub in dim for axis in sub.axes)
 
 
-def whole(size: int) -> DimLayout:
+def whole(size: IntExpr) -> DimLayout:
     """Returns the layout of a dimension that isn't split."""
     return (SubDim(size),)
 
@@ -78,7 +94,7 @@ def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
         return 0, sub.size
     block = block_size(sub.size, parts)
     start = multiply(block_index(sub.axes, mesh), block)
-    if sub.size % parts == 0:
+    if divides(parts, sub.size):
         return start, block
     return minimum(start, sub.size), maximum(0, minimum(block, sub.size - start))
 
@@ -111,7 +127,7 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
             merged.pop()
             sub = joined
         merged.append(sub)
-    if any(sub.size % mesh.axes_size(sub.axes) for sub in merged if sub.axes):
+    if any(not divides(mesh.axes_size(sub.axes), sub.size) for sub in merged if sub.axes):
         merged = _settle(merged, mesh)
     return tuple(merged) if merged else (SubDim(1),)
 
@@ -134,33 +150,34 @@ def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
     while rest:
         sub = rest.pop(0)
         parts = mesh.axes_size(sub.axes)
-        if sub.size % parts:
+        if isinstance(sub.size, int) and sub.size % parts:
             common = math.gcd(sub.size, block_size(sub.size, parts))
-            minor = SubDim(common * (rest.pop(0).size if rest and not rest[0].axes else 1))
+            minor = SubDim(multiply(rest.pop(0).size if rest and not rest[0].axes else 1, common))
             least = SubDim(sub.size // common, sub.axes)
             sub = _join(least, minor, mesh) or least
-            if sub is least and minor.size > 1:
+            if sub is least and minor.size != 1:
                 rest.insert(0, minor)
         settled.append(sub)
     return settled
 
 
 def _join(major: SubDim, minor: SubDim, mesh: ProcessMesh) -> SubDim | None:
-    size = major.size * minor.size
+    size = multiply(major.size, minor.size)
     if not major.axes and not minor.axes:
         return SubDim(size)
     if not minor.axes:
         parts = mesh.axes_size(major.axes)
-        aligned = block_size(major.size, parts) * minor.size == block_size(size, parts)
+        aligned = multiply(block_size(major.size, parts), minor.size) == block_size(size, parts)
         return SubDim(size, major.axes) if aligned else None
     if major.size == mesh.axes_size(major.axes):
         parts = mesh.axes_size(minor.axes)
-        return SubDim(size, major.axes + minor.axes) if minor.size % parts == 0 else None
+        is_even = divides(parts, minor.size)
+        return SubDim(size, major.axes + minor.axes) if is_even else None
     return None
 
 
 def factorize_dim(
-    dim: DimLayout, sizes: Sequence[int], mesh: ProcessMesh
+    dim: DimLayout, sizes: Sequence[IntExpr], mesh: ProcessMesh
 ) -> tuple[DimLayout, ...] | None:
     """Cuts a dimension's layout along factors of these sizes, major to minor.
 
@@ -184,29 +201,29 @@ def factorize_dim(
                 return None
             head, tail = piece
             taken.append(head)
-            need = need // head.size if head.size else 1
+            need = floordiv(need, head.size) if head.size != 0 else 1
             if tail is not None:
                 if not tail.axes and rest and not rest[0].axes:
-                    tail = SubDim(tail.size * rest.pop(0).size)
+                    tail = SubDim(multiply(tail.size, rest.pop(0).size))
                 rest.insert(0, tail)
         result.append(tuple(taken) or (SubDim(1),))
     return None if rest or (single and not sizes) else tuple(result)
 
 
-def _take(sub: SubDim, need: int, mesh: ProcessMesh) -> tuple[SubDim, SubDim | None] | None:
+def _take(sub: SubDim, need: IntExpr, mesh: ProcessMesh) -> tuple[SubDim, SubDim | None] | None:
     """Cuts `sub` into a head whose size divides `need` and a tail; None if it can't be cut."""
     if need == 0 or sub.size == 0:
         return (sub, None) if need == sub.size else None
-    if need % sub.size == 0:
+    shared = common_factor(need, sub.size)
+    if shared == sub.size:
         return sub, None
-    need = math.gcd(need, sub.size)
-    if need == 1:
+    if shared == 1:
         return None
-    minor = sub.size // need
+    minor = floordiv(sub.size, shared)
     if not sub.axes:
-        return SubDim(need), SubDim(minor)
+        return SubDim(shared), SubDim(minor)
     for count in range(len(sub.axes), -1, -1):
-        head, tail = SubDim(need, sub.axes[:count]), SubDim(minor, sub.axes[count:])
+        head, tail = SubDim(shared, sub.axes[:count]), SubDim(minor, sub.axes[count:])
         if _join(head, tail, mesh) == sub:
             return head, tail
     return None
@@ -236,13 +253,13 @@ class Layout:
     offload: str = ""
 
     @classmethod
-    def replicated(cls, mesh: ProcessMesh, shape: Sequence[int]) -> Layout:
+    def replicated(cls, mesh: ProcessMesh, shape: Sequence[IntExpr]) -> Layout:
         """Returns the layout in which every process holds all of a tensor of this shape."""
         return cls(mesh, tuple(whole(size) for size in shape))
 
     @classmethod
     def from_dims_mapping(
-        cls, mesh: ProcessMesh, shape: Sequence[int], dims_mapping: Sequence[ExactMapping]
+        cls, mesh: ProcessMesh, shape: Sequence[IntExpr], dims_mapping: Sequence[ExactMapping]
     ) -> Layout:
         """Returns the layout that a user wrote down.
 
@@ -269,7 +286,7 @@ class Layout:
         return cls(mesh, dims).normalized()
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[IntExpr, ...]:
         """The tensor's global shape."""
         return tuple(dim_size(dim) for dim in self.dims)
 
@@ -330,11 +347,11 @@ class Layout:
         )
         return Layout(mesh, dims).normalized()
 
-    def problems(self, shape: Sequence[int]) -> list[str]:
+    def problems(self, shape: Sequence[IntExpr]) -> list[str]:
         """Returns what is inconsistent about this layout of a tensor of this shape."""
         found: list[str] = []
         if self.shape != tuple(shape):
-            found.append(f"layout is for shape {list(self.shape)}, the tensor has {list(shape)}")
+            found.append(f"layout is for shape {shown(self.shape)}, the tensor has {shown(shape)}")
         used = [*self.sharded_axes, *self.partial_axes]
         for axis in sorted(set(used)):
             if axis not in self.mesh.dim_names:
@@ -366,7 +383,7 @@ def _sub_str(sub: SubDim) -> str:
     )
 
 
-def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[int]) -> None:
+def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[IntExpr]) -> None:
     """Checks that a dims_mapping has one entry per dimension.
 
     Raises:
@@ -376,11 +393,11 @@ def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[int]) -> 
         count = "1 entry" if len(dims_mapping) == 1 else f"{len(dims_mapping)} entries"
         raise AnnotationError(
             f"dims_mapping {list(dims_mapping)} has {count}, but the tensor has"
-            f" {len(shape)} dimensions {list(shape)}; give one entry per dimension"
+            f" {len(shape)} dimensions {shown(shape)}; give one entry per dimension"
         )
 
 
-def dim_of_entry(entry: ExactMapping, size: int, mesh: ProcessMesh) -> DimLayout:
+def dim_of_entry(entry: ExactMapping, size: IntExpr, mesh: ProcessMesh) -> DimLayout:
     """Returns the layout of a dimension that one entry of a dims_mapping describes.
 
     Args:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
 from autopar.base.errors import UNKNOWN, Loc
-from autopar.ir.expr.expression import Expr, IntExpr
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shown
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
@@ -110,16 +110,15 @@ class Value:
     loc: Loc = UNKNOWN
 
     @property
-    def global_shape(self) -> tuple[int, ...]:
+    def global_shape(self) -> tuple[IntExpr, ...]:
         """The shape of a value of a serial program.
 
         Raises:
-            TypeError: If a size is a rank expression, that is, after partition.
+            TypeError: If a size depends on the rank, that is, after partition.
         """
-        sizes = tuple(size for size in self.shape if isinstance(size, int))
-        if len(sizes) != len(self.shape):
-            raise TypeError(f"%{self.name} has a local shape {self.shape}")
-        return sizes
+        if any(isinstance(size, Expr) and axes_of(size) for size in self.shape):
+            raise TypeError(f"%{self.name} has a local shape {shown(self.shape)}")
+        return self.shape
 
     @property
     def itemsize(self) -> int:
@@ -276,7 +275,7 @@ class Function:
 class BoxDim:
     """A rank's piece of one sub-dimension: `length` of `size` elements from `start` on."""
 
-    size: int
+    size: IntExpr
     start: IntExpr
     length: IntExpr
 
@@ -326,7 +325,7 @@ class Port:
     name: str
     label: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
     role: str
     box: tuple[tuple[BoxDim, ...], ...] = ()
     fill: float | None = None

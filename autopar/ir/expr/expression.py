@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import cast
 
 from autopar.ir.expr import polynomial
@@ -169,7 +168,10 @@ def multiply(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
 
 def prod(sizes: Iterable[IntExpr]) -> IntExpr:
     """Returns the product; 1 of none."""
-    return reduce(multiply, sizes, 1)
+    found: IntExpr = 1
+    for size in sizes:
+        found = multiply(found, size)
+    return found
 
 
 def floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
@@ -186,6 +188,28 @@ def floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
 def ceildiv(lhs: IntExpr, rhs: int) -> IntExpr:
     """Returns `lhs / rhs`, rounded towards infinity."""
     return -(-lhs // rhs) if isinstance(lhs, int) else floordiv(lhs + (rhs - 1), rhs)
+
+
+def exact_quotient(lhs: IntExpr, rhs: IntExpr) -> IntExpr | None:
+    """Returns what `rhs` is always to be multiplied by to give `lhs`; None if nothing is."""
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return None if rhs == 0 or lhs % rhs else lhs // rhs
+    found = polynomial.quotient(terms_of(lhs), terms_of(rhs))
+    return None if found is None else from_terms(found)
+
+
+def common_factor(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
+    """Returns the largest number, times open sizes, that always divides both.
+
+    Where one is a multiple of the other it is that other, whatever it is made of.
+    """
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return math.gcd(lhs, rhs)
+    one, other = terms_of(lhs), terms_of(rhs)
+    for less, more, size in ((one, other, lhs), (other, one, rhs)):
+        if polynomial.quotient(more, less) is not None:
+            return size
+    return from_terms(polynomial.common(one, other))
 
 
 def _open_floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
@@ -318,6 +342,11 @@ def sizes_of(expr: IntExpr) -> frozenset[Size]:
     if isinstance(expr, Binary):
         return sizes_of(expr.lhs) | sizes_of(expr.rhs)
     return frozenset()
+
+
+def shown(shape: Iterable[IntExpr]) -> str:
+    """Returns a shape as text: `[$batch, 4]`."""
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def axes_of(expr: IntExpr) -> frozenset[str]:

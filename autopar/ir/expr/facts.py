@@ -35,6 +35,11 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
     return bounds(add(expr, multiply(least, -1)))[0] >= 0
 
 
+def can_exceed(expr: IntExpr, value: int) -> bool:
+    """Returns whether nothing rules out that an expression is more than a number."""
+    return expr > value if isinstance(expr, int) else bounds(expr)[1] > value
+
+
 def may_be(expr: IntExpr, value: int) -> bool:
     """Returns whether nothing rules out that an expression is a number."""
     least, most = bounds(expr)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.ir.dtypes import HALVES
+from autopar.ir.expr.expression import IntExpr, multiply
 from autopar.ir.program import Arg, DType, Op, Ref, Value
 from autopar.ir.rules.rule import Body, Rule
 
@@ -51,7 +52,7 @@ class BodyWriter:
         self,
         kind: str,
         args: Mapping[str, Arg],
-        shape: Sequence[int],
+        shape: Sequence[IntExpr],
         dtype: str,
         result: str | None = None,
     ) -> str:
@@ -100,19 +101,21 @@ class BodyWriter:
         args: dict[str, Arg] = {"self": Ref(x), "other": Ref(y)}
         return self.emit(kind, args, value.global_shape, value.dtype, result)
 
-    def reshape(self, x: str, shape: Sequence[int], result: str | None = None) -> str:
+    def reshape(self, x: str, shape: Sequence[IntExpr], result: str | None = None) -> str:
         """Adds a view of `x`."""
         args: dict[str, Arg] = {"self": Ref(x), "size": tuple(shape)}
         return self.emit("aten.view.default", args, shape, self.value(x).dtype, result)
 
-    def indices(self, shape: Sequence[int], dims: Sequence[int]) -> str:
+    def indices(self, shape: Sequence[IntExpr], dims: Sequence[int]) -> str:
         """Adds the row-major index of each element of `shape` along `dims`, taken as one.
 
         The dimensions that are not in `dims` have size 1.
         """
-        sizes, stride, found = [1] * len(shape), 1, ""
+        sizes: list[IntExpr] = [1] * len(shape)
+        stride: IntExpr = 1
+        found = ""
         for at in sorted(dims, reverse=True):
-            args: dict[str, Arg] = {"start": 0, "end": shape[at] * stride, "step": stride}
+            args: dict[str, Arg] = {"start": 0, "end": multiply(shape[at], stride), "step": stride}
             indices = self.emit("aten.arange.start_step", args, (shape[at],), "i64")
             aligned = self.reshape(
                 indices, [shape[at] if n == at else 1 for n in range(len(shape))]
@@ -120,7 +123,7 @@ class BodyWriter:
             sizes[at] = shape[at]
             both: dict[str, Arg] = {"self": Ref(aligned), "other": Ref(found)}
             found = self.emit("aten.add.Tensor", both, sizes, "i64") if found else aligned
-            stride *= shape[at]
+            stride = multiply(stride, shape[at])
         return found
 
     def cast(self, x: str, dtype: str, result: str | None = None) -> str:

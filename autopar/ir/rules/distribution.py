@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from autopar.ir.expr.expression import IntExpr, add, maximum, minimum, multiply
+from autopar.ir.expr.expression import IntExpr, add, maximum, minimum, multiply, planned
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
     DimLayout,
     Layout,
     SubDim,
+    block_size,
     dim_axes,
     local_dim_size,
     local_extent,
@@ -22,7 +24,7 @@ from autopar.ir.layout import (
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
 from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
-from autopar.ir.rules.rule import SAME, Dims, Rule
+from autopar.ir.rules.rule import SAME, Dims, Rule, number
 from autopar.ir.rules.window import Redistribution
 
 
@@ -41,7 +43,7 @@ def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
 def window_axes(rule: Rule, dist: OpDist, factor: str) -> tuple[str, ...]:
     """Returns the mesh axes over which a factor that is read through a window lies in blocks."""
     window = rule.windows.get(factor)
-    return split_axes(dist, window.of) if window and rule.sizes[factor] > 1 else ()
+    return split_axes(dist, window.of) if window and can_exceed(rule.sizes[factor], 1) else ()
 
 
 def split_axes(dist: OpDist, factor: str) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Redistribution]
         window = rule.windows.get(factor)
         axes = split_axes(dist, window.of) if window else ()
         if window and axes:
-            sizes = rule.sizes[factor], rule.sizes[window.of]
+            sizes = (number(rule.sizes[name]) for name in (factor, window.of))
             way = Redistribution.over(*sizes, dist.mesh.axes_size(axes), window)
             if not way.is_identity:
                 found[factor] = way
@@ -148,7 +150,7 @@ def produced(rule: Rule, dist: OpDist, result: int) -> Layout:
     return Layout(dist.mesh, tensor_dims(rule, dist, dims)).with_partial(pending).normalized()
 
 
-def replicated(mesh: ProcessMesh, shape: tuple[int, ...]) -> Layout:
+def replicated(mesh: ProcessMesh, shape: tuple[IntExpr, ...]) -> Layout:
     """Returns the layout that an op without a rule consumes and produces."""
     return Layout.replicated(mesh, shape).normalized()
 
@@ -199,14 +201,14 @@ def local_points(rule: Rule, dist: OpDist) -> int:
             continue
         # A window's elements are counted by the factor that it is a window of.
         for sub in dist.factor(factor) or whole(size):
-            points *= max(1, -(-sub.size // dist.mesh.axes_size(sub.axes)))
+            points *= max(1, planned(block_size(sub.size, dist.mesh.axes_size(sub.axes))))
     return points
 
 
 def serial_points(rule: Rule) -> int:
     """Returns the size of the op's whole iteration space, factors of size 0 left out."""
     sizes = (size for factor, size in rule.sizes.items() if factor not in rule.unscaled)
-    return math.prod(max(1, size) for size in sizes)
+    return math.prod(max(1, planned(size)) for size in sizes)
 
 
 def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) -> Arg:
@@ -236,12 +238,12 @@ def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) 
 
 def _grid(rule: Rule, dist: OpDist, dims: Dims) -> Arg:
     entries: list[Arg] = []
-    stride = 1
+    stride: IntExpr = 1
     for factor in reversed([factor for dim in dims for factor in dim]):
         for sub in reversed(factor_layout(rule, dist, factor)):
             start, length = local_extent(sub, dist.mesh)
             entries.append((start, length, stride))
-            stride *= sub.size
+            stride = multiply(stride, sub.size)
     return tuple(reversed(entries))
 
 

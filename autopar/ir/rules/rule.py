@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autopar.ir.dtypes import INEXACT
+from autopar.ir.expr.expression import IntExpr, exact_quotient, planned, prod, shown
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.program import Arg, Op, Value, refs
 from autopar.ir.rules.local_arg import LocalArg, Offset, parts_of
 from autopar.ir.rules.text import Dims as Dims
@@ -37,7 +39,7 @@ SAME = "same"
 class TensorType:
     """Shape and dtype of an operand or result."""
 
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
     dtype: str
 
 
@@ -97,6 +99,17 @@ class OpCall:
         if not all(isinstance(item, int) for item in items):
             raise RuleError(f"{self.kind}: argument {name} is {arg!r}, not a list of integers")
         return tuple(item for item in items if isinstance(item, int))
+
+
+def number(size: IntExpr) -> int:
+    """Returns a size that a rule can tell only as a number.
+
+    Raises:
+        RuleError: If it is open.
+    """
+    if not isinstance(size, int):
+        raise RuleError(f"the size {size} is open, and the rule depends on it")
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,7 @@ class Rule:
             that is searched by halving it.
     """
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, IntExpr]
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
     whole: frozenset[str] = frozenset()
@@ -202,7 +215,11 @@ class Rule:
     @cached_property
     def splittable(self) -> tuple[str, ...]:
         """The factors that may be split under this rule; a body's rule may split more."""
-        return tuple(name for name in self.sizes if name not in self.whole and self.sizes[name] > 1)
+        return tuple(
+            name
+            for name in self.sizes
+            if name not in self.whole and can_exceed(self.sizes[name], 1)
+        )
 
     def body(self, name: str) -> Body | None:
         """Returns an alternative body by name; None for the op itself (`""`)."""
@@ -224,7 +241,7 @@ def make_rule(
     text: str,
     call: OpCall,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, IntExpr] | None = None,
     whole: Sequence[str] = (),
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
     once: Mapping[str, frozenset[int]] | None = None,
@@ -284,7 +301,7 @@ def build_rule(
     operands: Sequence[Dims],
     results: Sequence[Dims],
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, IntExpr] | None = None,
     whole: Sequence[str] = (),
     reduce: Mapping[str, str] | Mapping[tuple[str, int], str] | None = None,
     once: Mapping[str, frozenset[int]] | None = None,
@@ -301,6 +318,9 @@ def build_rule(
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
+    for read, window in (windows or {}).items():
+        number(known[read])
+        number(known[window.of])
     closed = _close_whole((*whole, *(windows or ())), known)
     full_reduce = _full_reduce(call, results, known, closed, reduce or {})
     return Rule(
@@ -319,18 +339,20 @@ def build_rule(
         windows=dict(windows or {}),
         local=dict(local or {}),
         bodies=tuple(bodies),
-        work=work / math.prod(max(1, known.get(factor, 1)) for factor in aside),
+        work=work / math.prod(max(1, planned(known.get(factor, 1))) for factor in aside),
         passed_over=frozenset(passed_over),
         unscaled=frozenset(unscaled),
     )
 
 
-def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -> dict[str, int]:
+def _infer_sizes(
+    call: OpCall, tensors: Sequence[Dims], known: dict[str, IntExpr]
+) -> dict[str, int]:
     order: dict[str, None] = {}
-    compound: list[tuple[tuple[str, ...], int]] = []
+    compound: list[tuple[tuple[str, ...], IntExpr]] = []
     for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True):
         if len(dims) != len(tensor.shape):
-            raise RuleError(f"{call.kind}: {dims_str(dims)!r} doesn't fit {list(tensor.shape)}")
+            raise RuleError(f"{call.kind}: {dims_str(dims)!r} doesn't fit {shown(tensor.shape)}")
         for dim, size in zip(dims, tensor.shape, strict=True):
             if len(dim) != 1:
                 order.update(dict.fromkeys(dim))
@@ -346,18 +368,21 @@ def _infer_sizes(call: OpCall, tensors: Sequence[Dims], known: dict[str, int]) -
     return {name: known[name] for name in (*order, *(n for n in known if n not in order))}
 
 
-def _infer_compound(call: OpCall, dim: tuple[str, ...], size: int, known: dict[str, int]) -> None:
+def _infer_compound(
+    call: OpCall, dim: tuple[str, ...], size: IntExpr, known: dict[str, IntExpr]
+) -> None:
     unknown = [name for name in dim if name not in known]
-    product = math.prod(known.get(name, 1) for name in dim)
-    if len(unknown) == 1 and product and size % product == 0:
-        known[unknown[0]] = size // product
+    product = prod(known.get(name, 1) for name in dim)
+    rest = exact_quotient(size, product)
+    if len(unknown) == 1 and rest is not None:
+        known[unknown[0]] = rest
     elif unknown:
         raise RuleError(f"{call.kind}: the sizes of {unknown} must be given")
     elif product != size:
         raise RuleError(f"{call.kind}: factors {dim} give {product}, the dimension has {size}")
 
 
-def _close_whole(whole: Sequence[str], sizes: Mapping[str, int]) -> frozenset[str]:
+def _close_whole(whole: Sequence[str], sizes: Mapping[str, IntExpr]) -> frozenset[str]:
     names: set[str] = set()
     for name in whole:
         if name.startswith("*"):
@@ -371,7 +396,7 @@ def _close_whole(whole: Sequence[str], sizes: Mapping[str, int]) -> frozenset[st
 def _full_reduce(
     call: OpCall,
     results: Sequence[Dims],
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, IntExpr],
     whole: frozenset[str],
     given: Mapping[str, str] | Mapping[tuple[str, int], str],
 ) -> dict[tuple[str, int], str]:

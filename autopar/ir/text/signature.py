@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from autopar.ir.expr.expression import IntExpr, axes_of, prod
 from autopar.ir.layout import Layout, local_extent
 from autopar.ir.program import Arg, BoxDim, Part, Port, Program, Signature, Value
 
@@ -18,9 +17,9 @@ def box_of(layout: Layout) -> Box:
     )
 
 
-def box_shape(box: Box) -> tuple[int, ...]:
+def box_shape(box: Box) -> tuple[IntExpr, ...]:
     """Returns the shape of the tensor that a box is a piece of."""
-    return tuple(math.prod(sub.size for sub in dim) for dim in box)
+    return tuple(prod(sub.size for sub in dim) for dim in box)
 
 
 def default_box(value: Value, level: str) -> Box:
@@ -47,10 +46,10 @@ def make_port(
         shape = box_shape(box)
     elif value.dist is not None:
         shape = value.dist.shape
+    elif any(axes_of(size) for size in value.shape):
+        return None
     else:
-        shape = tuple(size for size in value.shape if isinstance(size, int))
-        if len(shape) != len(value.shape):
-            return None
+        shape = value.shape
     label = value.name if label is None else label
     return Port(
         value.name, label, value.dtype, shape, value.role, box, fill, aliases, part, options

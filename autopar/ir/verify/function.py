@@ -135,7 +135,7 @@ class _FunctionCheck:
 
     def _layout_problems(self, value: Value, layout: Layout) -> Iterator[tuple[str, str]]:
         serial = self._program.level == "serial"
-        for problem in layout.problems(value.shape if serial else layout.shape):  # type: ignore[arg-type]
+        for problem in layout.problems(value.shape if serial else layout.shape):
             yield "one that fits the tensor and its mesh", problem
         if not is_within(layout.mesh, self._program.mesh):
             yield f"the program's mesh {self._program.mesh} or a part of it", str(layout.mesh)

@@ -7,10 +7,17 @@ and [4, 6], a common leading and trailing factor (here 2) remains and what lies 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autopar.ir.expr.expression import (
+    IntExpr,
+    common_factor,
+    exact_quotient,
+    floordiv,
+    multiply,
+    prod,
+)
 from autopar.ir.ops.shape.strided import VIEWS as STRIDED
 from autopar.ir.ops.table import MOVED, RuleFunction, Table, same
 from autopar.ir.rules.local_arg import Sizes
@@ -27,25 +34,25 @@ class Refinement:
         source, target: Per dimension of either shape, its factors.
     """
 
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, IntExpr] = field(default_factory=dict)
     whole: list[str] = field(default_factory=list)
     source: list[list[str]] = field(default_factory=list)
     target: list[list[str]] = field(default_factory=list)
 
-    def factor(self, size: int) -> str:
+    def factor(self, size: IntExpr) -> str:
         """Adds a factor that may be split."""
         name = f"v{len(self.sizes)}"
         self.sizes[name] = size
         return name
 
-    def whole_factor(self, size: int) -> str:
+    def whole_factor(self, size: IntExpr) -> str:
         """Adds a factor that must not be split."""
         name = self.factor(size)
         self.whole.append(name)
         return name
 
 
-def refine(source: Sequence[int], target: Sequence[int]) -> Refinement:
+def refine(source: Sequence[IntExpr], target: Sequence[IntExpr]) -> Refinement:
     """Returns common factors of two shapes of equally many elements."""
     found = Refinement()
     found.source = [[] for _ in source]
@@ -59,17 +66,17 @@ def refine(source: Sequence[int], target: Sequence[int]) -> Refinement:
     return found
 
 
-Pieces = list[tuple[int, int]]
+Pieces = list[tuple[int, IntExpr]]
 """(dimension, what is left of its size), major to minor."""
 
 
-def _elements(pieces: Pieces) -> int:
-    return math.prod(size for _, size in pieces)
+def _elements(pieces: Pieces) -> IntExpr:
+    return prod(size for _, size in pieces)
 
 
 def _around_empty(found: Refinement, source: Pieces, target: Pieces) -> list[tuple[Pieces, Pieces]]:
     """Takes empty dimensions for one another, and returns what lies around them."""
-    if _elements(source) or _elements(target):
+    if _elements(source) != 0 or _elements(target) != 0:
         return [(source, target)]
     left, right = ([size for _, size in pieces].index(0) for pieces in (source, target))
     name = found.factor(0)
@@ -88,12 +95,23 @@ def _groups(source: Pieces, target: Pieces) -> list[tuple[Pieces, Pieces]]:
         taken: tuple[Pieces, Pieces] = ([left.pop(0)], [right.pop(0)])
         sizes = [taken[0][0][1], taken[1][0][1]]
         while sizes[0] != sizes[1]:
-            side = 0 if sizes[0] < sizes[1] else 1
+            side = _shorter(*sizes)
+            if side is None:
+                return [*groups, ([*taken[0], *left], [*taken[1], *right])]
             piece = (left, right)[side].pop(0)
             taken[side].append(piece)
-            sizes[side] *= piece[1]
+            sizes[side] = multiply(sizes[side], piece[1])
         groups.append(taken)
     return groups
+
+
+def _shorter(left: IntExpr, right: IntExpr) -> int | None:
+    """Returns the number of the smaller of two sizes; None if it isn't always the same."""
+    if isinstance(left, int) and isinstance(right, int):
+        return 0 if left < right else 1
+    if exact_quotient(right, left) is not None:
+        return 0
+    return 1 if exact_quotient(left, right) is not None else None
 
 
 def _keep_whole(found: Refinement, left: Pieces, right: Pieces) -> None:
@@ -119,12 +137,12 @@ def _common(
 ) -> list[tuple[tuple[int, int], str]]:
     """Takes common factors off one end of two groups, until the sizes there share none."""
     names: list[tuple[tuple[int, int], str]] = []
-    while left and (common := math.gcd(left[end][1], right[end][1])) > 1:
+    while left and right and (common := common_factor(left[end][1], right[end][1])) != 1:
         names.append(((left[end][0], right[end][0]), found.factor(common)))
         for pieces in (left, right):
             at, size = pieces.pop(end)
             if size != common:
-                pieces.insert(len(pieces) if end else 0, (at, size // common))
+                pieces.insert(len(pieces) if end else 0, (at, floordiv(size, common)))
     return names
 
 
