@@ -104,8 +104,8 @@ def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Redistribution]
         window = rule.windows.get(factor)
         axes = split_axes(dist, window.of) if window else ()
         if window and axes:
-            sizes = (number(rule.sizes[name]) for name in (factor, window.of))
-            way = Redistribution.over(*sizes, dist.mesh.axes_size(axes), window)
+            held, read = (number(rule.sizes[name]) for name in (factor, window.of))
+            way = Redistribution.over(held, read, dist.mesh.axes_size(axes), window)
             if not way.is_identity:
                 found[factor] = way
     return found

@@ -215,11 +215,8 @@ class Rule:
     @cached_property
     def splittable(self) -> tuple[str, ...]:
         """The factors that may be split under this rule; a body's rule may split more."""
-        return tuple(
-            name
-            for name in self.sizes
-            if name not in self.whole and can_exceed(self.sizes[name], 1)
-        )
+        more = (name for name, size in self.sizes.items() if can_exceed(size, 1))
+        return tuple(name for name in more if name not in self.whole)
 
     def body(self, name: str) -> Body | None:
         """Returns an alternative body by name; None for the op itself (`""`)."""
@@ -347,7 +344,7 @@ def build_rule(
 
 def _infer_sizes(
     call: OpCall, tensors: Sequence[Dims], known: dict[str, IntExpr]
-) -> dict[str, int]:
+) -> dict[str, IntExpr]:
     order: dict[str, None] = {}
     compound: list[tuple[tuple[str, ...], IntExpr]] = []
     for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True):
