@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from autopar.base.units import counted
 from autopar.cost import Reshard, ReshardPlanner
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import ORIGIN_KINDS, Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -57,10 +58,7 @@ def _fallback(op: Op, main: Function, mesh: ProcessMesh) -> ReportEntry:
     nbytes = 0
     for name in op.results:
         value = main.values[name]
-        count = value.itemsize
-        for size in value.global_shape:
-            count *= size
-        nbytes += count
+        nbytes += planned(prod(value.global_shape)) * value.itemsize
     detail = f"{op.origin.detail if op.origin else ''}: all {mesh.size} processes compute all of it"
     return ReportEntry("replicated", bare_kind(op.kind), detail, op.loc, nbytes)
 

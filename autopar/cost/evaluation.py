@@ -238,8 +238,8 @@ class Evaluator:
         if self.model is None or not axes:
             return NOTHING
         args = dict(args_at(op.args, self.coords)) if found.halo else {}
-        moved = args, operand.global_shape, result.global_shape, result.itemsize
-        stored = math.prod(result.global_shape) * result.itemsize
+        moved = args, operand.known_shape, result.known_shape, result.itemsize
+        stored = math.prod(result.known_shape) * result.itemsize
         seconds = collective_seconds(found, *moved, axes, self.model)
         return OpCost(
             communicated_bytes=communicated_bytes(found, *moved),
@@ -248,7 +248,7 @@ class Evaluator:
 
     def _transfer(self, op: Op, values: Mapping[str, Value]) -> OpCost:
         value = values[op.results[0]]
-        nbytes = math.prod(value.global_shape) * value.itemsize
+        nbytes = math.prod(value.known_shape) * value.itemsize
         seconds = self.cluster.transfer_seconds(nbytes)
         return OpCost(transferred_bytes=nbytes, transfer_seconds=seconds)
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.cluster import Cluster
+from autopar.ir.expr.expression import planned, prod
+from autopar.ir.layout import block_size
 from autopar.ir.program import DTYPE_BYTES, OpDist
 from autopar.ir.rules.distribution import local_points
 from autopar.ir.rules.rule import Dims, Rule, TensorType
@@ -25,7 +27,7 @@ def local_operations(rule: Rule | None, dist: OpDist, types: Sequence[TensorType
         types: Global types of the operands and then the results.
     """
     if rule is None:
-        return max((math.prod(t.shape) for t in types), default=0)
+        return max((planned(prod(t.shape)) for t in types), default=0)
     work = rule.under(dist.body).work
     # An op that only moves, like one that joins a hundred tensors, may have more points than a
     # float can say.
@@ -44,10 +46,10 @@ def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) ->
         types: Global types of the operands and then the results.
     """
     if rule is None:
-        return sum(math.prod(t.shape) * DTYPE_BYTES[t.dtype] for t in types)
+        return sum(planned(prod(t.shape)) * DTYPE_BYTES[t.dtype] for t in types)
     rule = rule.under(dist.body)
     split = {
-        factor: math.prod(-(-sub.size // dist.mesh.axes_size(sub.axes)) for sub in dim)
+        factor: planned(prod(block_size(sub.size, dist.mesh.axes_size(sub.axes)) for sub in dim))
         for factor, dim in dist.factors
     }
     spans = {
@@ -55,7 +57,8 @@ def local_bytes(rule: Rule | None, dist: OpDist, types: Sequence[TensorType]) ->
         for factor, window in rule.windows.items()
         if window.of in split
     }
-    sizes = {**rule.sizes, **split, **spans}
+    whole = {factor: planned(size) for factor, size in rule.sizes.items()}
+    sizes = {**whole, **split, **spans}
     tensors: tuple[Dims, ...] = (*rule.operands, *rule.results)
     nbytes = [
         math.prod(sizes[factor] for dim in dims for factor in dim) * DTYPE_BYTES[t.dtype]

@@ -86,6 +86,18 @@ Arg = Ref | DType | None | bool | int | float | complex | str | Expr | tuple["Ar
 """An argument of an op. Lists are tuples; ints may be rank expressions."""
 
 
+def known_sizes(shape: Sequence[IntExpr], name: str) -> tuple[int, ...]:
+    """Returns the sizes of a value that are numbers, as those of one rank are.
+
+    Raises:
+        TypeError: If one isn't.
+    """
+    sizes = tuple(size for size in shape if isinstance(size, int))
+    if len(sizes) != len(shape):
+        raise TypeError(f"%{name} has a shape that isn't known: {shown(shape)}")
+    return sizes
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor.
@@ -119,6 +131,15 @@ class Value:
         if any(isinstance(size, Expr) and axes_of(size) for size in self.shape):
             raise TypeError(f"%{self.name} has a local shape {shown(self.shape)}")
         return self.shape
+
+    @property
+    def known_shape(self) -> tuple[int, ...]:
+        """The shape where all sizes are numbers, as those of one rank are.
+
+        Raises:
+            TypeError: If one isn't.
+        """
+        return known_sizes(self.shape, self.name)
 
     @property
     def itemsize(self) -> int:
@@ -332,6 +353,15 @@ class Port:
     aliases: tuple[str, ...] = ()
     part: Part | None = None
     options: tuple[tuple[str, Arg], ...] = ()
+
+    @property
+    def known_shape(self) -> tuple[int, ...]:
+        """The global shape, of which all sizes are numbers.
+
+        Raises:
+            TypeError: If one is open.
+        """
+        return known_sizes(self.shape, self.name)
 
     def __eq__(self, other: object) -> bool:
         """Returns whether all is the same; a NaN that fills is, unlike elsewhere, itself."""

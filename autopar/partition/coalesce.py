@@ -254,7 +254,7 @@ class _Coalescing:
 
     def _nbytes(self, op: Op) -> int:
         operand = self.values[op.operands[0]]
-        return math.prod(operand.global_shape) * operand.itemsize
+        return math.prod(operand.known_shape) * operand.itemsize
 
     def _joined(self, members: Sequence[Op]) -> tuple[list[Op], list[Op]]:
         """Returns the ops that fill and reduce a buffer, and those that take the results out.
@@ -269,7 +269,7 @@ class _Coalescing:
         flat: list[str] = []
         for op in members:
             operand = self.values[op.operands[0]]
-            size = math.prod(operand.global_shape) // math.prod(lead)
+            size = math.prod(operand.known_shape) // math.prod(lead)
             name = self._value(f"{op.results[0]}.flat", operand, (*lead, size))
             view = _view(op, operand.name, name, (*lead, size))
             found.append(replace(view, dist=self._source(op)))
@@ -291,17 +291,17 @@ class _Coalescing:
         return found, taken
 
     def _size(self, name: str, dim: int) -> int:
-        return self.values[name].global_shape[dim]
+        return self.values[name].known_shape[dim]
 
     def _sliced(self, op: Op, buffer: str, dim: int, start: int, end: int) -> Iterable[Op]:
         """Yields what takes a result out of a buffer."""
         result = self.values[op.results[0]]
-        shape = (*self.values[buffer].global_shape[:dim], end - start)
+        shape = (*self.values[buffer].known_shape[:dim], end - start)
         piece = self._value(f"{result.name}.slice", result, shape)
         # The caller may keep an output, which must not keep the buffer.
         take = emitted.slice_copy if result.name in self.outputs else emitted.slice_
         yield take(start, end, dim).of(buffer).instead_of(op, piece)
-        yield _view(op, piece, result.name, result.global_shape)
+        yield _view(op, piece, result.name, result.known_shape)
 
     def _value(self, name: str, like: Value, shape: tuple[int, ...]) -> str:
         """Adds a value to which no layout belongs, under a fresh name."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autopar.base.errors import VerificationError
 from autopar.cost.windows import WindowWay, window_ways
+from autopar.ir.expr.facts import may_be
 from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -160,6 +161,8 @@ def _may_be_empty(dim: DimLayout, mesh: ProcessMesh) -> bool:
     """Whether the last process along the axes of a dimension holds none of it."""
     for sub in dim:
         parts = mesh.axes_size(sub.axes)
+        if not isinstance(sub.size, int):
+            return parts > 1 or may_be(sub.size, 0)
         if (parts - 1) * block_size(sub.size, parts) >= sub.size:
             return True
     return False

@@ -7,7 +7,6 @@ dimension is one element on every rank, no view is needed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +24,8 @@ from autopar.ir.collectives import (
     REDISTRIBUTE,
     REDUCE_SCATTER,
 )
-from autopar.ir.expr.expression import minimum
+from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, multiply, planned, prod
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
     DimLayout,
     Layout,
@@ -40,6 +40,7 @@ from autopar.ir.layout import (
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering
+from autopar.ir.rules.rule import number
 from autopar.ir.rules.window import Redistribution, Window
 
 
@@ -93,12 +94,12 @@ class _Part:
     """
 
     dim: int
-    outer: int
+    outer: IntExpr
     layout: DimLayout
     core: DimLayout
 
 
-_Shape = tuple[tuple[int, int, int], ...]
+_Shape = tuple[tuple[int, IntExpr, IntExpr], ...]
 
 
 def _shape(parts: Sequence[_Part]) -> _Shape:
@@ -140,7 +141,7 @@ def _widen(place: Place, layout: Layout, move: Move) -> Place:
 
 def _position(place: Place) -> tuple[int, int]:
     """The order of places in a dimension; a single element comes first."""
-    return place.outer, place.size
+    return planned(place.outer), planned(place.size)
 
 
 def _exposed(
@@ -155,12 +156,12 @@ def _exposed(
         return [_Part(at, 1, old, was[1])], [_Part(at, 1, new, now[1])]
     before: list[_Part] = []
     after: list[_Part] = []
-    outer = 1
+    outer: IntExpr = 1
     for position, (mine, then) in enumerate(zip(was, now, strict=True)):
-        if position % 2 or dim_size(mine) > 1 or dim_axes(mine):
+        if position % 2 or can_exceed(dim_size(mine), 1) or dim_axes(mine):
             before.append(_Part(at, outer, mine, mine))
             after.append(_Part(at, outer, then, then))
-        outer *= dim_size(mine)
+        outer = multiply(outer, dim_size(mine))
     return before, after
 
 
@@ -280,7 +281,7 @@ def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lo
     held, read = (parts[dim].layout for parts in (before, after))
     sizes = tuple(mesh.axis_size(axis) for axis in move.axes)
     positions = (tuple(map(move.axes.index, dim_axes(cut))) for cut in (held, read))
-    size = dim_size(held)
+    size = number(dim_size(held))
     exchange = Redistribution(
         size,
         _largest(held, mesh),
@@ -294,7 +295,7 @@ def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lo
 
 def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:
     """Returns the number of elements that a process holds of a dimension at most."""
-    return math.prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim)
+    return number(prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim))
 
 
 def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
@@ -326,11 +327,16 @@ def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | Non
     if place is None:
         raise ValueError("the move has no place")
     for at, part in enumerate(after):
-        size = dim_size(part.layout)
-        inside = part.outer <= place.outer and place.outer * place.size <= part.outer * size
-        if part.dim == place.dim and inside and before[at].layout != part.layout:
+        if part.dim == place.dim and _is_in(place, part) and before[at].layout != part.layout:
             return at
     raise ValueError(f"no dimension holds {place}")
+
+
+def _is_in(place: Place, part: _Part) -> bool:
+    """Whether a place is within a part of the same dimension."""
+    begin = exact_quotient(place.outer, part.outer)
+    ends = multiply(part.outer, dim_size(part.layout)), multiply(place.outer, place.size)
+    return begin is not None and exact_quotient(*ends) is not None
 
 
 def _view(layout: Layout, parts: Sequence[_Part]) -> LocalStep:

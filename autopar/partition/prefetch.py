@@ -82,7 +82,7 @@ class _Prefetching:
 
     def _nbytes(self, at: int) -> int:
         value = self.function.values[self.function.ops[at].results[0]]
-        return math.prod(value.global_shape) * value.itemsize
+        return math.prod(value.known_shape) * value.itemsize
 
 
 def _earliest(function: Function) -> list[int]:

@@ -20,6 +20,7 @@ from autopar.completion.plan import Plan
 from autopar.completion.problem.problem import Pinned
 from autopar.completion.problem.splits import Key
 from autopar.completion.search.watch import Progress, Watch
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Op, Value
@@ -86,7 +87,7 @@ def other_layouts(mesh: ProcessMesh, value: Value) -> Iterator[Layout]:
     for axis in _axes(mesh):
         at = [at for at, dim in enumerate(now.dims) if any(axis in sub.axes for sub in dim)]
         present.append(at[0] if at else None)
-        places.append([None, *(at for at, size in enumerate(shape) if size > 1)])
+        places.append([None, *(at for at, size in enumerate(shape) if can_exceed(size, 1))])
     for chosen in _combinations(places, present):
         mapping = [
             tuple(axis for axis, place in zip(_axes(mesh), chosen, strict=True) if place == at)

@@ -13,7 +13,7 @@ from autopar.analysis.explanation.why import Reason, choice_text
 from autopar.base.errors import Loc
 from autopar.base.units import human_bytes, human_seconds
 from autopar.cost import Reshard
-from autopar.ir.expr.expression import evaluate
+from autopar.ir.expr.expression import planned, shown
 from autopar.ir.layout import Layout
 from autopar.ir.program import Op, Value
 from autopar.planning.price import Price
@@ -148,7 +148,7 @@ def _head(explanation: Explanation) -> Iterator[str]:
     value, op = explanation.value, explanation.op
     label = value.role if op is None else f"made by {op.kind}"
     loc = value.loc if op is None else op.loc
-    yield f"%{value.name}: {value.dtype}{list(value.shape)}, {label}{_at(loc)}"
+    yield f"%{value.name}: {value.dtype}{shown(value.shape)}, {label}{_at(loc)}"
     if value.dist is not None:
         yield f"lies as {value.dist}, {_sizes(value, value.dist)}"
     if op is not None:
@@ -158,11 +158,10 @@ def _head(explanation: Explanation) -> Iterator[str]:
 
 
 def _sizes(value: Value, layout: Layout) -> str:
-    first = dict.fromkeys(layout.mesh.dim_names, 0)
     held, whole = value.itemsize, value.itemsize
     for local, size in zip(layout.local_shape, value.global_shape, strict=True):
-        held *= evaluate(local, first)
-        whole *= size
+        held *= planned(local)
+        whole *= planned(size)
     return f"{human_bytes(held)} per rank of {human_bytes(whole)}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.builds.files import read_build
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.deployment import Deployment
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.program import DTYPE_BYTES, Port, Program
 from autopar.pipeline.device_memory import MEMORY
 
@@ -175,7 +175,7 @@ def _kept(program: Program) -> list[Port]:
 
 def _whole_bytes(ports: Sequence[Port], roles: Sequence[str]) -> int:
     return sum(
-        math.prod(port.shape) * DTYPE_BYTES[port.dtype] for port in ports if port.role in roles
+        planned(prod(port.shape)) * DTYPE_BYTES[port.dtype] for port in ports if port.role in roles
     )
 
 

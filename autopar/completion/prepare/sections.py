@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from autopar.ir.expr.expression import prod
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.pieces import put, taken
 from autopar.ir.program import STORED_ROLES, Function, Op, Value
@@ -94,6 +95,8 @@ def _seeds(function: Function, around: _Around) -> Iterator[tuple[str, Section]]
             continue
         name = op.operands[0]
         size = function.values[name].global_shape[pieces.dim]
+        if not isinstance(size, int):
+            continue
         bounds = {0, size}
         for other in around.consumers[name]:
             also = taken(other, function.values)
@@ -207,11 +210,9 @@ def factor_parts(op: Op, rule: Rule, sections: Sections) -> tuple[str, tuple[int
 
 
 def _unit(rule: Rule, dims: Dims, at: int) -> int:
-    """Returns how many elements of a dimension belong to one of its major factor."""
-    unit = 1
-    for factor in dims[at][1:]:
-        unit *= rule.sizes[factor]
-    return unit
+    """Returns how many elements of a dimension one of its major factor has; 0 if that is open."""
+    unit = prod(rule.sizes[factor] for factor in dims[at][1:])
+    return unit if isinstance(unit, int) else 0
 
 
 def _is_free(rule: Rule, factor: str) -> bool:

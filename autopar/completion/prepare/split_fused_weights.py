@@ -8,7 +8,6 @@ faster, so `Complete` takes what is predicted to be.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from autopar.completion.prepare.sections import (
 )
 from autopar.completion.propagate.solve import Solution
 from autopar.ir import emitted
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -93,13 +93,13 @@ def _without_minor_pins(program: Program) -> Program:
     largest: dict[str, int] = {}
     for port in ports:
         if port.part is not None:
-            size = math.prod(port.shape)
+            size = planned(prod(port.shape))
             largest[port.part.of] = max(size, largest.get(port.part.of, 0))
     minor = {
         port.name
         for port in ports
         if port.part is not None
-        and 2 * math.prod(port.shape) <= largest[port.part.of]
+        and 2 * planned(prod(port.shape)) <= largest[port.part.of]
         and main.values[port.name].dist is not None
     }
     if not minor:

@@ -12,6 +12,8 @@ from autopar.completion.presets.marks import Marks, Stretch, factor_of, is_unkno
 from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph, Node
 from autopar.ir.dtypes import FLOATS
+from autopar.ir.expr.expression import exact_quotient
+from autopar.ir.expr.facts import can_exceed
 
 
 def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
@@ -45,7 +47,9 @@ def _batch_inputs(graph: Graph, *, anywhere: bool = False) -> dict[int, Stretch]
     for at, value in enumerate(graph.values):
         if value.role == "input" and graph.producer[at] is None and value.shape:
             for stretch in _stretches(graph, at):
-                if stretch.size > 1 and _reaches_end(graph, at, stretch, losses, anywhere):
+                if can_exceed(stretch.size, 1) and _reaches_end(
+                    graph, at, stretch, losses, anywhere
+                ):
                     found[at] = stretch
                     break
     return found
@@ -55,9 +59,9 @@ def _packed_inputs(graph: Graph, others: Collection[int]) -> dict[int, Stretch]:
     found: dict[int, Stretch] = {}
     for at, value in enumerate(graph.values):
         given = value.role == "input" and graph.producer[at] is None and at not in others
-        if given and value.global_shape[:1] > (1,):
+        if given and value.shape and can_exceed(value.shape[0], 1):
             dims = enumerate(value.global_shape[:1] if others else value.global_shape)
-            stretches = (Stretch(dim, 1, size) for dim, size in dims if size > 1)
+            stretches = (Stretch(dim, 1, size) for dim, size in dims if can_exceed(size, 1))
             kept = next((each for each in stretches if _meets_weight(graph, at, each)), None)
             if kept is not None:
                 found[at] = kept
@@ -147,7 +151,7 @@ def _all_sequences(graph: Graph) -> dict[int, Stretch]:
     for at, value in enumerate(graph.values):
         if value.role == "input" and graph.producer[at] is None and len(value.shape) > 1:
             stretch = Stretch(1, 1, value.global_shape[1])
-            if stretch.size > 1 and _is_kept_apart(graph, at, stretch, losses):
+            if can_exceed(stretch.size, 1) and _is_kept_apart(graph, at, stretch, losses):
                 found[at] = stretch
     return found or _first_inside(graph)
 
@@ -156,7 +160,7 @@ def _first_inside(graph: Graph) -> dict[int, Stretch]:
     for node in graph.nodes:
         for value in node.results if node.op.phase == "forward" and not node.steady else ():
             shape = graph.values[value].global_shape
-            if len(shape) == 3 and shape[1] > 1:
+            if len(shape) == 3 and can_exceed(shape[1], 1):
                 stretch = Stretch(1, 1, shape[1])
                 if _is_kept_apart(graph, value, stretch, frozenset()):
                     return {value: stretch}
@@ -178,7 +182,8 @@ def _stretches(graph: Graph, value: int) -> list[Stretch]:
     size = graph.values[value].global_shape[0]
     whole = Stretch(0, 1, size)
     sizes = graph.shared(Cuts).sizes(value, 0, size)
-    return [whole] if len(sizes) == 1 or not sizes[0] else [whole, Stretch(0, 1, size // sizes[0])]
+    rest = exact_quotient(size, sizes[0])
+    return [whole] if len(sizes) == 1 or rest is None else [whole, Stretch(0, 1, rest)]
 
 
 def _losses(graph: Graph) -> frozenset[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.completion.problem.graph import Graph, Node
+from autopar.ir.expr.expression import IntExpr, floordiv, multiply, planned
 from autopar.ir.ops.shape.pieces import JOINS
 from autopar.ir.rules.rule import Dims, Rule
 
@@ -15,8 +16,8 @@ class Stretch:
     """A part of a dimension: `size` indexes with `inner` elements minor to each."""
 
     dim: int
-    inner: int
-    size: int
+    inner: IntExpr
+    size: IntExpr
 
 
 class Marks(dict[int, Stretch]):
@@ -100,30 +101,33 @@ class Marks(dict[int, Stretch]):
             self.joined.add(result)
 
 
-def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | None:
+def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, IntExpr, IntExpr] | None:
     """Returns the major factor in a mark, and the mark's inner stride and size within it.
 
     The dimension of a mark may be of size 1 in the rule, where it is broadcast.
     """
-    inner = 1
-    found: tuple[str, int, int] | None = None
+    inner: IntExpr = 1
+    found: tuple[str, IntExpr, IntExpr] | None = None
+    least, most = planned(mark.inner), planned(multiply(mark.inner, mark.size))
     for factor in reversed(dims[mark.dim]):
-        outer = inner * rule.sizes[factor]
-        if inner <= mark.inner and mark.inner * mark.size <= outer:
-            return factor, mark.inner // inner, mark.size
-        if mark.inner <= inner and outer <= mark.inner * mark.size:
+        outer = multiply(inner, rule.sizes[factor])
+        if planned(inner) <= least and most <= planned(outer):
+            return factor, floordiv(mark.inner, inner), mark.size
+        if least <= planned(inner) and planned(outer) <= most:
             found = (factor, 1, rule.sizes[factor])
         inner = outer
     return found
 
 
-def _stretch_of(rule: Rule, dims: Dims, factor: str, within: int, size: int) -> Stretch | None:
+def _stretch_of(
+    rule: Rule, dims: Dims, factor: str, within: IntExpr, size: IntExpr
+) -> Stretch | None:
     for at, factors in enumerate(dims):
-        inner = 1
+        inner: IntExpr = 1
         for name in reversed(factors):
             if name == factor:
-                return Stretch(at, inner * within, size)
-            inner *= rule.sizes[name]
+                return Stretch(at, multiply(inner, within), size)
+            inner = multiply(inner, rule.sizes[name])
     return None
 
 

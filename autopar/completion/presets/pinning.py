@@ -14,6 +14,7 @@ from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Key
+from autopar.ir.expr.expression import IntExpr, floordiv, multiply
 from autopar.ir.layout import Origin, SubDim, normalize_dim
 
 
@@ -26,7 +27,7 @@ def split_further(graph: Graph, value: int, base: Form, form: Form, axis: str) -
     """Returns a form of a value split along one more axis, as another form is; None if it can't."""
     shape = graph.values[value].global_shape
     at, _ = form.splits.places[axis]
-    cuts: dict[Key, Sequence[int]] = {}
+    cuts: dict[Key, Sequence[IntExpr]] = {}
     if isinstance(at, int):
         cuts[at] = graph.shared(Cuts).sizes(value, at, shape[at])
     merged = graph.space.table.nested(base.splits, axis, form.splits, cuts)
@@ -52,7 +53,7 @@ def split_batch(graph: Graph, preset: AxisPreset) -> None:
 def split_stretch(graph: Graph, value: int, stretch: Stretch, axis: str) -> Form:
     """Returns the form of a value of which an axis splits a part of a dimension."""
     shape = graph.values[value].global_shape
-    outer = shape[stretch.dim] // (stretch.size * stretch.inner)
+    outer = floordiv(shape[stretch.dim], multiply(stretch.size, stretch.inner))
     subs = (SubDim(outer), SubDim(stretch.size, (axis,)), SubDim(stretch.inner))
     splits = graph.space.table.of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
     return graph.space.of_splits(splits, shape)

@@ -23,6 +23,7 @@ from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
 BEAM = 128
@@ -293,7 +294,7 @@ class _Walk:
                         dim = tuple(
                             SubDim(s, (self.axis,) if i == cut else ()) for i, s in enumerate(sizes)
                         )
-                        if sizes[cut] > 1:
+                        if can_exceed(sizes[cut], 1):
                             found[normalize_dim(dim, self.space.mesh)] = None
         return found
 

@@ -22,6 +22,8 @@ from autopar.completion.presets.update import Update, updates
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.completion.propagate.propagation import Spread
+from autopar.ir.expr.expression import planned
+from autopar.ir.expr.facts import can_exceed, divides
 from autopar.ir.layout import Origin, dim_axes
 from autopar.ir.program import STORED_ROLES, Value
 
@@ -182,14 +184,14 @@ class _Zero:
         shape, parts = self.graph.values[value].global_shape, mesh.axis_size(self.axis)
         busy = base.splits.items
         taken = [mesh.axes_size(dim_axes(busy.get(d, ()))) for d in range(len(shape))]
-        fitting = [d for d, size in enumerate(shape) if size // taken[d] >= parts]
+        fitting = [d for d, size in enumerate(shape) if planned(size) // taken[d] >= parts]
         free = [d for d in fitting if taken[d] == 1] or fitting
-        even = [d for d in free if shape[d] % (taken[d] * parts) == 0]
-        return even[0] if even else max(free, key=lambda d: (shape[d], -d), default=None)
+        even = [d for d in free if divides(taken[d] * parts, shape[d])]
+        return even[0] if even else max(free, key=lambda d: (planned(shape[d]), -d), default=None)
 
 
 def _is_small(value: Value) -> bool:
     nbytes = bytes_of(value)
-    if sum(size > 1 for size in value.global_shape) < 2:
+    if sum(can_exceed(size, 1) for size in value.global_shape) < 2:
         return nbytes < SMALL_BYTES
     return value.role != "parameter" and nbytes < SMALL_CONSTANT_BYTES

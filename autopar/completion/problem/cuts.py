@@ -8,12 +8,13 @@ only from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from autopar.completion.problem.graph import Graph, Node
+from autopar.ir.expr.expression import IntExpr, exact_quotient, multiply, planned
 from autopar.ir.rules.rule import Dims
 
-Strides = frozenset[int]
+Strides = frozenset[IntExpr]
 """Boundaries within a dimension, each as the number of elements minor to it."""
 
 _NONE: Strides = frozenset()
@@ -28,15 +29,16 @@ class Cuts:
         for node in (*reversed(ops), *ops, *reversed(ops)):
             self._visit(node)
 
-    def sizes(self, value: int, dim: int, size: int) -> tuple[int, ...]:
+    def sizes(self, value: int, dim: int, size: IntExpr) -> tuple[IntExpr, ...]:
         """Returns the sub-dimensions, major to minor, that a dimension consists of."""
-        strides = sorted(self._strides.get((value, dim), _NONE))
-        found: list[int] = []
-        inner = 1
+        strides = sorted(self._strides.get((value, dim), _NONE), key=planned)
+        found: list[IntExpr] = []
+        inner: IntExpr = 1
         for stride in [*strides, size]:
-            if stride % inner:
+            between = exact_quotient(stride, inner)
+            if between is None:
                 return (size,)
-            found.append(stride // inner)
+            found.append(between)
             inner = stride
         return tuple(reversed(found))
 
@@ -59,19 +61,19 @@ class Cuts:
         at: int,
         factors: tuple[str, ...],
         within: Mapping[str, Strides],
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, IntExpr],
     ) -> None:
         """Adds the boundaries between a dimension's factors and those within them."""
         strides = set(self._strides.get((value, at), _NONE))
-        inner = 1
+        inner: IntExpr = 1
         for factor in reversed(factors):
-            strides.update(inner * stride for stride in within.get(factor, _NONE))
-            inner *= sizes[factor]
+            strides.update(multiply(inner, stride) for stride in within.get(factor, _NONE))
+            inner = multiply(inner, sizes[factor])
             strides.add(inner)
         self._strides[value, at] = frozenset(strides - {1, inner})
 
     def _within_factors(
-        self, node: Node, tensors: tuple[Dims, ...], sizes: Mapping[str, int]
+        self, node: Node, tensors: tuple[Dims, ...], sizes: Mapping[str, IntExpr]
     ) -> dict[str, Strides]:
         """Returns the boundaries within the op's factors, as far as its tensors have them."""
         within: dict[str, Strides] = {}
@@ -80,11 +82,20 @@ class Cuts:
                 strides = self._strides.get((value, at))
                 if not strides:
                     continue
-                inner = 1
+                inner: IntExpr = 1
                 for factor in reversed(factors):
-                    outer = inner * sizes[factor]
-                    inside = {s // inner for s in strides if inner < s < outer and s % inner == 0}
+                    outer = multiply(inner, sizes[factor])
+                    inside = frozenset(_between(strides, inner, outer))
                     if inside:
                         within[factor] = within.get(factor, _NONE) | inside
                     inner = outer
         return within
+
+
+def _between(strides: Strides, inner: IntExpr, outer: IntExpr) -> Iterator[IntExpr]:
+    """Yields the strides between two others, in units of the inner one."""
+    least, most = planned(inner), planned(outer)
+    for stride in strides:
+        units = exact_quotient(stride, inner) if least < planned(stride) < most else None
+        if units is not None:
+            yield units

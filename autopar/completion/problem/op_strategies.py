@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,8 @@ from autopar.cost import op_seconds
 from autopar.cost.part import part_seconds
 from autopar.cost.roofline import INDEX
 from autopar.cost.windows import WindowWay, window_ways
+from autopar.ir.expr.expression import IntExpr, planned, prod
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
     DimLayout,
     SubDim,
@@ -304,7 +305,7 @@ class Call:
         windowed: dict[Key, DimLayout] = {
             factor: (SubDim(rule.sizes[factor], dim_axes(splits.items[window.of])),)
             for factor, window in rule.windows.items()
-            if window.of in splits.items and rule.sizes[factor] > 1
+            if window.of in splits.items and can_exceed(rule.sizes[factor], 1)
         }
         return Splits({**splits.items, **windowed}, splits.places) if windowed else splits
 
@@ -401,8 +402,9 @@ class Call:
         reduced = {axis for dim in beyond for axis in dim_axes(dim)}
         pending = {axis for form in choice.produced for axis in form.layout.partial_axes}
         if reduced and reduced.isdisjoint(pending):
-            elements = max(math.prod(t.shape) for t in (*self.operands, *self.results))
-            nbytes = elements // math.prod(dim_size(dim) for dim in beyond) * min(self.itemsizes)
+            elements = max(planned(prod(t.shape)) for t in (*self.operands, *self.results))
+            split = planned(prod(dim_size(dim) for dim in beyond))
+            nbytes = elements // split * min(self.itemsizes)
             rest = mesh.axes_size(tuple(axis for axis in axes if axis not in reduced))
             model = self.space.planner.model
             least += model.all_gather(nbytes // rest, sorted(reduced, key=mesh.axis_index))
@@ -460,7 +462,7 @@ class CallTable:
 
 def _opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
     """Returns a rule for an op that has none: nothing may be split."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, IntExpr] = {}
     dims: list[Dims] = []
     for number, tensor in enumerate((*operands, *results)):
         names = [f"t{number}_{at}" for at in range(len(tensor.shape))]

@@ -13,6 +13,7 @@ from autopar.completion.problem.splits import Splits, SplitTable
 from autopar.cost import Cluster, CommunicationModel, Reshard, ReshardPlanner
 from autopar.cost.evaluation import Evaluator
 from autopar.cost.windows import WindowWay
+from autopar.ir.expr.expression import IntExpr, planned
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Value
@@ -88,8 +89,8 @@ class Space:
         self.evaluator = Evaluator.of_ops(self.planner.model)
         self._planners: dict[str, ReshardPlanner] = {}
         self._forms: dict[Layout, Form] = {}
-        self._of_splits: dict[tuple[Splits, tuple[int, ...]], Form] = {}
-        self._replicated: dict[tuple[int, ...], Form] = {}
+        self._of_splits: dict[tuple[Splits, tuple[IntExpr, ...]], Form] = {}
+        self._replicated: dict[tuple[IntExpr, ...], Form] = {}
         self._windows: dict[tuple[tuple[WindowWay, ...], str], Windows] = {}
 
     def form(self, layout: Layout) -> Form:
@@ -104,7 +105,7 @@ class Space:
             self._forms[layout] = found
         return found
 
-    def replicated(self, shape: tuple[int, ...]) -> Form:
+    def replicated(self, shape: tuple[IntExpr, ...]) -> Form:
         """Returns the form in which every process holds all of a tensor of this shape."""
         found = self._replicated.get(shape)
         if found is None:
@@ -120,7 +121,7 @@ class Space:
             found = self._windows[key] = Windows(tuple(priced))
         return found
 
-    def of_splits(self, splits: Splits, shape: tuple[int, ...]) -> Form:
+    def of_splits(self, splits: Splits, shape: tuple[IntExpr, ...]) -> Form:
         """Returns the form of a tensor of this shape that is split so."""
         whole = self.replicated(shape)
         if not splits.items:
@@ -221,5 +222,5 @@ class Space:
 
 
 def bytes_of(value: Value) -> int:
-    """Returns the bytes of a whole value of a serial program."""
-    return math.prod(value.global_shape) * value.itemsize
+    """Returns the bytes of a whole value of a serial program, at the planned sizes."""
+    return math.prod(map(planned, value.global_shape)) * value.itemsize

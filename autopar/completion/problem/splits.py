@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from autopar.ir.expr.expression import IntExpr, exact_quotient, floordiv, multiply, planned
+from autopar.ir.expr.facts import divides
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
 from autopar.ir.mesh import ProcessMesh
 
@@ -83,10 +85,10 @@ class SplitTable:
 
         So an axis keeps its stride when those beside it are taken away.
         """
-        if len(sub.axes) < 2 or sub.size % self.mesh.axes_size(sub.axes):
+        if len(sub.axes) < 2 or not divides(self.mesh.axes_size(sub.axes), sub.size):
             return (sub,)
         sizes = [self.mesh.axis_size(axis) for axis in sub.axes]
-        rest = sub.size // math.prod(sizes)
+        rest = floordiv(sub.size, math.prod(sizes))
         digits = (SubDim(size, (axis,)) for size, axis in zip(sizes, sub.axes, strict=True))
         return (*digits, SubDim(rest))
 
@@ -135,7 +137,7 @@ class SplitTable:
         return self.of({**splits.items, at: composed}) if composed is not None else None
 
     def nested(
-        self, splits: Splits, axis: str, source: Splits, cuts: Mapping[Key, Sequence[int]]
+        self, splits: Splits, axis: str, source: Splits, cuts: Mapping[Key, Sequence[IntExpr]]
     ) -> Splits | None:
         """Returns the splits with an axis placed as `source` has it, minor to the axes there.
 
@@ -163,7 +165,7 @@ class SplitTable:
         self,
         one: DimLayout,
         other: DimLayout,
-        cuts: Sequence[int] = (),
+        cuts: Sequence[IntExpr] = (),
         order: Sequence[str] | None = None,
     ) -> DimLayout | None:
         """Returns a dimension split by the axes of both layouts, or None if they don't align.
@@ -190,18 +192,19 @@ class SplitTable:
         return normalize_dim(tuple(joined), self.mesh)
 
 
-def _common_sizes(*dims: DimLayout) -> list[int] | None:
+def _common_sizes(*dims: DimLayout) -> list[IntExpr] | None:
     """Returns the sizes of the coarsest sub-dimensions that refine all layouts."""
-    strides = {1}
+    strides: set[IntExpr] = {1}
     for dim in dims:
-        stride = 1
+        stride: IntExpr = 1
         for sub in reversed(dim):
-            stride *= sub.size
+            stride = multiply(stride, sub.size)
             strides.add(stride)
-    ordered = sorted(strides)
-    sizes: list[int] = []
+    ordered = sorted(strides, key=planned)
+    sizes: list[IntExpr] = []
     for minor, major in pairwise(ordered):
-        if not minor or major % minor:
+        size = exact_quotient(major, minor)
+        if size is None:
             return None
-        sizes.append(major // minor)
+        sizes.append(size)
     return sizes[::-1] or [1]

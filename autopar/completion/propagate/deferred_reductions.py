@@ -17,6 +17,7 @@ from autopar.base.minimum_cut import INFINITE, FlowGraph
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import MONOIDS
 from autopar.ir.program import Pending
 
@@ -160,13 +161,7 @@ class _Cut:
         """Prefers rows that spare the reduction of more, and then of larger, operands."""
         spared = [at for at in positions if node.operands[at] in pieces]
         sizes = (self.graph.values[node.operands[at]].global_shape for at in spared)
-        total = 0
-        for shape in sizes:
-            count = 1
-            for size in shape:
-                count *= size
-            total += count
-        return len(spared), total
+        return len(spared), sum(planned(prod(shape)) for shape in sizes)
 
     def _add_value(self, node: Node, at: int, value: int) -> None:
         """Adds the edges of a value: what it costs to reduce it, per form that readers need."""

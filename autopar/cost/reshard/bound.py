@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from autopar.cost.collectives import Border
 from autopar.cost.reshard.moves import Axes, LayoutGraph
 from autopar.cost.reshard.slots import Numbers, SlotTable
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import Layout
 
 
@@ -31,7 +32,7 @@ class Bound:
         self.itemsize = itemsize
         self.nbytes = graph.nbytes(self.goal, itemsize)
         self.stored = graph.model.local_copy(self.nbytes)
-        whole_bytes = math.prod(goal.shape) * itemsize
+        whole_bytes = planned(prod(goal.shape)) * itemsize
         self.crossings = [
             _Crossing(border, self.table, goal, whole_bytes, self.nbytes)
             for border in self.table.borders

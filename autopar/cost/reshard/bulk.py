@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.cost.collectives import CommunicationModel
+from autopar.ir.expr.expression import planned
 from autopar.ir.layout import Layout, block_size
 
 Table = NDArray[np.float64]
@@ -93,12 +94,12 @@ class BulkPlanner:
         for at, dim in enumerate(layout.dims):
             outer = 1
             for sub in dim:
-                rest = sub.size
+                size = rest = planned(sub.size)
                 for axis in sub.axes:
                     places[axis] = (at, outer, rest)
                     count = layout.mesh.axis_size(axis)
                     outer, rest = outer * count, block_size(rest, count)
-                elements *= block_size(sub.size, layout.mesh.axes_size(sub.axes))
+                elements *= block_size(size, layout.mesh.axes_size(sub.axes))
                 outer *= rest
         return places, elements
 

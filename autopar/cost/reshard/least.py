@@ -8,7 +8,6 @@ each layout is by itself; so they are looked up, and combined as arrays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -22,6 +21,7 @@ from autopar.cost.reshard.moves import Axes, LayoutGraph
 from autopar.cost.reshard.path import ROUNDING
 from autopar.cost.reshard.relaxed import Relaxed
 from autopar.cost.reshard.slots import Numbers, Slot
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import Layout, Partial
 
 Table = NDArray[np.float64]
@@ -180,7 +180,7 @@ class _Pairs:
             for dims in self._of_dims(partial(self.known.astray, relaxed, each)):
                 total += dims
         numbers = np.array(starts)[:, None] + np.where(is_even, astray[True], astray[False])
-        nbytes = math.prod(self.targets[0].shape) * self.itemsize
+        nbytes = planned(prod(self.targets[0].shape)) * self.itemsize
         by_evenness = [
             np.array([relaxed.seconds_to(end, nbytes, is_even=each) for end in ends.found])
             for each in (False, True)

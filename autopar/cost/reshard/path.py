@@ -16,6 +16,7 @@ from autopar.cost.reshard.bound import Bound
 from autopar.cost.reshard.moves import LayoutGraph, State, Step
 from autopar.cost.reshard.relaxed import Relaxed
 from autopar.cost.reshard.slots import Numbers, Slot
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import Layout
 
 ROUNDING = 1e-9
@@ -184,7 +185,7 @@ class PathSearch:
         return self._relaxed[is_even][self._number(self.relaxed, state, is_even)]
 
     def _relaxed_seconds(self, relaxed: Relaxed, is_even: bool) -> list[float]:
-        nbytes = math.prod(self.goal.shape) * self.itemsize
+        nbytes = planned(prod(self.goal.shape)) * self.itemsize
         number = self._number(relaxed, self.target, is_even)
         return relaxed.seconds_to(number, nbytes, is_even=is_even)
 

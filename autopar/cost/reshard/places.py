@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autopar.ir.expr.expression import IntExpr, exact_quotient, floordiv, multiply
+from autopar.ir.expr.facts import divides
 from autopar.ir.layout import (
     DimLayout,
     SubDim,
@@ -24,22 +26,22 @@ class Place:
     """
 
     dim: int
-    outer: int
-    size: int
-    inner: int
+    outer: IntExpr
+    size: IntExpr
+    inner: IntExpr
 
 
 def places_of(at: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
     """Yields each sub-dimension with its place; at a size of 0 what lies inside counts as 1."""
-    outer = 1
+    outer: IntExpr = 1
     size = dim_size(dim)
     for sub in dim:
-        inner = size // (outer * sub.size) if size else 1
-        yield Place(at, outer, sub.size, inner), sub
-        outer *= sub.size
+        done = multiply(outer, sub.size)
+        yield Place(at, outer, sub.size, floordiv(size, done) if size != 0 else 1), sub
+        outer = done
 
 
-def nests(size: int, major: int, minor: int) -> bool:
+def nests(size: IntExpr, major: int, minor: int) -> bool:
     """Whether cutting blocks of `size` over `major` into `minor` parts is the cut over both.
 
     True where a collective over the minor axes alone, which cuts what its members hold together
@@ -47,6 +49,8 @@ def nests(size: int, major: int, minor: int) -> bool:
     """
     if major == 1:
         return True
+    if not isinstance(size, int):
+        return divides(major * minor, size)
     block = block_size(size, major)
     if block % minor:
         return False
@@ -64,13 +68,14 @@ def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[Dim
     single, dim = (dim[:1], dim[1:]) if dim[0].size == 1 and len(dim) > 1 else ((), dim)
     if not single and len(places) == 1 and places[0].outer == places[0].inner == 1:
         return (SubDim(1),), dim, (SubDim(1),)
-    sizes: list[int] = []
-    done = 1
+    sizes: list[IntExpr] = []
+    done: IntExpr = 1
     for place in places:
-        if place.outer % done:
+        between = exact_quotient(place.outer, done)
+        if between is None:
             return None
-        sizes += [place.outer // done, place.size]
-        done = place.outer * place.size
+        sizes += [between, place.size]
+        done = multiply(place.outer, place.size)
     parts = factorize_dim(dim, [*sizes, places[-1].inner], mesh)
     if parts is None:
         return None
@@ -92,6 +97,6 @@ def widen(place: Place, dims: Sequence[DimLayout], mesh: ProcessMesh) -> Place:
     if parts is None or parts[2][0].axes:
         return place
     minor = parts[2][0].size
-    wide = Place(place.dim, place.outer, place.size * minor, place.inner // minor)
+    wide = Place(place.dim, place.outer, multiply(place.size, minor), floordiv(place.inner, minor))
     joined = cut(dims[place.dim], [wide], mesh)
     return wide if joined is not None and len(joined[1]) == 1 else place

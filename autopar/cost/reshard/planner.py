@@ -6,7 +6,6 @@ and local steps that cost nothing. Of all sequences of moves the fastest is take
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from autopar.cost.reshard.coarse import Coarse, Coarsening
 from autopar.cost.reshard.moves import Step
 from autopar.cost.reshard.path import PathSearch
 from autopar.cost.reshard.reshards import Move, Reshard
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import Layout, block_size
 from autopar.ir.mesh import ProcessMesh
 
@@ -263,7 +263,7 @@ def moves_between(
 
 def _largest_piece(layout: Layout) -> int:
     parts = (block_size(s.size, layout.mesh.axes_size(s.axes)) for dim in layout.dims for s in dim)
-    return math.prod(parts)
+    return planned(prod(parts))
 
 
 def _check(source: Layout, target: Layout) -> None:

@@ -9,13 +9,14 @@ come and go, and only where the remaining block boundaries coincide.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from autopar.cost.collectives import Border
 from autopar.cost.reshard.places import Place, cut, nests, places_of
+from autopar.ir.expr.expression import IntExpr, floordiv, multiply, planned, prod
+from autopar.ir.expr.facts import divides
 from autopar.ir.layout import (
     DimLayout,
     SubDim,
@@ -96,7 +97,7 @@ class SlotTable:
         self._single: dict[tuple[int, int], dict[Slot, None]] = {}
         self._changes: dict[object, int | None] = {}
         self._vacant: dict[tuple[int, int, tuple[str, ...]], tuple[Slot, ...]] = {}
-        self._recut: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._recut: dict[tuple[IntExpr, tuple[str, ...]], int] = {}
         self._cuts: dict[int, Cut | None] = {}
         self._relabeled: dict[tuple[int, tuple[tuple[str, ...], ...]], int] = {}
         self._refines: dict[tuple[int, tuple[int, int]], bool] = {}
@@ -115,10 +116,10 @@ class SlotTable:
             number = self._numbers[dim] = len(self._dims)
             self._dims.append(dim)
             self._runs.append(sum(bool(sub.axes) for sub in dim))
-            self._even.append(all(sub.size % self.count(sub.axes) == 0 for sub in dim))
+            self._even.append(all(divides(self.count(sub.axes), sub.size) for sub in dim))
             self._axes.append(tuple(axis for sub in dim for axis in sub.axes))
             self._elements.append(
-                math.prod(block_size(sub.size, self.count(sub.axes)) for sub in dim)
+                planned(prod(block_size(sub.size, self.count(sub.axes)) for sub in dim))
             )
         return number
 
@@ -169,10 +170,10 @@ class SlotTable:
         """Elements of a dimension: of digits, those where all that either layout splits agree."""
         least = min(self._elements[number], self._elements[other])
         one, another = self._spans_of(number), self._spans_of(other)
-        if one is None or another is None:
+        shared = dim_size(self._dims[number])
+        if one is None or another is None or not isinstance(shared, int):
             return least
         spans = one + another
-        shared = dim_size(self._dims[number])
         for low, high in pairwise(sorted({end for span in spans for end in span})):
             if high % low:
                 return least
@@ -186,7 +187,7 @@ class SlotTable:
             spans: list[Span] = []
             for place, sub in places_of(0, self._dims[number]):
                 count = self.count(sub.axes)
-                if count > 1:
+                if count > 1 and isinstance(place.size, int) and isinstance(place.inner, int):
                     spans.append((place.inner * (place.size // count), place.inner * place.size))
             self._spans[number] = tuple(spans) if self._even[number] else None
         return self._spans[number]
@@ -260,7 +261,10 @@ class SlotTable:
         return self._recut[size, axes]
 
     def cut_of(self, number: int) -> Cut | None:
-        """Returns how a dimension is cut; None if it isn't, or processes hold several stretches."""
+        """Returns how a dimension is cut; None if it isn't, or processes hold several stretches.
+
+        None as well if its size is open.
+        """
         if number not in self._cuts:
             self._cuts[number] = self._cut_of(self._dims[number])
         return self._cuts[number]
@@ -269,7 +273,9 @@ class SlotTable:
         major, *minor = dim
         if not major.axes or any(sub.axes for sub in minor) or (minor and major.size == 1):
             return None
-        inner = math.prod(sub.size for sub in minor)
+        inner = prod(sub.size for sub in minor)
+        if not isinstance(major.size, int) or not isinstance(inner, int):
+            return None
         block = block_size(major.size, self.count(major.axes)) * inner
         return Cut(major.axes, block, major.size * inner)
 
@@ -340,7 +346,7 @@ class SlotTable:
         for place, sub in places_of(at, dim):
             if not sub.axes:
                 continue
-            if place.size and place.size % self.count(sub.axes) == 0:
+            if place.size != 0 and divides(self.count(sub.axes), place.size):
                 yield from self._digits(place, sub.axes)
             else:
                 yield from self._region(place, sub.axes)
@@ -349,16 +355,16 @@ class SlotTable:
         count = self.count(axes)
         for place, sub in places_of(at, dim):
             taken = self.count(sub.axes)
-            rest, uneven = divmod(place.size, taken)
-            if not uneven and rest and rest % count == 0:
-                minor = rest // count
-                for outer in self._rooms(minor, axes):
-                    inner = minor // outer * place.inner
-                    yield Slot(axes, Place(at, place.outer * taken * outer, count, inner))
+            if place.size != 0 and divides(taken * count, place.size):
+                minor = floordiv(place.size, taken * count)
+                for room in self._rooms(minor, axes):
+                    inner = multiply(floordiv(minor, room), place.inner)
+                    outer = multiply(multiply(place.outer, taken), room)
+                    yield Slot(axes, Place(at, outer, count, inner))
             elif nests(place.size, taken, count):
                 yield Slot(axes, place, sub.axes, sub.axes + axes)
 
-    def _rooms(self, size: int, axes: tuple[str, ...]) -> dict[int, None]:
+    def _rooms(self, size: IntExpr, axes: tuple[str, ...]) -> dict[IntExpr, None]:
         """Returns how many elements to leave outside of axes: as other axes may need, or all."""
         others = [axis for axis in self.axes if axis not in axes]
         products = [
@@ -366,17 +372,19 @@ class SlotTable:
             for count in range(max(1, len(others)))
             for chosen in combinations(others, count)
         ]
-        return dict.fromkeys([*(room for room in products if size % room == 0), size])
+        return dict.fromkeys([*(room for room in products if divides(room, size)), size])
 
     def _digits(self, place: Place, axes: tuple[str, ...]) -> Iterator[Slot]:
         outer, rest = place.outer, place.size
         for first in range(len(axes)):
             for last in range(first + 1, len(axes) + 1):
                 count = self.count(axes[first:last])
-                digits = Place(place.dim, outer, count, rest // count * place.inner)
+                digits = Place(
+                    place.dim, outer, count, multiply(floordiv(rest, count), place.inner)
+                )
                 yield Slot(axes[first:last], digits)
             step = self.count(axes[first : first + 1])
-            outer, rest = outer * step, rest // step
+            outer, rest = multiply(outer, step), floordiv(rest, step)
 
     def _region(self, place: Place, axes: tuple[str, ...]) -> Iterator[Slot]:
         for first in range(len(axes)):

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Arg, DType, Function, Op, Ref, Value
 
 SELU_ALPHA = 1.7580993408473766
@@ -64,7 +65,7 @@ class _Writer:
         chance = op.arg("p")
         self.chance = float(chance) if isinstance(chance, (int, float)) else 0.0
 
-    def value(self, hint: str, shape: Sequence[int], dtype: str) -> str:
+    def value(self, hint: str, shape: Sequence[IntExpr], dtype: str) -> str:
         """Adds a value and returns its name."""
         name, count = f"{self.result.name}.{hint}", 0
         while name in self.values:
@@ -77,7 +78,7 @@ class _Writer:
         """Returns an op at the dropout's place."""
         return replace(self.op, kind=kind, args=tuple(args.items()), results=(result, *more))
 
-    def noise(self, shape: Sequence[int]) -> tuple[str, list[Op]]:
+    def noise(self, shape: Sequence[IntExpr]) -> tuple[str, list[Op]]:
         """Returns a tensor of this shape that is 0 where the dropout drops, else 1, and its ops."""
         dtype = self.result.dtype
         empty, noise = self.value("empty", shape, dtype), self.value("noise", shape, dtype)
@@ -115,7 +116,7 @@ def _features(writer: _Writer) -> Iterator[Op]:
     )
 
 
-def _alpha(shape_of: Callable[[_Writer], Sequence[int]]) -> Write:
+def _alpha(shape_of: Callable[[_Writer], Sequence[IntExpr]]) -> Write:
     """Returns how the dropouts that keep mean and variance of SELU's results are written."""
 
     def write(writer: _Writer) -> Iterator[Op]:
@@ -144,11 +145,11 @@ def _nothing(writer: _Writer) -> Op:
     return writer.write("aten.mul.Tensor", writer.result.name, self=writer.operand, other=0.0)
 
 
-def _whole_shape(writer: _Writer) -> Sequence[int]:
+def _whole_shape(writer: _Writer) -> Sequence[IntExpr]:
     return writer.result.global_shape
 
 
-def _feature_shape(writer: _Writer) -> Sequence[int]:
+def _feature_shape(writer: _Writer) -> Sequence[IntExpr]:
     """The shape of one decision per feature: [batch, features, 1, ...]."""
     shape = writer.result.global_shape
     return (*shape[:2], *(1 for _ in shape[2:]))

@@ -53,7 +53,7 @@ def blocks(size: int, parts: int) -> list[tuple[int, int]]:
 
 
 def resolve_box(
-    box: Sequence[Sequence[BoxDim]], shape: Sequence[int], coords: Mapping[str, int]
+    box: Sequence[Sequence[BoxDim]], shape: Sequence[IntExpr], coords: Mapping[str, int]
 ) -> Box:
     """Returns the box of `Port.box` on the rank with these coordinates.
 
@@ -61,7 +61,7 @@ def resolve_box(
     on a slice of the mesh has a dimension more, without an element where it isn't.
     """
     if not box:
-        return whole_box(shape)
+        return whole_box([evaluate(size, coords) for size in shape])
     found = tuple(
         tuple(_extent(sub.size, sub.start, sub.length, coords) for sub in dim) for dim in box
     )
@@ -76,8 +76,8 @@ def layout_box(layout: Layout, coords: Mapping[str, int]) -> Box:
     )
 
 
-def _extent(size: int, start: IntExpr, length: IntExpr, coords: Mapping[str, int]) -> Extent:
-    return Extent(size, evaluate(start, coords), evaluate(length, coords))
+def _extent(size: IntExpr, start: IntExpr, length: IntExpr, coords: Mapping[str, int]) -> Extent:
+    return Extent(evaluate(size, coords), evaluate(start, coords), evaluate(length, coords))
 
 
 def box_shape(box: Box) -> tuple[int, ...]:

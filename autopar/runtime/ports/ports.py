@@ -46,7 +46,7 @@ def user_inputs(program: Program) -> tuple[Port, ...]:
 
 def input_types(program: Program) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Returns what the user's inputs have to be, dtype and global shape, by label."""
-    return {label_of(port): (port.dtype, port.shape) for port in user_inputs(program)}
+    return {label_of(port): (port.dtype, port.known_shape) for port in user_inputs(program)}
 
 
 def default_of(port: Port) -> float | None:
@@ -134,7 +134,9 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
     for label, port in ports.items():
         default = default_of(port)
         if label not in inputs and default is not None:
-            tensors[port.name] = torch.full(port.shape, default, dtype=TORCH_DTYPES[port.dtype])
+            tensors[port.name] = torch.full(
+                port.known_shape, default, dtype=TORCH_DTYPES[port.dtype]
+            )
             continue
         if label not in inputs:
             problems.append(f"input {label!r} is missing; it is {_expected(port)}")
@@ -217,7 +219,7 @@ def _read_weight(
 ) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
     own, *_ = names = _names(port)
-    shape = port.part.shape if port.part else port.shape
+    shape = port.part.shape if port.part else port.known_shape
     name = next((each for each in names if each in file.entries), None)
     if port.fill is not None and name is None:
         return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
@@ -236,7 +238,7 @@ def region_of(port: Port) -> Region | None:
     """Returns where a port lies within a larger tensor."""
     if port.part is None:
         return None
-    return tuple(zip(port.part.start, port.shape, strict=True))
+    return tuple(zip(port.part.start, port.known_shape, strict=True))
 
 
 def check_present(absent: Collection[str]) -> None:
@@ -301,9 +303,9 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
             continue
         dtype = TORCH_DTYPES[port.dtype]
         if dtype.is_floating_point or dtype.is_complex:
-            drawn = torch.randn(port.shape, generator=generator)
+            drawn = torch.randn(port.known_shape, generator=generator)
         else:
-            drawn = torch.randint(0, 2, port.shape, generator=generator)
+            drawn = torch.randint(0, 2, port.known_shape, generator=generator)
         inputs[label_of(port)] = drawn.to(dtype)
     return inputs
 

@@ -20,6 +20,8 @@ from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
 from autopar.completion.search.effort import CUBE_WORK, WAY_WORK
 from autopar.completion.search.watch import Watch
+from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient, floordiv, planned
+from autopar.ir.expr.facts import divides
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, normalize_dim
 from autopar.ir.program import Pending
 
@@ -163,7 +165,9 @@ class CandidateTable:
             return self._only(node.call, decided)
         within = self.graph.shared(Cuts).within(node) if node.call.has_rule else {}
         settled = self.graph.settled.get(node.index)
-        cuts = tuple(sorted((factor, tuple(sorted(s))) for factor, s in within.items()))
+        cuts = tuple(
+            sorted((factor, tuple(sorted(s, key=planned))) for factor, s in within.items())
+        )
         known = None if self.around is None else self.around.choices[node.index]
         key = (node.call, cuts, settled, known)
         found = self._known.get(key)
@@ -203,7 +207,7 @@ def _agrees(choice: Choice, settled: Splits) -> bool:
     return all(places.get(axis) == place for axis, place in settled.places.items())
 
 
-Stretch = tuple[str, int, int]
+Stretch = tuple[str, IntExpr, IntExpr]
 """A factor, and the strides between which it is split."""
 
 Row = tuple[int, ...]
@@ -213,7 +217,7 @@ Option = Stretch | Row | None
 """What an axis does to an op."""
 
 
-def _ways(call: Call, within: Mapping[str, frozenset[int]]) -> Iterator[Choice]:
+def _ways(call: Call, within: Mapping[str, frozenset[IntExpr]]) -> Iterator[Choice]:
     """Yields every choice of an op, the one that splits nothing first."""
     yield call.whole
     if not call.has_rule:
@@ -226,7 +230,7 @@ def _ways(call: Call, within: Mapping[str, frozenset[int]]) -> Iterator[Choice]:
 
 
 def _ways_around(
-    call: Call, within: Mapping[str, frozenset[int]], known: Choice, axes: Sequence[str]
+    call: Call, within: Mapping[str, frozenset[IntExpr]], known: Choice, axes: Sequence[str]
 ) -> Iterator[Choice]:
     """Yields a choice of an op, and those that differ from it along some axes."""
     yield known
@@ -242,7 +246,7 @@ def _ways_around(
             yield choice
 
 
-def _options(call: Call, within: Mapping[str, frozenset[int]]) -> Sequence[Option]:
+def _options(call: Call, within: Mapping[str, frozenset[IntExpr]]) -> Sequence[Option]:
     """Returns what an axis may do to an op."""
     return [None, *_stretches(call, within), *_rows(call)]
 
@@ -331,8 +335,8 @@ class _Placing:
         factor, inner, outer = stretch
         there = dim_axes(splits.items.get(factor, ()))
         source = self._splits(stretch, (axis,))
-        is_uneven = outer // inner % self.table.mesh.axes_size((*there, axis))
-        if is_uneven and there:
+        parts = self.table.mesh.axes_size((*there, axis))
+        if there and not divides(parts, floordiv(outer, inner)):
             together = self._splits(stretch, there).items.get(factor)
             if splits.items[factor] == together:
                 source = self._splits(stretch, (*there, axis))
@@ -347,7 +351,7 @@ class _Placing:
         return found
 
 
-def _stretches(call: Call, within: Mapping[str, frozenset[int]]) -> list[Stretch]:
+def _stretches(call: Call, within: Mapping[str, frozenset[IntExpr]]) -> list[Stretch]:
     """Returns the factors that may be split, with the strides between which they are.
 
     A factor as a whole, and each of its sub-dimensions.
@@ -357,16 +361,16 @@ def _stretches(call: Call, within: Mapping[str, frozenset[int]]) -> list[Stretch
         if factor not in call.splittable:
             continue
         found[factor, 1, size] = None
-        strides = (s for s in within.get(factor, ()) if size % s == 0)
-        for inner, outer in pairwise([1, *sorted(strides), size]):
-            if outer % inner == 0 and outer > inner:
+        strides = (s for s in within.get(factor, ()) if exact_quotient(size, s) is not None)
+        for inner, outer in pairwise([1, *sorted(strides, key=planned), size]):
+            if exact_quotient(outer, inner) is not None and planned(outer) > planned(inner):
                 found[factor, inner, outer] = None
     return list(found)
 
 
 def _stretch(option: Stretch | Row) -> Stretch | None:
     match option:
-        case (str(factor), int(inner), int(outer)):
+        case (str(factor), int() | Expr() as inner, int() | Expr() as outer):
             return factor, inner, outer
     return None
 
@@ -375,7 +379,7 @@ def _layout(call: Call, stretch: Stretch, axes: tuple[str, ...]) -> DimLayout:
     """Returns the layout of a factor that axes split between two strides."""
     factor, inner, outer = stretch
     size = call.rule.sizes[factor]
-    subs = (SubDim(size // outer), SubDim(outer // inner, axes), SubDim(inner))
+    subs = (SubDim(floordiv(size, outer)), SubDim(floordiv(outer, inner), axes), SubDim(inner))
     return normalize_dim(subs, call.space.mesh)
 
 

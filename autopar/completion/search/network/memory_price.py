@@ -21,6 +21,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.network import Array, Network
 from autopar.completion.search.network.transfer import Ends
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import block_size
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES
@@ -105,7 +106,9 @@ class Held:
     def piece_bytes(self, value: int, form: Form) -> int:
         """Returns the bytes of the largest piece of a value."""
         size = form.layout.mesh.axes_size
-        pieces = (block_size(s.size, size(s.axes)) for dim in form.layout.dims for s in dim)
+        pieces = (
+            planned(block_size(s.size, size(s.axes))) for dim in form.layout.dims for s in dim
+        )
         return math.prod(pieces) * self.graph.itemsizes[value]
 
     def charge(
@@ -175,7 +178,7 @@ class Held:
         return stored | set(sorted(made, key=self._whole_bytes)[-1:])
 
     def _whole_bytes(self, value: int) -> int:
-        return math.prod(self.graph.values[value].global_shape) * self.graph.itemsizes[value]
+        return planned(prod(self.graph.values[value].global_shape)) * self.graph.itemsizes[value]
 
     def _is_stored(self, value: int) -> bool:
         return self.graph.producer[value] is None and self.graph.values[value].role in STORED_ROLES
