@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from autopar.base.errors import UNKNOWN, Loc
+from autopar.frontend.lower.open_sizes import OpenSizes
 from autopar.frontend.lower.source_line import source_line
 from autopar.ir.assumptions import Assumption
 from autopar.ir.mesh import ProcessMesh
@@ -72,6 +73,7 @@ class Lowering:
         when: Phase and microbatch of a node.
         mesh: The mesh that the program is compiled for, which marks that name none are on. If it
             isn't known, it is the marks'.
+        sizes: The open sizes in shapes of the graph.
     """
 
     inputs: Mapping[fx.Node, GraphInput]
@@ -81,3 +83,4 @@ class Lowering:
     name: str = ""
     when: Callable[[fx.Node], tuple[str, int]] = lambda node: ("forward", 0)
     mesh: ProcessMesh | None = None
+    sizes: OpenSizes = field(default_factory=OpenSizes)

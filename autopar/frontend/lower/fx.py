@@ -31,9 +31,11 @@ from autopar.frontend.lower.functionalized import (
 )
 from autopar.frontend.lower.lists import singles
 from autopar.frontend.lower.marks import Marks, check_complete, read_marks, stage_of
+from autopar.frontend.lower.open_sizes import OpenArgument, SymSize, Unexpressed, is_same_shape
 from autopar.frontend.lower.random import draw_by_counter
 from autopar.frontend.lower.spelling import IR_DTYPES, RENAMED, RENAMED_ARGUMENTS, SIZES, kind_of
 from autopar.frontend.lower.writes import lost_writes
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import (
     ASSUMPTION,
     WRITTEN,
@@ -250,14 +252,21 @@ class _Lowerer:
         loc: Loc = UNKNOWN,
     ) -> None:
         dtype = IR_DTYPES.get(tensor.dtype)
-        sizes = tuple(size for size in tensor.shape if isinstance(size, int))
+        sizes = tuple(self._size(size, name) for size in tensor.shape)
         if dtype is None:
             self.problems.append(f"  - {name}: dtype {tensor.dtype} has no place in a program")
-        if len(sizes) != tensor.ndim:
-            self.problems.append(f"  - {name}: shape {tuple(tensor.shape)} isn't static")
         self.values[name] = Value(name, dtype or "f32", sizes, role, loc=loc)
         if node is not None:
             self.refs[node] = name
+
+    def _size(self, size: SymSize, where: str) -> IntExpr:
+        if isinstance(size, int):
+            return size
+        try:
+            return self.lowering.sizes.expr(size)
+        except Unexpressed as problem:
+            self.problems.append(f"  - {where}: a size that isn't static: {problem}")
+            return 0
 
     def _one(self, node: fx.Node) -> str:
         name = self.refs[node]
@@ -326,6 +335,9 @@ class _Lowerer:
             return Ref(self._one(self._origin(value)))
         if isinstance(value, (list, tuple)):
             return tuple(self._arg(item, where) for item in value)
+        if isinstance(value, (torch.SymInt, OpenArgument)):
+            size = value.size if isinstance(value, OpenArgument) else value
+            return self._size(size, where)
         if isinstance(value, torch.dtype) and value in IR_DTYPES:
             return DType(IR_DTYPES[value])
         if value is None or isinstance(value, (bool, int, float, complex, str)):
@@ -376,4 +388,4 @@ def _same_type(node: fx.Node, source: fx.Node) -> bool:
     mine, other = node.meta.get("val"), source.meta.get("val")
     if not isinstance(mine, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    return mine.shape == other.shape and mine.dtype == other.dtype
+    return is_same_shape(mine, other) and mine.dtype == other.dtype

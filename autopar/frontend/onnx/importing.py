@@ -78,6 +78,9 @@ def record_model(
     outputs = [_output(recorder, label, value) for label, value in zip(labels, values, strict=True)]
     problems.raise_if_any()
     wanted = [item for item in outputs if item is not None]
+    for condition in recorder.trace.sizes.narrow():
+        problems.add("", f"it holds for sizes with {condition} only", "bind them with --dims")
+    problems.raise_if_any()
     recorder.trace.finish(wanted)
     return Recorded(model, recorder, inputs, wanted, walker.notes)
 
@@ -117,7 +120,9 @@ class _Lowering:
         inputs = {**self._user_inputs(), **{node: given for node, (given, _) in weights.items()}}
         names = self._value_names(returned)
         name = Path(self.file).stem
-        lowering = Lowering(inputs, returned, names, self._locate, name)
+        lowering = Lowering(
+            inputs, returned, names, self._locate, name, sizes=self.recorder.trace.sizes
+        )
         program = lower(self.recorder.trace.graph, lowering)
         tensors = {given.name: tensor for given, tensor in weights.values()}
         used = {value: tensors[value] for value in program.main.inputs if value in tensors}

@@ -32,7 +32,17 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
     """Returns whether an expression is never smaller than another one."""
     if isinstance(expr, int) and isinstance(least, int):
         return expr >= least
-    return bounds(add(expr, multiply(least, -1)))[0] >= 0
+    if bounds(add(expr, multiply(least, -1)))[0] >= 0:
+        return True
+    if isinstance(least, Binary) and least.op == "min":
+        return is_at_least(expr, least.lhs) or is_at_least(expr, least.rhs)
+    if isinstance(expr, Binary) and expr.op == "max":
+        return is_at_least(expr.lhs, least) or is_at_least(expr.rhs, least)
+    if isinstance(least, Binary) and least.op == "max":
+        return is_at_least(expr, least.lhs) and is_at_least(expr, least.rhs)
+    if isinstance(expr, Binary) and expr.op == "min":
+        return is_at_least(expr.lhs, least) and is_at_least(expr.rhs, least)
+    return False
 
 
 def can_exceed(expr: IntExpr, value: int) -> bool:

@@ -1,8 +1,9 @@
-"""Gives every input a static shape: the file's sizes, the user's, and symbols bound by name."""
+"""Gives every input a shape: the file's sizes, the user's, and symbols, bound by name or open."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.model.tensors import is_possible, shape_text
+from autopar.ir.expr.expression import IntExpr, Size
 
 _OTHER_TYPES = {
     "sequence_type": "a sequence",
@@ -24,11 +26,11 @@ _OTHER_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class BoundInput:
-    """An input with a static shape."""
+    """An input with its shape, in which sizes may be open."""
 
     name: str
     kind: ElementType
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
 
 
 def bind_inputs(
@@ -43,7 +45,7 @@ def bind_inputs(
         graph: The main graph.
         shapes: Shapes that the user gives, by input. They bind the symbols of that input, too.
         dims: Sizes that the user gives, by symbol (ONNX's `dim_param`).
-        problems: Notes unbound sizes, conflicts, unknown names, and types that can't be inputs.
+        problems: Notes conflicts, unknown names, and types that can't be inputs.
     """
     stored = {tensor.name for tensor in graph.initializer}
     stored |= {sparse.values.name for sparse in graph.sparse_initializer}
@@ -154,23 +156,21 @@ def _shape(
                 where, f"its shape is {text}, --input-shapes gives {size} for {dim.dim_value}"
             )
         return None if wrong else tuple(given)
-    advice = f"--input-shapes {value.name}:{','.join('?' * len(declared))}"
     if not ranked:
         problems.add(where, "its rank and sizes aren't in the file", "--input-shapes NAME:8,128")
         return None
-    unnamed = [d for d, size in zip(_dims(value), declared, strict=True) if size is None]
-    if unnamed:
-        missing = dict.fromkeys(_symbol(dim) for dim in unnamed if _symbol(dim))
-        options = " ".join(f"--dims {symbol}=N" for symbol in missing)
-        if not all(_symbol(dim) for dim in unnamed):
-            options = f"{advice} with a size for each ?"
-        problems.add(where, f"its shape {text} has unbound sizes", f"pass {options}")
-        return None
-    sizes = tuple(size for size in declared if size is not None)
-    if not is_possible(sizes):
-        problems.add(where, f"its shape {shape_text(sizes)} has {math.prod(sizes)} elements")
+    sizes = tuple(_open(value, at) if size is None else size for at, size in enumerate(declared))
+    known = [size for size in sizes if isinstance(size, int)]
+    if not is_possible(known):
+        problems.add(where, f"its shape {shape_text(known)} has {math.prod(known)} elements")
         return None
     return sizes
+
+
+def _open(value: ValueInfoProto, at: int) -> Size:
+    """Returns the open size of a dimension: the same for all that the file calls the same."""
+    name = _symbol(_dims(value)[at]) or f"{value.name}_{at}"
+    return Size(re.sub(r"\W|^(?=\d)", "_", name))
 
 
 def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, int]) -> int | None:

@@ -5,6 +5,7 @@ what is known, and find every node that can't be expressed; `trace` records what
 """
 
 from __future__ import annotations
+from autopar.frontend.lower.open_sizes import is_static
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,16 +17,19 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array
+from autopar.frontend.onnx.trace.sized import SIZED, Expressions, array_of, is_known
 from autopar.frontend.onnx.trace.trace import Trace, stand_in
 from autopar.frontend.onnx.trace.values import (
     Failed,
     Known,
     Recipe,
+    Sized,
     StoredTensor,
     TensorTree,
     Traced,
@@ -34,6 +38,7 @@ from autopar.frontend.onnx.trace.values import (
     flatten,
     leaves,
 )
+from autopar.ir.expr.expression import IntExpr, prod
 
 LARGEST_KNOWN = 2 * 2**30
 """Bytes of the largest tensor that follows from constants, or from shapes alone."""
@@ -49,6 +54,8 @@ FEW_ELEMENTS = 4096
 """Elements of the inputs up to which a known result is computed without looking at its shape."""
 FEW_CONVERTED = 64
 """Elements up to which the content of a tensor is converted to a dtype that numpy knows."""
+ASKING = ("Shape", "Size")
+"""Operators that ask for a shape, or the product of its sizes."""
 _OUTSIDE = "end the model before it, and do the rest outside of the program"
 _OTHER_TYPE = "export the model with another type; of float8, e4m3fn and e5m2 are supported"
 
@@ -70,10 +77,11 @@ class Recorder:
     trace: Trace = field(default_factory=Trace)
     _places: dict[Known, fx.Node] = field(default_factory=dict)
 
-    def add_input(self, kind: ElementType, shape: Sequence[int]) -> Traced:
+    def add_input(self, kind: ElementType, shape: Sequence[IntExpr]) -> Traced:
         """Returns the value of a program input."""
+        sizes = [self.trace.sizes.symbolic(size) for size in shape]
         with self.trace.mode:
-            fake = torch.empty(tuple(shape), dtype=kind.carrier)
+            fake = torch.empty(sizes, dtype=kind.carrier)
         return Traced(fake, self.trace.node_of(fake), kind)
 
     def run(
@@ -91,6 +99,9 @@ class Recorder:
                 found = self._run(node, translation, list(inputs))
         except Refused as refusal:
             self.problems.add(node.label, str(refusal), refusal.advice)
+        except GuardOnDataDependentSymNode as error:
+            what = f"what it does depends on an open size ({error.cond})"
+            self.problems.add(node.label, what, "bind the dimension with --dims")
         except (DataDependentOutputException, DynamicOutputShapeException):
             what = "its result has a shape or a choice that depends on the program's inputs"
             self.problems.add(node.label, what, _OUTSIDE)
@@ -148,6 +159,65 @@ class Recorder:
                 )
         return list(found.values())
 
+    def _run_sized(self, node: Node, inputs: Sequence[Value]) -> list[Value] | None:
+        """Returns what a node makes of shapes that are open; None if it isn't about them."""
+        shape = self._open_shape(node, inputs)
+        if shape is not None:
+            whole = array_of([prod(shape)]).reshape(())
+            sizes = whole if node.op_type == "Size" else array_of(shape)
+            return [Sized(sizes, element_type_of(torch.int64))]
+        compute = SIZED.get(node.op_type) if not node.domain else None
+        sized = [value for value in inputs if isinstance(value, Sized)]
+        given = [self._expressions(value) for value in inputs]
+        unknown = (v is not None and each is None for v, each in zip(inputs, given, strict=True))
+        if compute is None or not sized or any(unknown):
+            return None
+        kind = node.element_type(node.integer("to")) if node.op_type == "Cast" else sized[0].kind
+        if kind.carrier.is_floating_point:
+            return None
+        found = compute(node, given)
+        if not is_known(found):
+            return [Sized(found, kind)]
+        is_bool = all(isinstance(item, bool) for item in found.flat)
+        known = torch.tensor(found.tolist(), dtype=torch.bool if is_bool else torch.int64)
+        return [Known(known, element_type_of(known.dtype))]
+
+    def _open_shape(self, node: Node, inputs: Sequence[Value]) -> Sequence[IntExpr] | None:
+        """Returns the shape that a node asks for, if it is open; None otherwise."""
+        if node.domain or node.op_type not in ASKING or not isinstance(inputs[0], Traced):
+            return None
+        sizes = inputs[0].fake.shape
+        shape = [self.trace.sizes.expr(size) for size in sizes]
+        if all(isinstance(size, int) for size in shape):
+            return None
+        return shape[node.integer("start", 0) : node.integer("end", len(shape))]
+
+    def _expressions(self, value: Value) -> Expressions | None:
+        """Returns a small known or sized tensor of integers as expressions; else None."""
+        if isinstance(value, Sized):
+            return value.array
+        if not isinstance(value, Known) or value.tensor.numel() > FEW_CONVERTED:
+            return None
+        return None if value.tensor.is_floating_point() else value.tensor.numpy().astype(object)
+
+    def _symbols(self, value: Sized) -> Expressions:
+        """Returns open sizes as torch computes with them."""
+        symbols = array_of([self.trace.sizes.symbolic(size) for size in value.array.flat])
+        return symbols.reshape(value.array.shape)
+
+    def _computed(self, value: Sized) -> Traced:
+        """Returns open sizes as a tensor that the program computes."""
+        if value.traced is None:
+            symbols, dtype = self._symbols(value), value.kind.carrier
+
+            def compute() -> torch.Tensor:
+                scalars = [torch.full((), size, dtype=dtype) for size in symbols.flat]
+                return torch.stack(scalars).reshape(symbols.shape)
+
+            fake = self.trace.computed(compute)
+            value.traced = Traced(fake, self.trace.node_of(fake), value.kind)
+        return value.traced
+
     def _concrete(self, value: Value) -> Value:
         if isinstance(value, list):
             return [self._concrete(item) for item in value]
@@ -157,8 +227,11 @@ class Recorder:
         return Known(tensor, value.kind)
 
     def _run(self, node: Node, translation: Translation, inputs: list[Value]) -> list[Value]:
-        types = [v.kind if isinstance(v, (Known, Traced)) else None for v in inputs]
+        types = [v.kind if isinstance(v, (Known, Traced, Sized)) else None for v in inputs]
         node = replace(node, types=types)
+        sized = self._run_sized(node, inputs)
+        if sized is not None:
+            return sized
         inputs = self._resolve_static(node, translation, inputs)
         read = [value for at, value in enumerate(inputs) if at not in translation.shaped]
         tensors = [leaf for value in read for leaf in leaves(value)]
@@ -184,7 +257,7 @@ class Recorder:
             if value is None or not translation.needs(at):
                 continue
             found = self._concrete(value)
-            if not all(isinstance(leaf, Known) for leaf in leaves(found)):
+            if not all(isinstance(leaf, (Known, Sized)) for leaf in leaves(found)):
                 raise Refused(
                     f"the content of its input {node.proto.input[at]!r} must be known at import "
                     "time, and it is computed from the program's inputs",
@@ -233,7 +306,7 @@ class Recorder:
             return []
 
     def _check_size(self, tensor: torch.Tensor, limit: int = LARGEST_KNOWN) -> None:
-        if tensor.nbytes <= limit:
+        if not is_static(tensor) or tensor.nbytes <= limit:
             return
         result = f"its result of shape {list(tensor.shape)} has {tensor.nbytes} bytes"
         if limit == LARGEST_TENSOR:
@@ -334,6 +407,8 @@ class Recorder:
     def _argument(self, value: Value, static: bool, real: bool) -> object:
         if isinstance(value, list):
             return [self._argument(item, static, real) for item in value]
+        if isinstance(value, Sized):
+            return self._symbols(value) if static else self._computed(value).fake
         if isinstance(value, Known):
             if static:
                 return as_array(value.tensor)

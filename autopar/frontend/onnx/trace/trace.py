@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autopar.frontend.lower.open_sizes import OpenArgument, OpenSizes
 from autopar.frontend.onnx.trace.node import Node
 from autopar.frontend.onnx.trace.values import TensorTree, Translate
 
@@ -66,13 +67,15 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         graph: ATen ops over placeholders, which stand where they are first read.
         mode: What makes the fake tensors.
+        sizes: The open sizes in their shapes.
         constants: The content of placeholders that translations made up.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.sizes = OpenSizes()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.env)
         self.constants: dict[fx.Node, torch.Tensor] = {}
         self._bodies: dict[Any, Callable[..., Any] | None] = decompositions()
         # By identity: `meta` or `constants` keep the tensors.
@@ -95,6 +98,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Few translations write, and functionalizing takes longer than all the rest.
             self._forget(len(self.graph.nodes) - before)
             return self._run(node, torch.func.functionalize(translate), arguments)
+
+    def computed(self, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Returns what a function computes of nothing, its ops recorded."""
+        with self.mode, enable_python_dispatcher(), self:
+            return compute()
 
     def _run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
         # Without the Python dispatcher, decompositions in C++ write in place.
@@ -150,6 +158,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _operand(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
+        if isinstance(value, torch.SymInt):
+            return OpenArgument(value)
         return list(map(self._operand, value)) if isinstance(value, (list, tuple)) else value
 
     def _note(self, node: fx.Node, result: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy.typing as npt
 import torch
 from torch import fx
 
@@ -51,13 +52,31 @@ class Traced:
     output: int = 0
 
 
+@dataclass(eq=False, slots=True)
+class Sized:
+    """Integers that follow from shapes, of which some are open.
+
+    Attributes:
+        array: Numbers and expressions.
+        kind: Its ONNX element type.
+        traced: The same as the program computes it, where that was asked for.
+    """
+
+    array: npt.NDArray[Any]
+    kind: ElementType
+    traced: Traced | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The value of a node that can't be expressed. What reads it fails silently, in turn."""
 
 
-Value: TypeAlias = "Known | Traced | Failed | list[Value] | None"
+Value: TypeAlias = "Known | Traced | Sized | Failed | list[Value] | None"
 """None is an input that is left out, or an empty optional; a list is an ONNX sequence."""
+
+Leaf = Known | Traced | Sized | Failed
+"""A value that is one tensor."""
 
 TensorTree: TypeAlias = "torch.Tensor | list[TensorTree] | tuple[TensorTree, ...] | None"
 """What a translation returns: a tensor, a list for a sequence, or a tuple of several outputs."""
@@ -132,7 +151,7 @@ class StoredTensor:
     position: int
 
 
-def leaves(value: Value) -> Iterator[Known | Traced | Failed]:
+def leaves(value: Value) -> Iterator[Leaf]:
     """Yields the tensors of a value."""
     if isinstance(value, list):
         for item in value:

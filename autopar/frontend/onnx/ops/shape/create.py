@@ -9,7 +9,7 @@ import torch
 from onnx import TensorProto
 
 from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES, ElementType
-from autopar.frontend.onnx.ops.shape.layout import as_ints
+from autopar.frontend.onnx.ops.shape.layout import as_ints, is_sure
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -38,9 +38,11 @@ def _constant(node: Node) -> torch.Tensor:
 
 def _constant_of_shape(node: Node, shape: Array) -> torch.Tensor:
     sizes = as_ints(shape)
-    if any(size < 0 for size in sizes) or (node.has("value") and "value" not in node.arrays):
+    if any(is_sure(size < 0) for size in sizes) or (
+        node.has("value") and "value" not in node.arrays
+    ):
         raise Refused(f"can't fill shape {sizes} with its value")
-    if math.prod(sizes) >= 2**58:
+    if is_sure(math.prod(sizes) >= 2**58):
         raise Refused(f"its result of shape {sizes} is too large for any machine")
     if not node.has("value"):
         return torch.zeros(sizes)
@@ -58,8 +60,10 @@ def _eye_like(node: Node, x: torch.Tensor) -> torch.Tensor:
 def _range(node: Node, start: Array, limit: Array, delta: Array) -> torch.Tensor:
     first, last, step = start.item(), limit.item(), delta.item()
     kind = node.types[0]
-    if kind is None or step == 0:
+    if kind is None or is_sure(step == 0):
         raise Refused("a step of 0")
+    if any(isinstance(each, torch.SymInt) for each in (first, last, step)):
+        return _open_range(first, last, step, kind.carrier)
     count = max(0, math.ceil((last - first) / step))
     if count >= 2**60:
         raise Refused(f"{count} elements are too many for any machine")
@@ -67,6 +71,14 @@ def _range(node: Node, start: Array, limit: Array, delta: Array) -> torch.Tensor
         exact: torch.Tensor = torch.arange(count, dtype=torch.float64) * step + first
         return exact.to(kind.carrier)
     return torch.arange(first, first + count * step, step, dtype=kind.carrier)
+
+
+def _open_range(first: int, last: int, step: int, dtype: torch.dtype) -> torch.Tensor:
+    if not is_sure(step >= 1):
+        raise Refused(f"a range from {first} to {last} in steps of {step}")
+    count = -(-(last - first) // step)
+    count = count if is_sure(count >= 0) else torch.sym_max(0, count)
+    return torch.arange(first, first + count * step, step, dtype=dtype)
 
 
 def _shape(node: Node, x: torch.Tensor) -> torch.Tensor:

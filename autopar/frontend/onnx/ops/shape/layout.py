@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
@@ -21,8 +22,34 @@ MOST_OPERANDS = 1024
 
 
 def as_ints(array: Array) -> list[int]:
-    """Returns the content of an integer input as a flat list."""
-    return [int(item) for item in array.reshape(-1).tolist()]
+    """Returns the content of an integer input as a flat list, in which open sizes are symbols."""
+    items = array.reshape(-1).tolist()
+    return [item if isinstance(item, torch.SymInt) else int(item) for item in items]
+
+
+def is_sure(condition: object) -> bool:
+    """Returns whether a comparison of sizes holds, whatever those are that are open."""
+    return statically_known_true(condition)  # type: ignore[arg-type]
+
+
+def is_shape(x: torch.Tensor, shape: Sequence[int]) -> bool:
+    """Returns whether a tensor has a shape, whatever the open sizes are."""
+    pairs = zip(x.shape, shape, strict=False)
+    return x.ndim == len(shape) and all(is_sure(size == other) for size, other in pairs)
+
+
+def is_one(size: int) -> bool:
+    """Returns whether a size is 1.
+
+    Raises:
+        Refused: If it is open, and may be 1 or not.
+    """
+    if not is_sure(size == 1) and not is_sure(size != 1):
+        raise Refused(f"whether {size} is 1 decides what it does", _BIND)
+    return is_sure(size == 1)
+
+
+_BIND = "bind the dimension with --dims"
 
 
 def as_axes(axes: Sequence[int], rank: int) -> list[int]:
@@ -49,15 +76,26 @@ def _identity(node: Node, x: torch.Tensor, *_: object) -> torch.Tensor:
 def _reshape(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
     wanted = as_ints(shape)
     if not node.flag("allowzero"):
-        if any(size == 0 and at >= x.ndim for at, size in enumerate(wanted)):
+        if any(is_sure(size == 0) and at >= x.ndim for at, size in enumerate(wanted)):
             raise Refused(f"shape {wanted} copies a dimension that {list(x.shape)} lacks")
-        wanted = [x.shape[at] if size == 0 else size for at, size in enumerate(wanted)]
-    if wanted.count(-1) == 1:
-        rest = math.prod(size for size in wanted if size != -1)
-        if rest == 0 or x.numel() % rest:
-            raise Refused(f"can't reshape {list(x.shape)} to {wanted}")
-        wanted[wanted.index(-1)] = x.numel() // rest
-    return x if wanted == list(x.shape) else x.reshape(wanted)
+        wanted = [x.shape[at] if is_sure(size == 0) else size for at, size in enumerate(wanted)]
+    inferred = [at for at, size in enumerate(wanted) if is_sure(size == -1)]
+    if len(inferred) == 1:
+        wanted[inferred[0]] = _rest(x, [n for at, n in enumerate(wanted) if at != inferred[0]])
+    return x if is_shape(x, wanted) else x.reshape(wanted)
+
+
+def _rest(x: torch.Tensor, sizes: Sequence[int]) -> int:
+    """Returns the size that is missing for as many elements as a tensor has.
+
+    Raises:
+        Refused: If there is none, or it isn't the same expression of open sizes for all.
+    """
+    known = math.prod(sizes)
+    rest = 0 if is_sure(known == 0) else x.numel() // known
+    if is_sure(known == 0) or not is_sure(rest * known == x.numel()):
+        raise Refused(f"can't reshape {list(x.shape)} to {list(sizes)} and one more")
+    return rest
 
 
 def _flatten(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -69,10 +107,11 @@ def _flatten(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 def _squeeze(node: Node, x: torch.Tensor, axes: Array | None = None) -> torch.Tensor:
     given = _axes(node, axes)
-    gone = [at for at, size in enumerate(x.shape) if size == 1]
-    if given is not None:
+    if given is None:
+        gone = [at for at, size in enumerate(x.shape) if is_one(size)]
+    else:
         gone = as_axes(given, x.ndim)
-        if any(x.shape[axis] != 1 for axis in gone):
+        if not all(is_sure(x.shape[axis] == 1) for axis in gone):
             raise Refused(f"axes {given} of shape {list(x.shape)} aren't all of size 1")
     return x.reshape([size for at, size in enumerate(x.shape) if at not in gone])
 
@@ -112,8 +151,29 @@ def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> tuple[tor
 
 
 def _expand(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
-    wanted = list(np.broadcast_shapes(tuple(x.shape), tuple(as_ints(shape))))
-    return x if wanted == list(x.shape) else x.expand(wanted)
+    wanted = as_ints(shape)
+    rank = max(x.ndim, len(wanted))
+    have = [*[1] * (rank - x.ndim), *x.shape]
+    wanted = [*[1] * (rank - len(wanted)), *wanted]
+    found = [_broadcast(size, other) for size, other in zip(have, wanted, strict=True)]
+    return x if is_shape(x, found) else x.expand(found)
+
+
+def _broadcast(size: int, other: int) -> int:
+    """Returns the size that two dimensions have together.
+
+    Raises:
+        Refused: If they don't fit.
+    """
+    if is_sure(size == other) or is_sure(other == 1):
+        return size
+    if is_sure(size == 1):
+        return other
+    if isinstance(size, int) and isinstance(other, int):
+        raise Refused(f"sizes {size} and {other} don't broadcast")
+    # Taken for granted, which narrows open sizes to those for which it holds.
+    torch._check(size == other)
+    return other
 
 
 def _tile(node: Node, x: torch.Tensor, repeats: Array) -> torch.Tensor:
@@ -144,6 +204,8 @@ def _slice(
 def _slice_axis(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
     # ONNX clamps bounds as Python does, but for the end of a backward slice: there, a large
     # negative number means "the first element included".
+    if any(isinstance(each, torch.SymInt) for each in (x.shape[axis], part.start, part.stop)):
+        return _slice_open(x, axis, part)
     start, stop, step = part.indices(x.shape[axis])
     taken = range(start, stop, step)
     if len(taken) == x.shape[axis] and step == 1:
@@ -155,6 +217,36 @@ def _slice_axis(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
         return x[tuple(index)]
     index = [slice(None)] * axis + [slice(taken[-1], start + 1, -step)]
     return x[tuple(index)].flip(axis)
+
+
+def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
+    """Slices where the size, or a bound, is open.
+
+    Raises:
+        Refused: If it depends on the size which elements are taken.
+    """
+    size, step = x.shape[axis], part.step
+    if step < 1:
+        raise Refused(f"a step of {step} through an open size", _BIND)
+    first, last = (_clamped(bound, size) for bound in (part.start, part.stop))
+    length = -(-(last - first) // step)
+    if is_sure(last <= first):
+        length = 0
+    elif not is_sure(first <= last):
+        raise Refused(f"whether {first} is before {last} decides what it takes", _BIND)
+    if step == 1:
+        return x if is_sure(length == size) else x.narrow(axis, first, length)
+    index = [slice(None)] * axis + [slice(first, last, step)]
+    return x[tuple(index)]
+
+
+def _clamped(bound: int, size: int) -> int:
+    """Returns a bound of a slice as one within a dimension, counted from its start."""
+    if is_sure(bound < 0):
+        return torch.sym_max(bound + size, 0)
+    if is_sure(bound <= size):
+        return bound
+    return size if is_sure(bound >= size) or is_sure(bound >= 2**31 - 1) else torch.sym_min(bound, size)
 
 
 def _pad(

@@ -1,0 +1,223 @@
+"""Tensors of integers that follow from shapes, where shapes are open: arrays of expressions.
+
+Models compute with the shapes of their inputs. Where all sizes are numbers, that is done while a
+model is imported, and is so here: on arrays whose elements are numbers and expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autopar.frontend.onnx.ops.shape.layout import as_axes
+from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.ir.expr.expression import (
+    Expr,
+    IntExpr,
+    add,
+    floordiv,
+    maximum,
+    minimum,
+    multiply,
+    shown,
+)
+from autopar.ir.expr.facts import is_at_least
+
+Expressions = npt.NDArray[Any]
+"""An array of objects: numbers and expressions."""
+
+Inputs = Sequence[Expressions | None]
+
+
+def array_of(sizes: Sequence[IntExpr]) -> Expressions:
+    """Returns a list of sizes as an array."""
+    found = np.empty(len(sizes), dtype=object)
+    found[:] = list(sizes)
+    return found
+
+
+def is_known(array: Expressions) -> bool:
+    """Returns whether all elements are numbers."""
+    return not any(isinstance(item, Expr) for item in array.flat)
+
+
+def _elementwise(fold: Callable[[IntExpr, IntExpr], IntExpr]) -> Callable[[Node, Inputs], Any]:
+    def run(node: Node, inputs: Inputs) -> Expressions:
+        found = reduce(lambda left, right: _each(fold, left, right), map(_given, inputs))
+        return np.asarray(found, dtype=object)
+
+    return run
+
+
+def _each(fold: Callable[[IntExpr, IntExpr], IntExpr], left: Any, right: Any) -> Expressions:
+    return np.asarray(np.frompyfunc(fold, 2, 1)(left, right), dtype=object)
+
+
+def _given(array: Expressions | None) -> Expressions:
+    if array is None:
+        raise Refused("an input is missing")
+    return array
+
+
+def _minus(left: IntExpr, right: IntExpr) -> IntExpr:
+    return add(left, multiply(right, -1))
+
+
+def _quotient(left: IntExpr, right: IntExpr) -> IntExpr:
+    """ONNX rounds towards 0; that is the same where nothing is negative."""
+    if not is_at_least(left, 0) or not is_at_least(right, 1):
+        raise Refused(f"the quotient of {left} and {right} isn't known for every size")
+    return floordiv(left, right)
+
+
+def _remainder(left: IntExpr, right: IntExpr) -> IntExpr:
+    return _minus(left, multiply(_quotient(left, right), right))
+
+
+def _integers(node: Node, name: str, given: Expressions | None) -> list[int] | None:
+    """Returns what is an attribute of a node in old opsets, and an input of later ones."""
+    if given is None:
+        return node.integers(name)
+    if not is_known(given):
+        raise Refused(f"its {name} {shown(given.flat)} are open")
+    return [int(item) for item in given.flat]
+
+
+def _gather(node: Node, inputs: Inputs) -> Expressions:
+    data, index = _given(inputs[0]), _given(inputs[1])
+    if not is_known(index):
+        raise Refused(f"its indexes {shown(index.flat)} are open")
+    return np.asarray(np.take(data, index.astype(np.int64), axis=node.integer("axis")), object)
+
+
+def _slice(node: Node, inputs: Inputs) -> Expressions:
+    data = _given(inputs[0])
+    more = [*inputs[1:], *[None] * 4]
+    starts, ends, axes, steps = (
+        _integers(node, name, given)
+        for name, given in zip(("starts", "ends", "axes", "steps"), more, strict=False)
+    )
+    if starts is None or ends is None:
+        raise Refused("it says neither where it starts nor where it ends")
+    along = as_axes(axes if axes is not None else range(len(starts)), data.ndim)
+    taken = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(along, starts, ends, steps or [1] * len(starts), strict=True):
+        last = None if step < 0 and end < -data.shape[axis] else end
+        taken[axis] = slice(start, last, step)
+    return data[tuple(taken)]
+
+
+def _concat(node: Node, inputs: Inputs) -> Expressions:
+    return np.concatenate([_given(each) for each in inputs], axis=node.integer("axis"))
+
+
+def _unsqueeze(node: Node, inputs: Inputs) -> Expressions:
+    data = _given(inputs[0])
+    axes = _integers(node, "axes", inputs[1] if len(inputs) > 1 else None) or []
+    for axis in sorted(as_axes(axes, data.ndim + len(axes))):
+        data = np.expand_dims(data, axis)
+    return data
+
+
+def _squeeze(node: Node, inputs: Inputs) -> Expressions:
+    axes = _integers(node, "axes", inputs[1] if len(inputs) > 1 else None)
+    data = _given(inputs[0])
+    return data.reshape(data.squeeze(None if axes is None else tuple(axes)).shape)
+
+
+def _reshape(node: Node, inputs: Inputs) -> Expressions:
+    shape = _integers(node, "shape", inputs[1] if len(inputs) > 1 else None)
+    data = _given(inputs[0])
+    wanted = [data.shape[at] if size == 0 else size for at, size in enumerate(shape or ())]
+    return data.reshape(wanted)
+
+
+def _reduce(fold: Callable[[IntExpr, IntExpr], IntExpr]) -> Callable[[Node, Inputs], Any]:
+    def run(node: Node, inputs: Inputs) -> Expressions:
+        data = _given(inputs[0])
+        if data.ndim != 1:
+            raise Refused("a reduction of open sizes over several dimensions")
+        keeps = node.flag("keepdims", True)
+        total = reduce(fold, data.flat)
+        return array_of([total]) if keeps else array_of([total]).reshape(())
+
+    return run
+
+
+def _where(node: Node, inputs: Inputs) -> Expressions:
+    condition, then, otherwise = map(_given, inputs)
+    if not is_known(condition):
+        raise Refused("its condition is open")
+    choose = np.frompyfunc(lambda which, left, right: left if which else right, 3, 1)
+    return np.asarray(choose(condition, then, otherwise), dtype=object)
+
+
+def _compared(
+    holds: Callable[[IntExpr, IntExpr], bool | None],
+) -> Callable[[Node, Inputs], Any]:
+    def run(node: Node, inputs: Inputs) -> Expressions:
+        def decide(left: IntExpr, right: IntExpr) -> bool:
+            found = holds(left, right)
+            if found is None:
+                raise Refused(f"how {left} and {right} compare isn't the same for every size")
+            return found
+
+        return np.asarray(np.frompyfunc(decide, 2, 1)(*map(_given, inputs)), dtype=object)
+
+    return run
+
+
+def _is_less(left: IntExpr, right: IntExpr) -> bool | None:
+    if is_at_least(right, add(left, 1)):
+        return True
+    return False if is_at_least(left, right) else None
+
+
+def _is_equal(left: IntExpr, right: IntExpr) -> bool | None:
+    if left == right:
+        return True
+    return False if _is_less(left, right) or _is_less(right, left) else None
+
+
+def _not(decide: Callable[[IntExpr, IntExpr], bool | None], *, swapped: bool = False) -> Any:
+    def run(left: IntExpr, right: IntExpr) -> bool | None:
+        found = decide(right, left) if swapped else decide(left, right)
+        return None if found is None else not found
+
+    return run
+
+
+def _same(node: Node, inputs: Inputs) -> Expressions:
+    return _given(inputs[0])
+
+
+SIZED: Mapping[str, Callable[[Node, Inputs], Expressions]] = {
+    "Identity": _same,
+    "Cast": _same,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Concat": _concat,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Reshape": _reshape,
+    "Add": _elementwise(add),
+    "Sub": _elementwise(_minus),
+    "Mul": _elementwise(multiply),
+    "Div": _elementwise(_quotient),
+    "Mod": _elementwise(_remainder),
+    "Min": _elementwise(minimum),
+    "Max": _elementwise(maximum),
+    "ReduceProd": _reduce(multiply),
+    "ReduceSum": _reduce(add),
+    "Where": _where,
+    "Equal": _compared(_is_equal),
+    "Less": _compared(_is_less),
+    "LessOrEqual": _compared(_not(_is_less, swapped=True)),
+    "Greater": _compared(lambda left, right: _is_less(right, left)),
+    "GreaterOrEqual": _compared(_not(_is_less)),
+}
+"""What computes with open sizes while a model is imported, by ONNX operator."""

@@ -1,0 +1,112 @@
+"""Programs at sizes: what was open becomes a number, what depends on the rank stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from autopar.ir.expr.expression import Expr, IntExpr, Size, sizes_of, substitute
+from autopar.ir.layout import DimLayout, Layout, SubDim
+from autopar.ir.program import Arg, BoxDim, Function, Op, OpDist, Port, Program, Signature, Value
+
+
+def open_sizes(program: Program) -> Mapping[str, Size]:
+    """Returns the open sizes on which a program depends, by name, in the order of its ports."""
+    ports = (*program.signature.inputs, *program.signature.outputs)
+    exprs = (size for port in ports for size in port.shape)
+    inner = (
+        size
+        for function in program.functions.values()
+        for value in function.values.values()
+        for size in value.shape
+    )
+    return {
+        size.name: size
+        for expr in (*exprs, *inner)
+        for size in sorted(sizes_of(expr), key=lambda each: each.name)
+    }
+
+
+def at_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
+    """Returns a program with numbers for its open sizes.
+
+    Args:
+        program: The program, of any level.
+        sizes: The size of each that is open, by name.
+    """
+    return _AtSizes({f"${name}": size for name, size in sizes.items()}).program(program)
+
+
+def sizes_in(signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Returns the open sizes by name that follow from the shapes of inputs.
+
+    Args:
+        signature: The program's.
+        shapes: By label.
+    """
+    return {
+        expr.name: size
+        for port in signature.inputs
+        if port.label in shapes
+        for expr, size in zip(port.shape, shapes[port.label], strict=False)
+        if isinstance(expr, Size)
+    }
+
+
+@dataclass
+class _AtSizes:
+    known: Mapping[str, int]
+    _dims: dict[DimLayout, DimLayout] = field(default_factory=dict)
+
+    def program(self, program: Program) -> Program:
+        functions = {name: self._function(each) for name, each in program.functions.items()}
+        ports = program.signature
+        signature = Signature(
+            tuple(map(self._port, ports.inputs)), tuple(map(self._port, ports.outputs))
+        )
+        return replace(program, functions=functions, signature=signature)
+
+    def _function(self, function: Function) -> Function:
+        values = {name: self._value(each) for name, each in function.values.items()}
+        return replace(function, values=values, ops=tuple(map(self._op, function.ops)))
+
+    def _size(self, size: IntExpr) -> IntExpr:
+        return size if isinstance(size, int) else substitute(size, self.known)
+
+    def _value(self, value: Value) -> Value:
+        return replace(value, shape=self._shape(value.shape), dist=self._layout(value.dist))
+
+    def _shape(self, shape: tuple[IntExpr, ...]) -> tuple[IntExpr, ...]:
+        return tuple(map(self._size, shape))
+
+    def _layout(self, layout: Layout | None) -> Layout | None:
+        return layout and replace(layout, dims=tuple(map(self._dim, layout.dims)))
+
+    def _dim(self, dim: DimLayout) -> DimLayout:
+        found = self._dims.get(dim)
+        if found is None:
+            found = tuple(SubDim(self._size(sub.size), sub.axes) for sub in dim)
+            self._dims[dim] = found
+        return found
+
+    def _op(self, op: Op) -> Op:
+        args = tuple((name, self._arg(arg)) for name, arg in op.args)
+        return replace(op, args=args, dist=self._dist(op.dist))
+
+    def _arg(self, arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(map(self._arg, arg))
+        return substitute(arg, self.known) if isinstance(arg, Expr) else arg
+
+    def _dist(self, dist: OpDist | None) -> OpDist | None:
+        if dist is None:
+            return None
+        return replace(dist, factors=tuple((name, self._dim(dim)) for name, dim in dist.factors))
+
+    def _port(self, port: Port) -> Port:
+        box = tuple(tuple(self._boxes(dim)) for dim in port.box)
+        return replace(port, shape=self._shape(port.shape), box=box)
+
+    def _boxes(self, dim: tuple[BoxDim, ...]) -> Iterator[BoxDim]:
+        for sub in dim:
+            yield BoxDim(self._size(sub.size), self._size(sub.start), self._size(sub.length))
