@@ -22,7 +22,7 @@ def compile_onnx(
     model: str | Path,
     build: str | Path | None = None,
     *,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     allow_external: Sequence[str | Path] = (),
     mesh: MeshLike | None = None,
@@ -47,7 +47,8 @@ def compile_onnx(
     Args:
         model: The file.
         build: The folder to write, if any; an older build there is replaced.
-        dims: Sizes of symbolic dimensions.
+        dims: Sizes of symbolic dimensions: 8 binds one, "1:64" says what it may be, and "8~1:64"
+            for which size to plan, too. Others stay open.
         input_shapes: Shapes of inputs.
         allow_external: Folders beside the model's own that may hold its external data.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;

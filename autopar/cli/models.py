@@ -37,7 +37,8 @@ OPTIONS = (
         multiple=True,
         callback=_parsed(parse_dims),
         metavar="NAME=SIZE,...",
-        help="Bind dimensions that the model leaves open, by their names. Repeatable.",
+        help="Bind a dimension that the model leaves open, by its name (batch=8), say what it may be"
+        " (batch=1:64), or for which size to plan (batch=8~1:64). Others stay open. Repeatable.",
     ),
     click.option(
         "--input-shapes",
@@ -85,7 +86,7 @@ class ModelOptions:
     """What the options say.
 
     Attributes:
-        dims: Sizes by symbolic dimension.
+        dims: Sizes or ranges by symbolic dimension.
         input_shapes: Shapes by input.
         strategy: Presets, as `CompileOptions.from_text` takes them.
         shard: Pins, as it takes them.
@@ -93,7 +94,7 @@ class ModelOptions:
         allow_external: Folders that may hold the model's external data.
     """
 
-    dims: dict[str, int]
+    dims: dict[str, str]
     input_shapes: dict[str, tuple[int, ...]]
     strategy: str
     shard: tuple[str, ...]

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 
 from autopar.base.errors import InvalidInputError
 
-_BINDING = re.compile(r"(\s*([^=\s].*?)\s*=\s*([0-9]{1,18})\s*(?:,|$))")
-"""A dimension's name, which may hold commas and equals signs, and its size."""
+_BINDING = re.compile(r"(\s*([^=\s].*?)\s*=\s*([0-9:~]{1,30})\s*(?:,|$))")
+"""A dimension's name, which may hold commas and equals signs, and its size or range."""
 
 
-def parse_dims(texts: Sequence[str]) -> dict[str, int]:
-    """Returns the sizes by symbolic dimension that texts such as `batch=8,sequence=128` bind.
+def parse_dims(texts: Sequence[str]) -> dict[str, str]:
+    """Returns what texts such as `batch=8,sequence=1:128` say of symbolic dimensions, by name.
 
     Raises:
         InvalidInputError: If a text can't be understood, or contradicts an earlier one.
     """
-    sizes: dict[str, int] = {}
+    sizes: dict[str, str] = {}
     for text in texts:
         found = _BINDING.findall(text)
         if not found or "".join(whole for whole, *_ in found) != text or text.endswith(","):
-            raise InvalidInputError(f"--dims {text}: write NAME=SIZE, as batch=8,sequence=128")
+            raise InvalidInputError(f"--dims {text}: write NAME=SIZE, as batch=8,sequence=1:128")
         for _, name, size in found:
-            if sizes.setdefault(name.strip(), int(size)) != int(size):
+            if sizes.setdefault(name.strip(), size) != size:
                 earlier = f"{name.strip()}={sizes[name.strip()]}"
                 raise InvalidInputError(f"--dims {text} contradicts --dims {earlier}")
     return sizes

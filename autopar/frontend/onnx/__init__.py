@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.base.arguments import MAPPING, PATH, WHOLE, Kind, expect
 from autopar.frontend.onnx.imported import ImportedModel
+from autopar.ir.expr.ranges import SPELLINGS
 
 __all__ = ["ImportedModel", "import_onnx"]
 
@@ -24,6 +25,7 @@ _SHAPE = Kind(
     lambda value: isinstance(value, (list, tuple)) and all(map(WHOLE.fits, value)),
     "a shape, as [8, 128]",
 )
+_SIZE = Kind(lambda value: WHOLE.fits(value) or isinstance(value, str), f"{SPELLINGS}")
 _FOLDERS = Kind(
     lambda value: isinstance(value, (list, tuple)) and all(map(PATH.fits, value)),
     "a list of folders",
@@ -34,7 +36,7 @@ def import_onnx(
     path: str | os.PathLike[str],
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     allow_external: Sequence[str | os.PathLike[str]] = (),
 ) -> ImportedModel:
     """Imports an ONNX model of any opset.
@@ -42,7 +44,8 @@ def import_onnx(
     Args:
         path: The model's file.
         input_shapes: Shapes by input name. They bind the symbols of the input's dimensions, too.
-        dims: Sizes by symbolic dimension (`dim_param`).
+        dims: Sizes by symbolic dimension (`dim_param`): 8 binds one, "1:64" says what it may be,
+            and "8~1:64" for which size to plan, too. Others stay open.
         allow_external: Folders, besides the model's own, that external data may be read from.
 
     Raises:
@@ -54,7 +57,7 @@ def import_onnx(
 
     expect(PATH, path=path)
     expect(_FOLDERS, allow_external=allow_external)
-    _expect_each(WHOLE, dims=dims)
+    _expect_each(_SIZE, dims=dims)
     _expect_each(_SHAPE, input_shapes=input_shapes)
     folders = tuple(os.fspath(folder) for folder in allow_external)
     return import_model(os.fspath(path), input_shapes or {}, dims or {}, folders)

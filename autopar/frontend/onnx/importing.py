@@ -50,7 +50,7 @@ class Recorded:
 def import_model(
     path: str,
     input_shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | str],
     allow_external: Sequence[str],
 ) -> ImportedModel:
     """Imports a model; see `autopar.frontend.onnx.import_onnx`."""
@@ -59,7 +59,7 @@ def import_model(
 
 @paused_collector()
 def record_model(
-    model: LoadedModel, input_shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+    model: LoadedModel, input_shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int | str]
 ) -> Recorded:
     """Binds the shapes of a model and walks it.
 

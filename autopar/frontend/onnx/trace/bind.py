@@ -15,6 +15,7 @@ from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_n
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.model.tensors import is_possible, shape_text
 from autopar.ir.expr.expression import IntExpr, Size
+from autopar.ir.expr.ranges import SizeRange, parse_range
 
 _OTHER_TYPES = {
     "sequence_type": "a sequence",
@@ -22,6 +23,10 @@ _OTHER_TYPES = {
     "optional_type": "an optional",
     "sparse_tensor_type": "a sparse tensor",
 }
+
+
+PLANNED = (8, 128)
+"""For which sizes of first dimensions, and of others, plans are made if nothing is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class BoundInput:
 def bind_inputs(
     graph: GraphProto,
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | str],
     problems: Problems,
 ) -> list[BoundInput]:
     """Returns the inputs in order, those that are initializers left out.
@@ -44,7 +49,7 @@ def bind_inputs(
     Args:
         graph: The main graph.
         shapes: Shapes that the user gives, by input. They bind the symbols of that input, too.
-        dims: Sizes that the user gives, by symbol (ONNX's `dim_param`).
+        dims: Sizes or ranges that the user gives, by symbol (ONNX's `dim_param`).
         problems: Notes conflicts, unknown names, and types that can't be inputs.
     """
     stored = {tensor.name for tensor in graph.initializer}
@@ -53,9 +58,10 @@ def bind_inputs(
     symbols = dict.fromkeys(_symbol(d) for value in inputs for d in _dims(value) if _symbol(d))
     _check_names("--input-shapes", shapes, [v.name for v in inputs], "input", problems)
     _check_names("--dims", dims, list(symbols), "symbolic dimension", problems)
+    ranges = _ranges(dims, problems)
     _check_sizes(shapes, dims, problems)
     kinds = [_kind(value, problems) for value in inputs]
-    binding = _bind_symbols(inputs, shapes, dims, problems)
+    binding = _bind_symbols(inputs, shapes, ranges, problems)
     bound = []
     for value, kind in zip(inputs, kinds, strict=True):
         shape = None if kind is None else _shape(value, shapes, binding, problems)
@@ -82,11 +88,21 @@ def _check_names(
             problems.add("", f"{option}: there is no {what} {name!r}{hint}")
 
 
+def _ranges(dims: Mapping[str, int | str], problems: Problems) -> dict[str, int | SizeRange]:
+    found: dict[str, int | SizeRange] = {}
+    for name, given in dims.items():
+        try:
+            found[name] = parse_range(given) if isinstance(given, str) else given
+        except ValueError as error:
+            problems.add("", f"--dims {name}={given}: {error}")
+    return found
+
+
 def _check_sizes(
-    shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], problems: Problems
+    shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int | str], problems: Problems
 ) -> None:
     for name, size in dims.items():
-        if size < 0:
+        if isinstance(size, int) and size < 0:
             problems.add("", f"--dims {name}={size}: a size can't be negative")
     for name, shape in shapes.items():
         text = ",".join(map(str, shape))
@@ -113,9 +129,9 @@ def _kind(value: ValueInfoProto, problems: Problems) -> ElementType | None:
 def _bind_symbols(
     inputs: Sequence[ValueInfoProto],
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | SizeRange],
     problems: Problems,
-) -> dict[str, int]:
+) -> dict[str, int | SizeRange]:
     binding = dict(dims)
     said = {symbol: f"--dims {symbol}={size}" for symbol, size in dims.items()}
     for value in inputs:
@@ -136,9 +152,9 @@ def _bind_symbols(
 def _shape(
     value: ValueInfoProto,
     shapes: Mapping[str, Sequence[int]],
-    binding: Mapping[str, int],
+    binding: Mapping[str, int | SizeRange],
     problems: Problems,
-) -> tuple[int, ...] | None:
+) -> tuple[IntExpr, ...] | None:
     """Returns the input's shape; None, after noting why, if a size is missing or contradicted."""
     where = f"input {value.name!r}"
     declared = [_size(dim, binding) for dim in _dims(value)]
@@ -167,13 +183,15 @@ def _shape(
     return sizes
 
 
-def _open(value: ValueInfoProto, at: int) -> Size:
+def _open(value: ValueInfoProto, at: int, known: SizeRange | None) -> Size:
     """Returns the open size of a dimension: the same for all that the file calls the same."""
-    name = _symbol(_dims(value)[at]) or f"{value.name}_{at}"
-    return Size(re.sub(r"\W|^(?=\d)", "_", name))
+    name = re.sub(r"\W|^(?=\d)", "_", _symbol(_dims(value)[at]) or f"{value.name}_{at}")
+    return (known or SizeRange()).size(name, PLANNED[min(at, 1)])
 
 
-def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, int]) -> int | None:
+def _size(
+    dim: TensorShapeProto.Dimension, binding: Mapping[str, int | SizeRange]
+) -> int | SizeRange | None:
     if _symbol(dim):
         return binding.get(_symbol(dim))
     # Some exporters write -1 where the size is unknown.

@@ -5,7 +5,6 @@ what is known, and find every node that can't be expressed; `trace` records what
 """
 
 from __future__ import annotations
-from autopar.frontend.lower.open_sizes import is_static
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from autopar.frontend.lower.open_sizes import is_static
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.model.problems import Problems

@@ -246,7 +246,11 @@ def _clamped(bound: int, size: int) -> int:
         return torch.sym_max(bound + size, 0)
     if is_sure(bound <= size):
         return bound
-    return size if is_sure(bound >= size) or is_sure(bound >= 2**31 - 1) else torch.sym_min(bound, size)
+    return (
+        size
+        if is_sure(bound >= size) or is_sure(bound >= 2**31 - 1)
+        else torch.sym_min(bound, size)
+    )
 
 
 def _pad(

@@ -1,0 +1,64 @@
+"""How users write that a size is open: `1:64`, `8~1:64`, `8~`; a number binds it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from autopar.ir.expr.expression import UNBOUNDED, Size
+
+_OPEN = re.compile(r"(?:(?P<planned>\d{1,9})~)?(?:(?P<least>\d{0,9}):(?P<most>\d{0,9}))?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+
+SPELLINGS = "a number, as 8; a range, as 1:64; or a range and a size to plan for, as 8~1:64"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """What an open size may be.
+
+    Attributes:
+        least, most: The smallest and the largest.
+        planned: For which size decisions are made; None to leave that open, too.
+    """
+
+    least: int = 0
+    most: int = UNBOUNDED
+    planned: int | None = None
+
+    def size(self, name: str, default: int) -> Size:
+        """Returns the open size of this name.
+
+        Args:
+            name: An identifier.
+            default: For which size decisions are made where nothing is said.
+        """
+        planned = default if self.planned is None else self.planned
+        return Size(name, self.least, self.most, min(max(planned, self.least), self.most))
+
+    def __str__(self) -> str:
+        planned = "" if self.planned is None else f"{self.planned}~"
+        least = self.least or ""
+        most = "" if self.most == UNBOUNDED else self.most
+        return planned if planned and least == most == "" else f"{planned}{least}:{most}"
+
+
+def parse_range(text: str) -> int | SizeRange:
+    """Returns the number, or the range, that a text says.
+
+    Raises:
+        ValueError: If it says neither, or a range that is empty or misses what is planned for.
+    """
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    found = _OPEN.fullmatch(text)
+    if found is None or not text:
+        raise ValueError(f"{text!r} is no size: write {SPELLINGS}")
+    planned = int(found["planned"]) if found["planned"] else None
+    least = int(found["least"] or 0)
+    most = int(found["most"]) if found["most"] else UNBOUNDED
+    if least > most:
+        raise ValueError(f"{text!r}: no size is at least {least} and at most {most}")
+    if planned is not None and not least <= planned <= most:
+        raise ValueError(f"{text!r}: {planned} isn't from {least} to {most}")
+    return SizeRange(least, most, planned)
