@@ -37,8 +37,8 @@ OPTIONS = (
         multiple=True,
         callback=_parsed(parse_dims),
         metavar="NAME=SIZE,...",
-        help="Bind a dimension that the model leaves open, by its name (batch=8), say what it may be"
-        " (batch=1:64), or for which size to plan (batch=8~1:64). Others stay open. Repeatable.",
+        help="Bind a dimension that the model leaves open, by its name (batch=8), say what it may"
+        " be (batch=1:64), or for which size to plan (batch=8~1:64). Others stay open. Repeatable.",
     ),
     click.option(
         "--input-shapes",

@@ -131,9 +131,9 @@ def _bind_symbols(
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int | SizeRange],
     problems: Problems,
-) -> dict[str, int | SizeRange]:
-    binding = dict(dims)
-    said = {symbol: f"--dims {symbol}={size}" for symbol, size in dims.items()}
+) -> dict[str, int | Size]:
+    binding = {name: size for name, size in dims.items() if isinstance(size, int)}
+    said = {symbol: f"--dims {symbol}={size}" for symbol, size in binding.items()}
     for value in inputs:
         shape = shapes.get(value.name)
         if shape is None or len(shape) != len(_dims(value)):
@@ -146,13 +146,26 @@ def _bind_symbols(
             if binding.setdefault(symbol, size) != size:
                 problems.add("", f"{text} contradicts {said[symbol]}: dimension {symbol!r}")
             said.setdefault(symbol, text)
-    return binding
+    return {**_open_symbols(inputs, dims), **binding}
+
+
+def _open_symbols(
+    inputs: Sequence[ValueInfoProto], dims: Mapping[str, int | SizeRange]
+) -> dict[str, Size]:
+    """Returns the open size of each symbol: one for all dimensions that the file calls the same."""
+    found: dict[str, Size] = {}
+    for value in inputs:
+        for at, symbol in enumerate(map(_symbol, _dims(value))):
+            known = dims.get(symbol)
+            if symbol and symbol not in found:
+                found[symbol] = _open(symbol, at, known if isinstance(known, SizeRange) else None)
+    return found
 
 
 def _shape(
     value: ValueInfoProto,
     shapes: Mapping[str, Sequence[int]],
-    binding: Mapping[str, int | SizeRange],
+    binding: Mapping[str, int | Size],
     problems: Problems,
 ) -> tuple[IntExpr, ...] | None:
     """Returns the input's shape; None, after noting why, if a size is missing or contradicted."""
@@ -183,15 +196,12 @@ def _shape(
     return sizes
 
 
-def _open(value: ValueInfoProto, at: int, known: SizeRange | None) -> Size:
-    """Returns the open size of a dimension: the same for all that the file calls the same."""
-    name = re.sub(r"\W|^(?=\d)", "_", _symbol(_dims(value)[at]) or f"{value.name}_{at}")
-    return (known or SizeRange()).size(name, PLANNED[min(at, 1)])
+def _open(name: str, at: int, known: SizeRange | None = None) -> Size:
+    """Returns the open size of a dimension, which is the `at`-th one of an input."""
+    return (known or SizeRange()).size(re.sub(r"\W|^(?=\d)", "_", name), PLANNED[min(at, 1)])
 
 
-def _size(
-    dim: TensorShapeProto.Dimension, binding: Mapping[str, int | SizeRange]
-) -> int | SizeRange | None:
+def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, int | Size]) -> int | Size | None:
     if _symbol(dim):
         return binding.get(_symbol(dim))
     # Some exporters write -1 where the size is unknown.
