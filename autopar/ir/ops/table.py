@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.rules.rule import (
     ALL_MONOIDS,
     Dims,
@@ -156,7 +157,7 @@ def axes(call: OpCall, rank: int, name: str = "dim") -> frozenset[int]:
     return frozenset(at % rank for at in given) if rank else frozenset()
 
 
-def along_index(shapes: Sequence[Sequence[int]], at: int) -> tuple[list[Dims], list[str]]:
+def along_index(shapes: Sequence[Sequence[IntExpr]], at: int) -> tuple[list[Dims], list[str]]:
     """Returns the factors of tensors that are indexed together but along dimension `at`.
 
     A dimension is split alike only where all have the same size: else an index reads or writes a

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.rules.text import Dims
 
 
@@ -24,7 +25,7 @@ class Size:
     """A scalar argument that becomes the product of local factor sizes, times `scale`."""
 
     factors: tuple[str, ...]
-    scale: int = 1
+    scale: IntExpr = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Offset:
     """
 
     factor: str
-    base: int = 0
-    scale: int = 1
+    base: IntExpr = 0
+    scale: IntExpr = 1
     end: bool = False
     minus: str = ""
     least: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autopar.ir.expr.expression import Expr
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.elementwise.pointwise import pointwise
 from autopar.ir.ops.table import Again, RuleFunction, Table, factors, row, same, whole
@@ -38,7 +39,7 @@ def constant(size: str = "size") -> RuleFunction:
 def arange(call: OpCall) -> Rule | None:
     """aten.arange.start and start_step: a shard of an integer range starts elsewhere."""
     start, step = call.args.get("start", 0), call.args.get("step", 1)
-    if not isinstance(start, int) or not isinstance(step, int):
+    if not isinstance(start, (int, Expr)) or not isinstance(step, (int, Expr)):
         return whole(call)
     local = {
         "start": Offset("i0", base=start, scale=step),
@@ -59,7 +60,7 @@ def arange_to(call: OpCall) -> Rule | None:
         args: dict[str, Arg] = {"start": 0, "end": w.op.arg("end"), "dtype": DType(target.dtype)}
         w.emit("aten.arange.start", args, target.global_shape, target.dtype, target.name)
 
-    if not isinstance(call.args.get("end"), int):
+    if not isinstance(call.args.get("end"), (int, Expr)):
         return whole(call)
     return with_bodies(make, "start", write)
 

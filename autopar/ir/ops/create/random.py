@@ -6,6 +6,7 @@ would have drawn there.
 
 from __future__ import annotations
 
+from autopar.ir.expr.expression import planned
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, factors, operand_dims, same
 from autopar.ir.rules.local_arg import Grid, LocalArg, Sizes
@@ -45,6 +46,9 @@ def multinomial(call: OpCall) -> Rule | None:
     """Samples of rows. Their numbers go with the samples, or without replacement with the rows."""
     rows = factors("b", len(call.operands[0].shape) - 1)
     given, samples = (*rows, ("c",)), (*rows, ("s",))
+    categories, count = (
+        planned(tensor.shape[-1]) for tensor in (*call.operands[:1], call.results[0])
+    )
     return build_rule(
         call,
         operand_dims(call, {"self": given, "seed": ()}),
@@ -52,7 +56,7 @@ def multinomial(call: OpCall) -> Rule | None:
         whole=("c", "s"),
         local={"grid": Grid(samples if call.flag("replacement") else given)},
         work=WORK,
-        aside=("s",) if call.operands[0].shape[-1] > call.results[0].shape[-1] else "c",
+        aside=("s",) if categories > count else "c",
     )
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autopar.ir.expr.expression import IntExpr, shown
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.index.writing import splitting
+from autopar.ir.ops.shape.sizes import broadcast
 from autopar.ir.ops.table import (
     IDEMPOTENT,
     MOVED,
@@ -42,7 +44,7 @@ class Selection:
     indices: tuple[Dims, ...]
     chosen: Dims
     selected: Dims
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
     positions: tuple[int, ...]
 
     @property
@@ -55,7 +57,7 @@ class Selection:
         shape = call.operands[0].shape
         return {f"i{at}": Shard(kind, {"dim": at, "extent": shape[at]}) for at in self.positions}
 
-    def written(self, shape: Sequence[int]) -> Dims:
+    def written(self, shape: Sequence[IntExpr]) -> Dims:
         """Returns the factors of values of this shape, which broadcast to what is selected.
 
         Raises:
@@ -63,9 +65,9 @@ class Selection:
         """
         skip = len(self.selected) - len(shape)
         if skip < 0:
-            raise RuleError(f"values {list(shape)} don't broadcast to {list(self.shape)}")
+            raise RuleError(f"values {shown(shape)} don't broadcast to {shown(self.shape)}")
         return tuple(
-            self.selected[skip + at] if size == self.shape[skip + at] else ()
+            () if size == 1 and self.shape[skip + at] != 1 else self.selected[skip + at]
             for at, size in enumerate(shape)
         )
 
@@ -78,11 +80,11 @@ def selection(call: OpCall) -> Selection:
     """
     shape, at = call.operands[0].shape, call.positions["indices"]
     positions = _positions(call, len(shape))
-    broadcast = _broadcast([call.operands[position].shape for position in at])
-    chosen = factors("j", len(broadcast))
+    together = broadcast([call.operands[position].shape for position in at])
+    chosen = factors("j", len(together))
     indices = tuple(
         tuple((f"j{name[0][1:]}",) if name else () for name in dims)
-        for dims in (broadcast_dims(call.operands[p].shape, broadcast) for p in at)
+        for dims in (broadcast_dims(call.operands[p].shape, together) for p in at)
     )
     own = factors("i", len(shape))
     rest = [dim for dim in range(len(shape)) if dim not in positions]
@@ -91,7 +93,7 @@ def selection(call: OpCall) -> Selection:
     lead = positions[0] if positions and adjacent else 0
     selected = (*(own[dim] for dim in rest[:lead]), *chosen, *(own[dim] for dim in rest[lead:]))
     kept = [shape[dim] for dim in rest]
-    sizes = (*kept[:lead], *broadcast, *kept[lead:])
+    sizes = (*kept[:lead], *together, *kept[lead:])
     return Selection(own, indices, chosen, selected, sizes, tuple(positions))
 
 
@@ -101,12 +103,6 @@ def _positions(call: OpCall, rank: int) -> list[int]:
     if len(items) > rank:
         raise RuleError(f"{call.kind}: {len(items)} indices of a tensor with {rank} dimensions")
     return [at for at, item in enumerate(items) if item is not None]
-
-
-def _broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    rank = max((len(shape) for shape in shapes), default=0)
-    padded = [(*(1,) * (rank - len(shape)), *shape) for shape in shapes]
-    return tuple(next((s for s in sizes if s != 1), 1) for sizes in zip(*padded, strict=True))
 
 
 def _masks(call: OpCall) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
+from autopar.ir.expr.expression import prod
+from autopar.ir.ops.shape.layout import moved
+from autopar.ir.ops.shape.sizes import index_of
 from autopar.ir.ops.table import (
     COMPARISON,
     MOVED,
@@ -61,8 +62,9 @@ def select(call: OpCall) -> Rule | None:
     shape = call.operands[0].shape
     at = axis(call, len(shape))
     dims = factors("i", len(shape))
-    position = call.integer("index", 0)
-    position += shape[at] if position < 0 else 0
+    position = index_of(call, shape[at])
+    if position is None:
+        return moved(call, dims, dims[:at] + dims[at + 1 :], dims[at])
     return build_rule(
         call,
         [dims],
@@ -101,7 +103,7 @@ def take(call: OpCall) -> Rule | None:
         call,
         whole=[f"v{at}" for at in range(1, len(shape))],
         reduce={"v0": outside(call)},
-        indexed={"v0": Shard("autopar.take", {"extent": math.prod(shape)})} if shape else None,
+        indexed={"v0": Shard("autopar.take", {"extent": prod(shape)})} if shape else None,
         linear=MOVED,
         work=0,
     )

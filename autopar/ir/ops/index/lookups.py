@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from autopar.ir.expr.expression import IntExpr, multiply
 from autopar.ir.ops.shape.view import RESHAPES, VIEWS
 from autopar.ir.program import Op, Ref, Value
 
@@ -26,15 +27,15 @@ class Lookup:
     """
 
     index: str
-    size: int
+    size: IntExpr
     op: Op
     wraps: bool = False
     ignored: int | None = None
 
     @property
-    def least(self) -> int:
+    def least(self) -> IntExpr:
         """The least number of an entry."""
-        return -self.size if self.wraps else 0
+        return multiply(self.size, -1) if self.wraps else 0
 
 
 Lookups = Callable[[Op, Mapping[str, Value]], Iterator[Lookup]]
@@ -83,7 +84,7 @@ def _classes(op: Op, values: Mapping[str, Value]) -> Iterator[Lookup]:
         yield Lookup(index.name, scores[min(len(scores) - 1, 1)], op, ignored=ignored)
 
 
-def _shape(op: Op, name: str, values: Mapping[str, Value]) -> tuple[int, ...]:
+def _shape(op: Op, name: str, values: Mapping[str, Value]) -> tuple[IntExpr, ...]:
     table = op.arg(name)
     assert isinstance(table, Ref)
     return values[table.name].global_shape

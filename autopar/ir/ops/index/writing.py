@@ -7,10 +7,10 @@ the reduction forgives repetition.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from autopar.ir.expr.expression import prod
 from autopar.ir.ops.table import (
     IDEMPOTENT,
     RuleFunction,
@@ -221,7 +221,7 @@ def put(call: OpCall) -> Rule | None:
         whole=[*found.whole, *(f"v{at}" for at in range(1, len(shape)))],
         reduce=found.reduce,
         once=found.once,
-        indexed={"v0": Shard("autopar.put", {"extent": math.prod(shape)})},
+        indexed={"v0": Shard("autopar.put", {"extent": prod(shape)})},
         linear=linear,
         work=0,
     )

@@ -6,15 +6,16 @@ reduction, which the bodies write; the fused op can then only be split along the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
+from autopar.ir.expr.expression import IntExpr, prod
+from autopar.ir.ops.body import BodyWriter, accumulate_dtype
 from autopar.ir.ops.normalize.normalization import (
     Moments,
     mask_of,
     unmasked,
+    with_means,
     write_affine,
     write_gradient,
     write_moments,
@@ -22,7 +23,7 @@ from autopar.ir.ops.normalize.normalization import (
 )
 from autopar.ir.ops.table import Again, Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType
-from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule, number
 
 CHANNEL: Dims = (("c",),)
 PARAMETERS = ("weight", "bias", "running_mean", "running_var")
@@ -38,7 +39,7 @@ class _Batch:
     """
 
     dims: Dims
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
 
     @property
     def inner(self) -> list[str]:
@@ -51,9 +52,9 @@ class _Batch:
         return [at for at in range(len(self.shape)) if at != 1]
 
     @property
-    def count(self) -> int:
+    def count(self) -> IntExpr:
         """The number of elements of a channel."""
-        return math.prod(self.shape[at] for at in self.positions)
+        return prod(self.shape[at] for at in self.positions)
 
     def aligned(self, w: BodyWriter, name: str | None) -> str | None:
         """Writes a vector per channel in a shape that broadcasts to the input."""
@@ -121,7 +122,7 @@ def training(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_training(w, batch)
 
-    return with_bodies(make, "moments", write)
+    return with_means(batch.count, make, write)
 
 
 def _write_training(w: BodyWriter, batch: _Batch) -> None:
@@ -149,7 +150,8 @@ def _running(w: BodyWriter, batch: _Batch, moments: Moments) -> list[str]:
     """Writes the new running mean and variance; the variance's is unbiased."""
     momentum = w.op.arg("momentum", 0.1)
     rate = float(momentum) if isinstance(momentum, (int, float)) else 0.0
-    unbiased = batch.count / max(1, batch.count - 1)
+    count = number(batch.count)
+    unbiased = count / max(1, count - 1)
     new = ((moments.mean, 1.0, "running_mean"), (moments.variance, unbiased, "running_var"))
     found = []
     for value, correction, name in new:
@@ -196,7 +198,7 @@ def batch_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, batch, mask_of(call))
 
-    return with_bodies(make, "moments", write) if learned else make(True)
+    return with_means(batch.count, make, write) if learned else make(True)
 
 
 def _write_backward(w: BodyWriter, batch: _Batch, mask: tuple[bool, ...]) -> None:

@@ -6,20 +6,22 @@ The fused op is split along the batch and the groups. The bodies see an image as
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
+from autopar.ir.expr.expression import IntExpr, floordiv, prod
+from autopar.ir.ops.body import BodyWriter, accumulate_dtype
 from autopar.ir.ops.normalize.normalization import (
     mask_of,
     unmasked,
+    with_means,
     write_affine,
     write_gradient,
     write_moments,
     write_sum,
 )
+from autopar.ir.ops.shape.sizes import integer
 from autopar.ir.ops.table import Table, factors, operand_dims, pending
 from autopar.ir.rules.local_arg import Size
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
@@ -39,10 +41,10 @@ class _Image:
         shape: The input's shape.
     """
 
-    batch: int
+    batch: IntExpr
     groups: int
     dims: Dims
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
 
     @property
     def inner(self) -> list[str]:
@@ -50,10 +52,15 @@ class _Image:
         return ["c", *(name for (name,) in self.dims[2:])]
 
     @property
-    def grouped(self) -> tuple[int, int, int, int]:
+    def grouped(self) -> tuple[IntExpr, IntExpr, IntExpr, IntExpr]:
         """The shape with channels taken apart and positions together."""
-        positions = math.prod(self.shape[2:])
-        return self.batch, self.groups, self.shape[1] // self.groups, positions
+        channels, positions = floordiv(self.shape[1], self.groups), prod(self.shape[2:])
+        return self.batch, self.groups, channels, positions
+
+    @property
+    def count(self) -> IntExpr:
+        """The number of elements of a group."""
+        return prod(self.grouped[2:])
 
     def rule(
         self,
@@ -76,7 +83,7 @@ class _Image:
 
 def _image(call: OpCall, operand: int) -> _Image | None:
     shape, groups = call.operands[operand].shape, call.integer("group", 1)
-    if len(shape) < 2 or shape[:2] != (call.integer("N", 0), call.integer("C", 0)):
+    if len(shape) < 2 or shape[:2] != (integer(call, "N"), integer(call, "C")):
         return None
     return _Image(shape[0], groups, (("n",), *CHANNELS, *factors("x", len(shape) - 2)), shape)
 
@@ -109,7 +116,7 @@ def group_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, moments.mean, moments.scale), targets, strict=False):
             w.reshape(w.cast(value, target.dtype), target.global_shape, target.name)
 
-    return with_bodies(make, "moments", write)
+    return with_means(image.count, make, write)
 
 
 def group_norm_backward(call: OpCall) -> Rule | None:
@@ -130,7 +137,7 @@ def group_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, image, mask_of(call))
 
-    return with_bodies(make, "moments", write)
+    return with_means(image.count, make, write)
 
 
 def _write_backward(w: BodyWriter, image: _Image, mask: tuple[bool, ...]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
+from autopar.ir.expr.expression import IntExpr, prod
+from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, with_bodies
+from autopar.ir.ops.shape.sizes import integers
 from autopar.ir.ops.table import Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
@@ -29,9 +30,17 @@ class Moments:
     scale: str
 
 
+def with_means(count: IntExpr, make: Callable[[bool], Rule], write: Write) -> Rule:
+    """Returns the op's own rule, `make(False)`, with a body that takes means of `count` elements.
+
+    There is no body if that is open: it divides by a number.
+    """
+    return with_bodies(make, "moments", write) if isinstance(count, int) else make(False)
+
+
 def write_mean(w: BodyWriter, x: str, dims: Sequence[int]) -> str:
     """Writes the mean along `dims`, kept as dimensions of size 1."""
-    count = math.prod(w.value(x).global_shape[at] for at in dims)
+    count = prod(w.value(x).global_shape[at] for at in dims)
     return w.like("aten.div.Scalar", w.reduce("aten.sum.dim_IntList", x, dims), other=count)
 
 
@@ -91,10 +100,11 @@ def mask_of(call: OpCall) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The dimensions of a tensor whose last ones are normalized."""
+    """The dimensions of a tensor whose last ones are normalized, so many elements together."""
 
     lead: Dims
     normalized: Dims
+    count: IntExpr
 
     @property
     def all(self) -> Dims:
@@ -114,9 +124,10 @@ class _Axes:
 
 
 def _axes(call: OpCall, operand: int) -> _Axes:
-    dims = factors("i", len(call.operands[operand].shape))
-    count = len(dims) - len(call.integers("normalized_shape"))
-    return _Axes(dims[:count], dims[count:])
+    shape = call.operands[operand].shape
+    dims = factors("i", len(shape))
+    lead = len(dims) - len(integers(call, "normalized_shape"))
+    return _Axes(dims[:lead], dims[lead:], prod(shape[lead:]))
 
 
 def layer_norm(call: OpCall) -> Rule | None:
@@ -140,7 +151,7 @@ def layer_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, moments.mean, moments.scale), targets, strict=False):
             w.cast(value, target.dtype, target.name)
 
-    return with_bodies(make, "moments", write)
+    return with_means(dims.count, make, write)
 
 
 def layer_norm_backward(call: OpCall) -> Rule | None:
@@ -165,7 +176,7 @@ def layer_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, dims, mask_of(call))
 
-    return with_bodies(make, "moments", write)
+    return with_means(dims.count, make, write)
 
 
 def _write_backward(w: BodyWriter, dims: _Axes, mask: tuple[bool, ...]) -> None:
@@ -208,7 +219,7 @@ def rms_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, root), targets, strict=False):
             w.cast(value, target.dtype, target.name)
 
-    return with_bodies(make, "moments", write)
+    return with_means(dims.count, make, write)
 
 
 _EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}

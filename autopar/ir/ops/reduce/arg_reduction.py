@@ -6,10 +6,10 @@ extremum first, which may be pending, and then the least index of an element tha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from autopar.ir.dtypes import FLOATS
+from autopar.ir.expr.expression import prod
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.reduce.reduction import DimsOf, last_dim, only_listed_dims, reduced
 from autopar.ir.ops.table import RuleFunction, Table
@@ -64,7 +64,7 @@ def _write_index(w: BodyWriter, x: str, peak: str, dims: Sequence[int]) -> str:
     picked: dict[str, Arg] = {
         "condition": Ref(hit),
         "self": Ref(index),
-        "other": math.prod(shape[at] for at in dims),
+        "other": prod(shape[at] for at in dims),
     }
     candidates = w.emit("aten.where.ScalarOther", picked, shape, "i64")
     return w.reduce("aten.amin.default", candidates, dims)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 
 from autopar.ir.dtypes import COMPLEX
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.table import (
     COMPARISON,
@@ -114,7 +114,7 @@ def mean(dims_of: DimsOf) -> RuleFunction:
         gone = dims_of(call)
         operand, result = reduced(call, gone)
         names = [f"i{at}" for at in gone]
-        count = math.prod(call.operands[0].shape[at] for at in gone)
+        count = prod(call.operands[0].shape[at] for at in gone)
 
         def make(split: bool) -> Rule:
             reduce = dict.fromkeys(names, "sum") if split else None
@@ -134,7 +134,8 @@ def mean(dims_of: DimsOf) -> RuleFunction:
             else:
                 w.cast(w.like("aten.div.Scalar", total, other=count), target.dtype, target.name)
 
-        return with_bodies(make, "sum", write)
+        # The body divides by a number, and an open size is none.
+        return with_bodies(make, "sum", write) if isinstance(count, int) else make(False)
 
     return rule
 
@@ -150,8 +151,8 @@ def variance(call: OpCall) -> Rule | None:
     gone = only_listed_dims(call) or all_dims(call)
     operand, result = reduced(call, gone)
     names = [f"i{at}" for at in gone]
-    count = math.prod(call.operands[0].shape[at] for at in gone)
-    free = max(0.0, count - _correction(call))
+    count = prod(call.operands[0].shape[at] for at in gone)
+    free = max(0.0, count - _correction(call)) if isinstance(count, int) else 0.0
 
     def make(split: bool) -> Rule:
         # The mean must be complete before deviations from it are taken; so nothing stays pending
@@ -230,7 +231,7 @@ def along(dims_of: DimsOf, linear: Sequence[Linear] = (), work: float = 1) -> Ru
         pairs = zip(
             operand, results[0], call.operands[0].shape, call.results[0].shape, strict=False
         )
-        aside = [(old if m < n else new)[0] for old, new, m, n in pairs if m != n]
+        aside = [(old if planned(m) < planned(n) else new)[0] for old, new, m, n in pairs if m != n]
         return build_rule(
             call, [operand], results, whole=whole, linear=linear, work=work, aside=aside
         )

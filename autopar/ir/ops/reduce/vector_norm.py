@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 
 from autopar.ir.dtypes import COMPLEX
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.reduce.reduction import DimsOf, all_dims, listed_dims, reduced, reduction
+from autopar.ir.ops.shape.sizes import broadcast
 from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, same
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
@@ -53,7 +53,7 @@ def distance(call: OpCall) -> Rule | None:
     order = order_of(call, "p")
     if order is None:
         return None
-    shape = _broadcast(*(operand.shape for operand in call.operands))
+    shape = broadcast([operand.shape for operand in call.operands])
     operands = [broadcast_dims(operand.shape, shape) for operand in call.operands]
     names = [f"i{at}" for at in range(len(shape))]
 
@@ -63,11 +63,6 @@ def distance(call: OpCall) -> Rule | None:
         _write_result(w, found, range(len(shape)), order)
 
     return _norm_rule(call, operands, (), names, order, write)
-
-
-def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
-    pairs = zip_longest(reversed(left), reversed(right), fillvalue=1)
-    return tuple(a if b == 1 else b for a, b in pairs)[::-1]
 
 
 def _norm_rule(

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autopar.ir.expr.expression import IntExpr, add
 from autopar.ir.ops.body import BodyWriter, with_bodies
+from autopar.ir.ops.shape.sizes import at_least, at_most, integer
 from autopar.ir.ops.table import (
     FIRST,
     MOVED,
@@ -37,7 +39,7 @@ class Diagonal:
         offset: How far to the right of the main diagonal it is.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[IntExpr, ...]
     first: int
     second: int
     offset: int
@@ -48,10 +50,11 @@ class Diagonal:
         return [at for at in range(len(self.shape)) if at not in (self.first, self.second)]
 
     @property
-    def length(self) -> int:
+    def length(self) -> IntExpr:
         """The number of its elements in each matrix."""
-        rows, columns = self.shape[self.first], self.shape[self.second]
-        return max(0, min(rows + min(self.offset, 0), columns - max(self.offset, 0)))
+        rows = add(self.shape[self.first], min(self.offset, 0))
+        columns = add(self.shape[self.second], -max(self.offset, 0))
+        return at_least(0, at_most(rows, columns))
 
     @property
     def every(self) -> int | None:
@@ -81,7 +84,7 @@ class Diagonal:
         return (*self.others, self.first, self.second)
 
 
-def _of(call: OpCall, shape: Sequence[int], defaults: tuple[int, int] = (0, 1)) -> Diagonal:
+def _of(call: OpCall, shape: Sequence[IntExpr], defaults: tuple[int, int] = (0, 1)) -> Diagonal:
     """Returns the diagonal, of a tensor of this shape, that `offset`, `dim1` and `dim2` name."""
     first, second = (
         axis(call, len(shape), name, default)
@@ -217,7 +220,7 @@ def _write_embedded(w: BodyWriter, x: str, found: Diagonal, result: str | None =
 
 def triangle(call: OpCall) -> Rule | None:
     """aten.tril and aten.triu: which elements are kept depends on both indices."""
-    local = {"diagonal": Offset("r", base=call.integer("diagonal", 0), minus="c")}
+    local = {"diagonal": Offset("r", base=integer(call, "diagonal"), minus="c")}
     return make_rule("*b r c -> *b r c", call, linear=ZERO_FILLED, local=local, work=0)
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
+from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply
+from autopar.ir.ops.shape.layout import closed_windows
+from autopar.ir.ops.shape.sizes import (
+    at_most,
+    common_block,
+    index_of,
+    open_size,
+    start_of,
+)
 from autopar.ir.ops.table import ZERO_FILLED, Table, axis, chosen, factors, operand_dims
 from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Size, Sizes
 from autopar.ir.rules.rule import Dims, OpCall, Rule, Shard, build_rule
@@ -20,8 +29,8 @@ def select_backward(call: OpCall) -> Rule | None:
         call,
         [dims[:at] + dims[at + 1 :]],
         [dims],
-        indexed={f"i{at}": Shard("autopar.select_backward", _entry(call, shape[at]))},
         local={"input_sizes": Sizes(dims)},
+        **_entry(call, "autopar.select_backward", at, shape[at]),
         linear=ZERO_FILLED,
         work=0,
     )
@@ -36,32 +45,34 @@ def select_scatter(call: OpCall) -> Rule | None:
         call,
         operand_dims(call, {"self": dims, "src": dims[:at] + dims[at + 1 :]}),
         [dims],
-        indexed={f"i{at}": Shard("autopar.select_scatter", _entry(call, shape[at]))},
         linear=chosen(0, 1),
         work=0,
+        **_entry(call, "autopar.select_scatter", at, shape[at]),
     )
 
 
-def _entry(call: OpCall, size: int) -> dict[str, int]:
-    """Returns the argument `index`, counted from the front of `size` entries."""
-    index = call.integer("index", 0)
-    return {"index": index + size if index < 0 else index}
+def _entry(call: OpCall, kind: str, at: int, size: IntExpr) -> dict[str, Any]:
+    """Returns how a shard of dimension `at` is computed; it isn't split if `index` isn't known."""
+    index = index_of(call, size)
+    if index is None:
+        return {"whole": (f"i{at}",)}
+    return {"indexed": {f"i{at}": Shard(kind, {"index": index})}}
 
 
 def slice_backward(call: OpCall) -> Rule | None:
     """aten.slice_backward: a slice of `dim`, with zeros around it."""
     found = _slice(call, call.results[0].shape, call.operands[0].shape)
     local: dict[str, LocalArg] = {"input_sizes": Sizes(found.whole)}
-    if found.is_part:
+    if found.is_part and found.start is not None:
         local["start"] = IfSplit("s", 0, found.units(found.start))
-        held = Size(("s", *found.unit)) if found.step == 1 else found.stop
+        held = Size(("s", *found.unit)) if found.step == 1 else found.units(found.stop)
         local["end"] = IfSplit("s", held, found.units(found.stop))
     return build_rule(
         call,
         [found.part],
         [found.whole],
         sizes=found.sizes,
-        whole=() if found.step == 1 else tuple(found.sizes),
+        whole=found.fixed,
         windows=found.windows(0),
         local=local,
         linear=ZERO_FILLED,
@@ -74,7 +85,7 @@ def slice_scatter(call: OpCall) -> Rule | None:
     shape, source = (operand.shape for operand in call.operands)
     found = _slice(call, shape, source)
     local: dict[str, LocalArg] = {}
-    if found.is_part:
+    if found.is_part and found.start is not None:
         for name, at in (("start", found.start), ("end", found.stop)):
             inside = Offset("s", at, -1, least=0, unit=found.unit)
             local[name] = IfSplit("s", inside, found.units(at))
@@ -83,7 +94,7 @@ def slice_scatter(call: OpCall) -> Rule | None:
         operand_dims(call, {"self": found.whole, "src": found.part}),
         [found.whole],
         sizes=found.sizes,
-        whole=() if found.step == 1 else tuple(found.sizes),
+        whole=found.fixed,
         windows=found.windows("none"),
         local=local,
         linear=chosen(0, 1),
@@ -98,15 +109,16 @@ class _Slice:
     Attributes:
         part, whole: The factors of either.
         sizes: Of the factors that aren't alike in both.
-        start, stop: Blocks where it begins and ends.
+        start, stop: Blocks where it begins and ends; no start if it isn't known which end an open
+            one is counted from.
         step: From one of its elements to the next.
     """
 
     part: Dims
     whole: Dims
-    sizes: dict[str, int]
-    start: int
-    stop: int
+    sizes: dict[str, IntExpr]
+    start: IntExpr | None
+    stop: IntExpr
     step: int
 
     @property
@@ -119,17 +131,26 @@ class _Slice:
         """The factor of a block's elements, if a block has several."""
         return ("e",) if "e" in self.sizes else ()
 
-    def units(self, blocks: int) -> LocalArg | int:
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The factors that must not be split: parts of an open size have no window of the slice."""
+        if self.step != 1:
+            return tuple(self.sizes)
+        return ("r", "s") if self.is_part and not self.windows(0) else ()
+
+    def units(self, blocks: IntExpr) -> LocalArg | int:
         """Returns how many elements so many blocks have on a shard."""
-        return Size(self.unit, blocks) if self.unit else blocks
+        return Size(self.unit, blocks) if self.unit else open_size(blocks)
 
     def windows(self, fill: Fill) -> dict[str, Window]:
         """Returns how the slice is read by parts of the whole."""
-        alike = not self.is_part or self.step != 1
-        return {} if alike else {"r": Window("s", 1, -self.start, 1, fill)}
+        if not self.is_part or self.step != 1 or not isinstance(self.start, int):
+            return {}
+        window = {"r": Window("s", 1, -self.start, 1, fill)}
+        return closed_windows(window, self.sizes)
 
 
-def _slice(call: OpCall, shape: tuple[int, ...], part: tuple[int, ...]) -> _Slice:
+def _slice(call: OpCall, shape: tuple[IntExpr, ...], part: tuple[IntExpr, ...]) -> _Slice:
     """Returns the slice along `dim` of a tensor of this shape that has the shape `part`."""
     at = axis(call, len(shape))
     dims = factors("i", len(shape))
@@ -137,18 +158,21 @@ def _slice(call: OpCall, shape: tuple[int, ...], part: tuple[int, ...]) -> _Slic
     step = call.integer("step", 1)
     if size == count:
         return _Slice(dims, dims, {}, 0, 0, 1)
-    start = call.integer("start", 0) if call.args.get("start") is not None else 0
-    start = min(max(0, start + size if start < 0 else start), size)
-    block = (math.gcd(start, count, size) if step == 1 else 1) or 1
-    sizes = {"r": count // block, "s": size // block, **({"e": block} if block > 1 else {})}
-    names = ("e",) if block > 1 else ()
-    stop = start + (count - 1) * step + 1 if count else start
+    start = start_of(call, size)
+    if start is None:
+        alone: dict[str, IntExpr] = {"r": count, "s": size}
+        return _Slice(_with(dims, at, "r"), _with(dims, at, "s"), alone, None, 0, step)
+    start = at_most(size, start)
+    block = common_block((start, count, size)) if step == 1 else 1
+    names = ("e",) if block != 1 else ()
+    sizes = {"r": floordiv(count, block), "s": floordiv(size, block), **dict.fromkeys(names, block)}
+    stop = add(start, add(multiply(add(count, -1), step), 1)) if count != 0 else start
     return _Slice(
         _with(dims, at, "r", *names),
         _with(dims, at, "s", *names),
         sizes,
-        start // block,
-        stop // block,
+        floordiv(start, block),
+        floordiv(stop, block),
         step,
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
+from autopar.ir.expr.expression import IntExpr, floordiv
+from autopar.ir.expr.facts import divides
+from autopar.ir.ops.shape.sizes import common_block, integers
 from autopar.ir.ops.table import (
     FIRST,
     IDEMPOTENT,
@@ -89,7 +91,8 @@ def expand(call: OpCall) -> Rule | None:
     skip = len(result) - len(operand)
     dims = factors("i", len(result))
     narrow = tuple(
-        dims[skip + at] if size == result[skip + at] else () for at, size in enumerate(operand)
+        () if size == 1 and result[skip + at] != 1 else dims[skip + at]
+        for at, size in enumerate(operand)
     )
     local = {"size": Sizes(dims)}
     return build_rule(call, [narrow], [dims], linear=MOVED, local=local, work=0)
@@ -97,12 +100,12 @@ def expand(call: OpCall) -> Rule | None:
 
 def repeat(call: OpCall) -> Rule | None:
     """aten.repeat: element `r * size + i` of a dimension is the operand's element `i`."""
-    operand, times = call.operands[0].shape, call.integers("repeats")
+    operand, times = call.operands[0].shape, integers(call, "repeats")
     skip = len(times) - len(operand)
     if 0 in times or 0 in operand:
         return whole(call, MOVED)
     dims = factors("i", len(operand), skip)
-    sizes = {f"r{at}": count for at, count in enumerate(times)}
+    sizes: dict[str, IntExpr] = {f"r{at}": count for at, count in enumerate(times)}
     sizes |= {f"i{skip + at}": size for at, size in enumerate(operand)}
     result = tuple((f"r{at}",) if at < skip else (f"r{at}", f"i{at}") for at in range(len(times)))
     local = {"repeats": Sizes(tuple((f"r{at}",) for at in range(len(times))))}
@@ -113,7 +116,7 @@ def blocks(
     call: OpCall,
     at: int,
     dims: Dims,
-    block: int,
+    block: IntExpr,
     local: Mapping[str, LocalArg],
     windows: Mapping[str, Window] | None = None,
 ) -> Rule:
@@ -121,7 +124,7 @@ def blocks(
 
     The dimension is `(s0 e)`, `(s1 e)`, ... in the operands and `(r0 e)`, ... in the results,
     without `e` if a block is one element. `e` may be split, and what windows are of; the others
-    not.
+    not. Of open sizes there are no windows.
 
     Args:
         call: The call.
@@ -131,15 +134,14 @@ def blocks(
         local: As in `Rule`.
         windows: How the operands' blocks are read.
     """
-    windows = windows or {}
-    split = {window.of for window in windows.values()}
     whole: list[str] = []
-    sizes = {"e": block} if block > 1 else {}
+    names = ("e",) if block != 1 else ()
+    sizes: dict[str, IntExpr] = dict.fromkeys(names, block)
 
-    def tensor(name: str, size: int) -> Dims:
+    def tensor(name: str, size: IntExpr) -> Dims:
         whole.append(name)
-        sizes[name] = size // block
-        return (*dims[:at], (name, "e") if block > 1 else (name,), *dims[at + 1 :])
+        sizes[name] = floordiv(size, block)
+        return (*dims[:at], (name, *names), *dims[at + 1 :])
 
     # A vector [0] in a cat has no such dimension; torch skips it.
     operands = [
@@ -150,6 +152,8 @@ def blocks(
     ]
     results = [tensor(f"r{n}", result.shape[at]) for n, result in enumerate(call.results)]
     together = pending(*range(len(operands)), monoids=ALL_MONOIDS)
+    windows = closed_windows(windows or {}, sizes)
+    split = {window.of for window in windows.values()}
     return build_rule(
         call,
         operands,
@@ -158,9 +162,20 @@ def blocks(
         whole=[name for name in whole if name not in split],
         linear=(together,),
         windows=windows,
-        local=local if block > 1 or windows else None,
+        local=local if names or windows else None,
         work=0,
     )
+
+
+def closed_windows(
+    windows: Mapping[str, Window], sizes: Mapping[str, IntExpr]
+) -> dict[str, Window]:
+    """Returns the windows of factors whose sizes are numbers."""
+    return {
+        name: window
+        for name, window in windows.items()
+        if isinstance(sizes[name], int) and isinstance(sizes[window.of], int)
+    }
 
 
 def unbind(call: OpCall) -> Rule | None:
@@ -177,13 +192,13 @@ def split(call: OpCall) -> Rule | None:
     shape = call.operands[0].shape
     at = axis(call, len(shape))
     pieces = [result.shape[at] for result in call.results]
-    block = math.gcd(*pieces) or 1
+    block = common_block(pieces)
     dims = factors("i", len(shape))
     local: dict[str, LocalArg] = {}
     if "split_sizes" in call.args:
         local["split_sizes"] = Sizes(tuple((f"r{n}", "e") for n in range(len(pieces))))
     elif "split_size" in call.args:
-        local["split_size"] = Size(("e",), pieces[0] // block)
+        local["split_size"] = Size(("e",), floordiv(pieces[0], block))
     elif len(set(pieces)) > 1:
         block = 1  # aten.chunk of unequal pieces
     return blocks(call, at, dims, block, local)
@@ -218,13 +233,13 @@ def unfold_backward(call: OpCall) -> Rule | None:
     return build_rule(call, [windows], [dims], whole=fixed, linear=FIRST, local=local, work=0)
 
 
-def _windows(call: OpCall, shape: Sequence[int], argument: str) -> tuple[Dims, Dims, list[str]]:
+def _windows(call: OpCall, shape: Sequence[IntExpr], argument: str) -> tuple[Dims, Dims, list[str]]:
     """Returns the factors of a tensor, and of its windows, and which must not be split."""
     at = axis(call, len(shape), argument)
     size, step = call.integer("size", 1), call.integer("step", 1)
     dims = factors("i", len(shape))
     windows = (*_with(dims, at, "w"), ("e",))
-    if size == step and shape[at] % size == 0:
+    if size == step and divides(size, shape[at]):
         return (*dims[:at], ("w", "e"), *dims[at + 1 :]), windows, ["e"]
     return dims, windows, [f"i{at}", "w", "e"]
 
@@ -285,7 +300,7 @@ def repeat_interleave(call: OpCall) -> Rule | None:
         return None
     dims = factors("i", rank)
     result = (*dims[:at], (f"i{at}", "r"), *dims[at + 1 :])
-    sizes = {"r": times, f"i{at}": call.operands[0].shape[at]}
+    sizes: dict[str, IntExpr] = {"r": times, f"i{at}": call.operands[0].shape[at]}
     return build_rule(call, [dims], [result], sizes=sizes, whole=("r",), linear=MOVED, work=0)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from autopar.ir.expr.expression import Expr
 from autopar.ir.ops import RULES
 from autopar.ir.ops.shape import layout, window
 from autopar.ir.program import Op, Value
@@ -18,7 +19,10 @@ JOINS = frozenset(("aten.cat.default", "aten.stack.default"))
 
 
 class Pieces(NamedTuple):
-    """The pieces of a tensor along one dimension: (first index, index behind the last) of each."""
+    """The pieces of a tensor along one dimension: (first index, index behind the last) of each.
+
+    None of them is of an open size.
+    """
 
     dim: int
     ranges: tuple[tuple[int, int], ...]
@@ -44,23 +48,28 @@ def put(op: Op, values: Mapping[str, Value]) -> Pieces | None:
     return _side_by_side(op, values, op.operands)
 
 
-def _side_by_side(op: Op, values: Mapping[str, Value], names: Sequence[str]) -> Pieces:
+def _side_by_side(op: Op, values: Mapping[str, Value], names: Sequence[str]) -> Pieces | None:
     dim = _dim(op, values[names[0]])
     ranges, start = [], 0
     for name in names:
-        stop = start + values[name].global_shape[dim]
-        ranges.append((start, stop))
-        start = stop
+        size = values[name].global_shape[dim]
+        if not isinstance(size, int):
+            return None
+        ranges.append((start, start + size))
+        start += size
     return Pieces(dim, tuple(ranges))
 
 
-def _sliced(op: Op, values: Mapping[str, Value]) -> Pieces:
+def _sliced(op: Op, values: Mapping[str, Value]) -> Pieces | None:
     operand = values[op.operands[0]]
     dim = _dim(op, operand)
+    size, count = operand.global_shape[dim], values[op.results[0]].global_shape[dim]
     given = op.arg("start")
+    if not isinstance(size, int) or not isinstance(count, int) or isinstance(given, Expr):
+        return None
     start = given if isinstance(given, int) else 0
-    start = max(0, start + operand.global_shape[dim]) if start < 0 else start
-    return Pieces(dim, ((start, start + values[op.results[0]].global_shape[dim]),))
+    start = max(0, start + size) if start < 0 else start
+    return Pieces(dim, ((start, start + count),))
 
 
 def _dim(op: Op, value: Value) -> int:

@@ -7,11 +7,13 @@ rolls nothing itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
+from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply, prod
+from autopar.ir.expr.facts import divides
 from autopar.ir.ops.reduce.reduction import along, first_dim
-from autopar.ir.ops.shape.layout import blocks, moved
+from autopar.ir.ops.shape.layout import blocks, closed_windows, moved
+from autopar.ir.ops.shape.sizes import common_block, integers, open_size, start_of
 from autopar.ir.ops.table import (
     FIRST,
     IDEMPOTENT,
@@ -47,23 +49,29 @@ def slice_(call: OpCall) -> Rule | None:
     if size == result:
         dims = factors("i", len(shape))
         return moved(call, dims, dims)
-    start = call.integer("start", 0) if call.args.get("start") is not None else 0
-    start = max(0, start + size) if start < 0 else start
-    block = math.gcd(start, result, size) if step == 1 else 1
-    stop = start + (result - 1) * step + 1
+    start = start_of(call, size)
+    if start is None:
+        return blocks(call, at, factors("i", len(shape)), 1, {})
+    block = common_block((start, result, size)) if step == 1 else 1
+    stop = add(start, add(multiply(add(result, -1), step), 1))
     part = _blocks("r0 e", block, step * block)
     local: dict[str, LocalArg] = {
         "start": IfSplit("r0", 0, _blocks("e", block, start)),
         "end": IfSplit("r0", part, _blocks("e", block, stop)),
     }
-    window = Window("r0", step, start // block)
-    return blocks(call, at, factors("i", len(shape)), block, local, {"s0": window})
+    windows = _read("s0", "r0", step, floordiv(start, block))
+    return blocks(call, at, factors("i", len(shape)), block, local, windows)
 
 
-def _blocks(names: str, block: int, size: int) -> LocalArg | int:
+def _blocks(names: str, block: IntExpr, size: IntExpr) -> LocalArg | int:
     """Returns the rule for a number of elements along a dimension that consists of blocks."""
-    found = tuple(name for name in names.split() if name != "e" or block > 1)
-    return Size(found, size // block) if found else size
+    found = tuple(name for name in names.split() if name != "e" or block != 1)
+    return Size(found, floordiv(size, block)) if found else open_size(size)
+
+
+def _read(name: str, of: str, stride: int, start: IntExpr, fill: Fill = 0) -> dict[str, Window]:
+    """Returns the window through which a factor is read, one element per index, if it is known."""
+    return {name: Window(of, stride, start, 1, fill)} if isinstance(start, int) else {}
 
 
 def narrow_copy(call: OpCall) -> Rule | None:
@@ -71,15 +79,16 @@ def narrow_copy(call: OpCall) -> Rule | None:
     shape = call.operands[0].shape
     at = axis(call, len(shape))
     length = call.results[0].shape[at]
-    start = call.integer("start", 0)
-    start += shape[at] if start < 0 else 0
-    block = math.gcd(start, length, shape[at])
+    start = start_of(call, shape[at])
+    if start is None:
+        return blocks(call, at, factors("i", len(shape)), 1, {})
+    block = common_block((start, length, shape[at]))
     local: dict[str, LocalArg] = {
         "start": IfSplit("r0", 0, _blocks("e", block, start)),
         "length": IfSplit("r0", _blocks("r0 e", block, block), _blocks("e", block, length)),
     }
-    window = Window("r0", 1, start // block)
-    return blocks(call, at, factors("i", len(shape)), block, local, {"s0": window})
+    windows = _read("s0", "r0", 1, floordiv(start, block))
+    return blocks(call, at, factors("i", len(shape)), block, local, windows)
 
 
 def cat(call: OpCall) -> Rule | None:
@@ -87,45 +96,61 @@ def cat(call: OpCall) -> Rule | None:
     result = call.results[0].shape
     at = axis(call, len(result))
     sizes = [o.shape[at] if len(o.shape) == len(result) else 0 for o in call.operands]
-    block = math.gcd(*sizes) or 1
-    windows = {
-        f"s{position}": Window("r0", 1, -sum(sizes[:position]) // block, 1, "none")
-        for position, size in enumerate(sizes)
-        if size
-    }
+    block = common_block(sizes)
+    windows: dict[str, Window] = {}
+    start: IntExpr = 0
+    for position, size in enumerate(sizes):
+        if size != 0:
+            windows |= _read(f"s{position}", "r0", 1, multiply(start, -1), "none")
+        start = add(start, floordiv(size, block))
     return blocks(call, at, factors("i", len(result)), block, {}, windows)
 
 
 def _along(
     call: OpCall,
-    windows: Mapping[int, Window],
+    windows: Mapping[int, Window | None],
     linear: tuple[Linear, ...],
     local: Mapping[str, LocalArg] | None = None,
 ) -> Rule:
     """Returns the rule of an op of one tensor, some of whose dimensions are read through windows.
 
-    The dimensions of the result are `i0 i1 ...`; `of` of the windows is filled in.
+    The dimensions of the result are `i0 i1 ...`; `of` of the windows is filled in. Those whose size
+    or window is open must not be split.
     """
     result = factors("i", len(call.operands[0].shape))
-    found = {
+    sizes = {f"x{at}": size for at, size in enumerate(call.operands[0].shape)}
+    sizes |= {f"i{at}": size for at, size in enumerate(call.results[0].shape)}
+    given = {
         f"x{at}": Window(f"i{at}", each.stride, each.start, each.length, each.fill)
         for at, each in windows.items()
+        if each is not None
     }
+    found = closed_windows(given, sizes)
+    fixed = [f"{n}{at}" for at in windows if f"x{at}" not in found for n in "xi"]
     operand = tuple((f"x{at}",) if at in windows else dim for at, dim in enumerate(result))
-    return build_rule(call, [operand], [result], linear=linear, windows=found, local=local, work=0)
+    return build_rule(
+        call,
+        [operand],
+        [result],
+        whole=fixed,
+        linear=linear,
+        windows=found,
+        local=local,
+        work=0,
+    )
 
 
 def _padded(call: OpCall, name: str, fill: Fill, linear: tuple[Linear, ...]) -> Rule:
     """Returns the rule of a padding by the pairs in an argument, the last dimension first."""
     shape = call.operands[0].shape
-    pairs = call.integers(name)
+    pairs = integers(call, name)
     last = len(shape) - 1
     windows = {
-        last - at: Window("", 1, -before, 1, fill)
+        last - at: Window("", 1, -before, 1, fill) if isinstance(before, int) else None
         for at, (before, after) in enumerate(zip(pairs[::2], pairs[1::2], strict=True))
-        if before or after
+        if before != 0 or after != 0
     }
-    entries = [IfSplit(f"i{last - at // 2}", 0, each) for at, each in enumerate(pairs)]
+    entries = [IfSplit(f"i{last - at // 2}", 0, open_size(each)) for at, each in enumerate(pairs)]
     return _along(call, windows, linear, {name: Sizes(tuple(entries))} if windows else None)
 
 
@@ -152,8 +177,16 @@ def continued_pad(fill: str) -> RuleFunction:
 def flip(call: OpCall) -> Rule | None:
     """aten.flip: the first part of the result is the last of the operand, backwards."""
     shape = call.operands[0].shape
-    windows = {at: Window("", -1, shape[at] - 1) for at in axes(call, len(shape), "dims")}
+    windows = {at: _backwards(shape[at]) for at in axes(call, len(shape), "dims")}
     return _along(call, windows, MOVED)
+
+
+def _backwards(size: IntExpr, of: str = "") -> Window | None:
+    return Window(of, -1, size - 1) if isinstance(size, int) else None
+
+
+def _circle(size: IntExpr, shift: int) -> Window | None:
+    return Window("", 1, -(shift % size), 1, "wrap") if isinstance(size, int) else None
 
 
 def roll(call: OpCall) -> Rule | None:
@@ -168,7 +201,7 @@ def roll(call: OpCall) -> Rule | None:
     total = dict.fromkeys(dims, 0)
     for at, shift in zip(dims, shifts, strict=True):
         total[at] += shift
-    windows = {at: Window("", 1, -(shift % shape[at]), 1, "wrap") for at, shift in total.items()}
+    windows = {at: _circle(shape[at], shift) for at, shift in total.items()}
     entries = (IfSplit(f"i{at}", 0, each) for at, each in zip(dims, shifts, strict=True))
     return _along(call, windows, MOVED, {"shifts": Sizes(tuple(entries))})
 
@@ -180,11 +213,15 @@ def rotate(call: OpCall) -> Rule | None:
     turns = call.integer("k", 1) % 4
     result = list(factors("i", len(shape)))
     backwards = {0: (), 1: (second,), 2: (first, second), 3: (first,)}[turns]
-    windows = {f"x{at}": Window(f"i{at}", -1, shape[at] - 1) for at in backwards}
+    read = {at: _backwards(shape[at], f"i{at}") for at in backwards}
+    windows = {f"x{at}": window for at, window in read.items() if window is not None}
+    fixed = [f"{n}{at}" for at, window in read.items() if window is None for n in "xi"]
     operand = tuple((f"x{at}",) if at in backwards else dim for at, dim in enumerate(result))
     if turns % 2:
         result[first], result[second] = result[second], result[first]
-    return build_rule(call, [operand], [tuple(result)], linear=MOVED, windows=windows, work=0)
+    return build_rule(
+        call, [operand], [tuple(result)], whole=fixed, linear=MOVED, windows=windows, work=0
+    )
 
 
 def unfold(call: OpCall) -> Rule | None:
@@ -196,11 +233,13 @@ def unfold(call: OpCall) -> Rule | None:
     size, step = call.integer("size", 1), call.integer("step", 1)
     dims = factors("i", len(shape))
     result = (*dims[:at], ("w",), *dims[at + 1 :], ("e",))
-    if size == step and shape[at] % size == 0:
+    if size == step and divides(size, shape[at]):
         operand = (*dims[:at], ("w", "e"), *dims[at + 1 :])
         return moved(call, operand, result, ["e"])
-    windows = {f"i{at}": Window("w", step, 0, size)}
-    return build_rule(call, [dims], [result], whole=("e",), linear=MOVED, windows=windows, work=0)
+    sizes = {f"i{at}": shape[at], "w": call.results[0].shape[at]}
+    windows = closed_windows({f"i{at}": Window("w", step, 0, size)}, sizes)
+    fixed = ["e"] if windows else [f"i{at}", "w", "e"]
+    return build_rule(call, [dims], [result], whole=fixed, linear=MOVED, windows=windows, work=0)
 
 
 def im2col(call: OpCall) -> Rule | None:
@@ -210,21 +249,24 @@ def im2col(call: OpCall) -> Rule | None:
         for name, default in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
     )
     lead = factors("n", len(call.operands[0].shape) - 3)
-    sizes = {"k": math.prod(kernel)}
+    sizes: dict[str, IntExpr] = {"k": prod(kernel)}
     windows: dict[str, Window] = {}
     for at, size in enumerate(call.operands[0].shape[-2:]):
         reach = (kernel[at] - 1) * dilation[at] + 1
         windows[f"x{at}"] = Window(f"y{at}", stride[at], -padding[at], reach)
-        sizes[f"y{at}"] = (size + 2 * padding[at] - reach) // stride[at] + 1
+        sizes[f"x{at}"] = size
+        sizes[f"y{at}"] = add(floordiv(add(size, 2 * padding[at] - reach), stride[at]), 1)
+    found = closed_windows(windows, sizes)
+    fixed = [name for read in windows if read not in found for name in (read, windows[read].of)]
     padded = tuple(IfSplit(f"y{at}", 0, each) for at, each in enumerate(padding))
     return build_rule(
         call,
         [(*lead, ("c",), ("x0",), ("x1",))],
         [(*lead, ("c", "k"), ("y0", "y1"))],
         sizes=sizes,
-        whole=("k",),
+        whole=["k", *fixed],
         linear=FIRST,
-        windows=windows,
+        windows=found,
         local={"padding": Sizes(padded)},
         work=0,
     )
