@@ -21,6 +21,7 @@ from autopar.cost.flops import product_flops
 from autopar.cost.roofline import local_bytes, op_seconds
 from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.expr.at_rank import args_at, value_at
+from autopar.ir.expr.expression import AsPlanned
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
@@ -166,7 +167,7 @@ class Evaluator:
         axes = program.mesh.dim_names if program.mesh is not None else ()
         self.program = program
         self.cluster = cluster
-        self.coords = {**dict.fromkeys(axes, 0), **coords}
+        self.coords = AsPlanned({**dict.fromkeys(axes, 0), **coords})
         self.model = model
         self.axes_of = axes_of
         self._priced: dict[object, OpCost] = {}

@@ -14,7 +14,7 @@ from autopar.cost.communicated import received_bytes
 from autopar.cost.flops import product_flops
 from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.expr.at_rank import args_at, value_at
-from autopar.ir.expr.expression import evaluate
+from autopar.ir.expr.expression import AsPlanned, evaluate
 from autopar.ir.ops import functional_kind, rule_of
 from autopar.ir.program import DTYPE_BYTES, Op, Port, Program, Value
 
@@ -57,6 +57,7 @@ class RankSummary:
 
 def summarize_rank(program: Program, coords: Mapping[str, int]) -> RankSummary:
     """Returns the summary of a partitioned or executable program on the rank at `coords`."""
+    coords = AsPlanned(coords)
     counts = _Counts(program, coords)
     counts.add("main", 1)
     return RankSummary(

@@ -87,16 +87,24 @@ def block_index(axes: Sequence[str], mesh: ProcessMesh) -> IntExpr:
     return index
 
 
+def block_of(size: IntExpr, parts: int, index: IntExpr) -> IntExpr:
+    """Returns the size of a block of so many parts, of which the last ones are less, or nothing."""
+    block = block_size(size, parts)
+    if divides(parts, size):
+        return block
+    return maximum(0, minimum(block, size - multiply(index, block)))
+
+
 def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
     """Returns (offset, size) of a rank's block of a sub-dimension, in elements of it."""
     parts = mesh.axes_size(sub.axes)
     if parts == 1:
         return 0, sub.size
-    block = block_size(sub.size, parts)
-    start = multiply(block_index(sub.axes, mesh), block)
-    if divides(parts, sub.size):
-        return start, block
-    return minimum(start, sub.size), maximum(0, minimum(block, sub.size - start))
+    index = block_index(sub.axes, mesh)
+    start = multiply(index, block_size(sub.size, parts))
+    if not divides(parts, sub.size):
+        start = minimum(start, sub.size)
+    return start, block_of(sub.size, parts, index)
 
 
 def local_dim_size(dim: DimLayout, mesh: ProcessMesh) -> IntExpr:

@@ -10,12 +10,13 @@ import numpy as np
 from autopar.ir.collectives import BLOCK, DECLARED, HELD, WHOLE, WINDOW, declared
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, is_open
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering
 from autopar.mapping.classes import RankClass
 from autopar.mapping.collectives import Collective
 from autopar.mapping.membership import Membership, at_ranks, rank_text
+from autopar.mapping.open_values import OpenValues, has_open
 
 Party = tuple[RankClass, Collective]
 """One class and the collective that its ranks are in."""
@@ -33,6 +34,7 @@ class Meeting:
         gets: Size of each dimension of the tensor that a rank gets.
         settings: The integer arguments on which all members must agree.
         others: All other arguments.
+        open: What sizes stand for that are open.
     """
 
     group: Membership
@@ -41,6 +43,7 @@ class Meeting:
     gets: tuple[Ints, ...]
     settings: Mapping[str, Ints]
     others: Mapping[str, Arg]
+    open: OpenValues
 
     def dim(self, name: str) -> int:
         """Returns an argument that is a dimension, the same on all ranks."""
@@ -51,6 +54,8 @@ class Meeting:
 
         The rule is that of `autopar.ir.layout`.
         """
+        if has_open(size):
+            return self.open.blocks(size, self.group.size, self.group.position)
         block = -(-size // self.group.size)
         return np.clip(size - self.group.position * block, 0, block)
 
@@ -123,6 +128,7 @@ class Matcher:
         table = table.reshape(self._world, len(deployment.axes))
         self._coords = {axis: table[:, at] for at, axis in enumerate(deployment.axes)}
         self._values: dict[IntExpr, Ints] = {}
+        self._open = OpenValues()
         self._fitting: set[object] = set()
 
     def problem(self, group: Membership, parties: Sequence[Party]) -> str:
@@ -171,6 +177,7 @@ class Matcher:
             tuple(self._gathered(parties, sizes) for sizes in zip(*results, strict=True)),
             settings,
             parties[0][1].settings,
+            self._open,
         )
 
     def _gathered(self, parties: Sequence[Party], exprs: Sequence[IntExpr]) -> Ints:
@@ -184,7 +191,8 @@ class Matcher:
 
     def _value(self, expr: IntExpr) -> Ints:
         if expr not in self._values:
-            self._values[expr] = evaluate_on_ranks(expr, self._coords)
+            evaluate = self._open.on_ranks if is_open(expr) else evaluate_on_ranks
+            self._values[expr] = evaluate(expr, self._coords)
         return self._values[expr]
 
 
@@ -259,8 +267,9 @@ def _compare(met: Meeting, each: Collective, what: str, have: Ints, want: Ints) 
     rank = int(wrong[0])
     have, want = (np.broadcast_to(values, met.group.size.shape) for values in (have, want))
     members = met.group.lists[int(met.group.list_of[rank])]
+    has, needs = (met.open.expr(int(values[rank])) for values in (have, want))
     return (
         f"group {met.group.name!r}: sizes differ at {rank_text(wrong.tolist())}: {what} is"
-        f" {have[rank]} on rank {rank}, where {want[rank]} fits the others of {list(members)}"
+        f" {has} on rank {rank}, where {needs} fits the others of {list(members)}"
         f"\n    {each}"
     )

@@ -15,7 +15,7 @@ import numpy as np
 from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.timeline import EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
-from autopar.ir.expr.expression import Expr, axes_of
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, sizes_of, substitute
 from autopar.ir.program import Program
 
 Coords = Mapping[str, int]
@@ -65,9 +65,15 @@ def fullest_timeline(
 def _sizes(program: Program) -> list[Expr]:
     """Returns the sizes that differ between ranks, each once."""
     values = (value for each in program.functions.values() for value in each.values.values())
-    return list(
-        dict.fromkeys(size for value in values for size in value.shape if isinstance(size, Expr))
-    )
+    sizes = (size for value in values for size in value.shape if isinstance(size, Expr))
+    found = map(_planned, dict.fromkeys(sizes))
+    return [expr for expr in dict.fromkeys(found) if isinstance(expr, Expr)]
+
+
+def _planned(expr: Expr) -> IntExpr:
+    """Returns what an expression is on ranks at the sizes that are planned for."""
+    planned = {str(size): size.planned for size in sizes_of(expr)}
+    return substitute(expr, planned) if planned else expr
 
 
 def _columns(

@@ -273,11 +273,12 @@ def _term(atoms: tuple[Expr, ...], factor: int) -> IntExpr:
     return found if factor == 1 else Binary("*", found, factor)
 
 
-class FromFirst(dict[str, int]):
-    """Coordinates, 0 along every axis that they don't name: by default those of the first rank.
+class AsPlanned(dict[str, int]):
+    """Coordinates, and sizes; open ones that aren't named are as planned."""
 
-    Open sizes that they don't name are as planned.
-    """
+
+class FromFirst(AsPlanned):
+    """The same, 0 along every axis that isn't named: by default those of the first rank."""
 
     def __missing__(self, axis: str) -> int:
         """Returns 0."""
@@ -300,7 +301,7 @@ def evaluate(expr: IntExpr, coords: Mapping[str, int]) -> int:
         return coords[expr.axis]
     if isinstance(expr, Size):
         name = str(expr)
-        is_planned = isinstance(coords, FromFirst) and name not in coords
+        is_planned = isinstance(coords, AsPlanned) and name not in coords
         return expr.planned if is_planned else coords[name]
     if isinstance(expr, Binary):
         return _EVALUATE[expr.op](evaluate(expr.lhs, coords), evaluate(expr.rhs, coords))
