@@ -22,7 +22,7 @@ from autopar.completion.propagate.solve import Solution, pin_aliases, solve
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.incumbents import Incumbents
-from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.completion.search.watch import Watch
 from autopar.completion.submesh.slices import complete_slices
 from autopar.completion.submesh.where import find_places
@@ -120,7 +120,7 @@ class Searched:
         """A search per way to complete the program; none if its ops run on slices of the mesh."""
 
     @paused_collector()
-    def best(self, price: HeldPrice = FREE) -> Plan:
+    def best(self, price: MemoryPrice = FREE) -> Plan:
         """Returns the fastest plan that is found.
 
         Args:

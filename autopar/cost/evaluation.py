@@ -296,9 +296,9 @@ def _plain(arg: Arg) -> Arg:
     return None if isinstance(arg, Ref) else arg
 
 
-def _is_started(op: Op, result: Value) -> bool:
+def _is_async(op: Op, result: Value) -> bool:
     """Whether the runtime starts a collective; a call that communicates is waited for."""
-    return is_collective(op.kind) and declared(op.kind).is_started(op.arg("monoid"), result.dtype)
+    return is_collective(op.kind) and declared(op.kind).is_async(op.arg("monoid"), result.dtype)
 
 
 def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
@@ -323,7 +323,7 @@ def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
                 computed = max(computed, known) + cost.compute_seconds
                 known = computed
             end = known
-        elif _is_started(op, function.values[op.results[0]]):
+        elif _is_async(op, function.values[op.results[0]]):
             communicated = max(communicated, computed, known) + cost.seconds
             end = communicated
         else:

@@ -30,7 +30,7 @@ from autopar.ir.collectives import ALL_REDUCE, BROADCAST, REDUCE_SCATTER, is_col
 from autopar.ir.ops.shape.view import VIEWS
 from autopar.ir.program import Function, Op, OpDist, Program, Value
 
-WAITING = ("", "update")
+DEFERRED = ("", "update")
 """The groups of sums that nobody waits for: before the updates, and of these."""
 
 
@@ -163,7 +163,7 @@ class _Coalescing:
 
     def _is_put_off(self, op: Op) -> bool:
         """Whether a sum of a bucket's result is reduced over further axes, and nobody waits."""
-        return self._is_reduction(op) and self._group(op) in WAITING
+        return self._is_reduction(op) and self._group(op) in DEFERRED
 
     def _join(self, at: int, op: Op) -> None:
         key, nbytes = self._key(op), self._nbytes(op)
@@ -245,7 +245,7 @@ class _Coalescing:
                     later += reader.results
                 elif (reader.phase, reader.microbatch) == (made.phase, made.microbatch):
                     return "awaited"
-        return WAITING[made.phase == "update"]
+        return DEFERRED[made.phase == "update"]
 
     def _source(self, op: Op) -> OpDist | None:
         """Returns who computes on the operand: of what is sent, another slice of the mesh."""

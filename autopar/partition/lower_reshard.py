@@ -274,14 +274,14 @@ def _with(dims: tuple[DimLayout, ...], at: int, dim: DimLayout) -> tuple[DimLayo
     return (*dims[:at], dim, *dims[at + 1 :])
 
 
-def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+def _redistribute(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
     dim = _changed(before, after, move.target)
     mesh = move.layout.mesh
     held, read = (parts[dim].layout for parts in (before, after))
     sizes = tuple(mesh.axis_size(axis) for axis in move.axes)
     positions = (tuple(map(move.axes.index, dim_axes(cut))) for cut in (held, read))
     size = dim_size(held)
-    exchange = Redistribution(
+    redistribution = Redistribution(
         size,
         _largest(held, mesh),
         size,
@@ -289,7 +289,7 @@ def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lo
         Window("", fill="none"),
         Numbering(sizes, *positions),
     )
-    return REDISTRIBUTE, iter((("dim", dim), *exchange.args, ("axes", move.axes)))
+    return REDISTRIBUTE, iter((("dim", dim), *redistribution.args, ("axes", move.axes)))
 
 
 def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:
@@ -310,7 +310,7 @@ _OPS = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
-    "reblock": _reblock,
+    "reblock": _redistribute,
     "slice": _slice,
     "to_partial": _to_partial,
     "reshape_empty": _reshape_empty,

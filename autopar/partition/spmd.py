@@ -66,14 +66,14 @@ class _FunctionPartitioner:
     def __init__(self, function: Function, interfaces: Interfaces, planner: ReshardPlanner) -> None:
         self.function = function
         self.interfaces = interfaces
-        self.prices, self.waiting_prices = Prices(planner), Prices(planner.waiting)
+        self.prices, self.deferred_prices = Prices(planner), Prices(planner.deferred)
         self.ops: list[Op] = []
         self.values: dict[str, Value] = {}
         self.forms: dict[str, Forms] = {}
         self.counts: dict[str, int] = {}
         self.stored = self._stored_layouts()
-        self.waiting = {name for op in function.ops for name in op.results}
-        self.waiting -= awaited(function.ops)
+        self.deferred = {name for op in function.ops for name in op.results}
+        self.deferred -= awaited(function.ops)
 
     def run(self) -> Function:
         function = self.function
@@ -214,7 +214,7 @@ class _FunctionPartitioner:
 
     def _prices(self, name: str) -> Prices:
         """Returns what predicts the reshards of a value."""
-        return self.waiting_prices if name in self.waiting else self.prices
+        return self.deferred_prices if name in self.deferred else self.prices
 
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
         """Makes a form from another, which may have to be made before."""

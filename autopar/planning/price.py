@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cost import Cluster, CommunicationModel, evaluate, fullest_timeline
+from autopar.cost import Cluster, CommunicationModel, evaluate, peak_rank_timeline
 from autopar.ir.program import Program
 
 
@@ -40,7 +40,7 @@ def price(ranks: Program, cluster: Cluster, model: CommunicationModel | None = N
         model: The seconds of collectives on the program's mesh, if they are known.
     """
     found = evaluate(ranks, cluster, model=model)
-    timeline = fullest_timeline(ranks)
+    timeline = peak_rank_timeline(ranks)
     return Price(
         found.serialized_seconds,
         found.overlapped_seconds,

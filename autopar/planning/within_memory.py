@@ -25,7 +25,7 @@ from autopar.completion.plan import Plan
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import leanest, strategies
-from autopar.cost import evaluate, fullest_timeline
+from autopar.cost import evaluate, peak_rank_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
@@ -181,7 +181,7 @@ class Within:
                 return known
         lowered = self.lower(plan.program)
         seconds = evaluate(lowered, self.cluster).serialized_seconds
-        peak_bytes = fullest_timeline(lowered).peak_bytes
+        peak_bytes = peak_rank_timeline(lowered).peak_bytes
         self._plans.append(LoweredPlan(plan, lowered, seconds, peak_bytes, strategy))
         return self._plans[-1]
 

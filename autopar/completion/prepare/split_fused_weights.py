@@ -1,4 +1,4 @@
-"""Apart: a fused weight of unequal parts becomes one parameter per part.
+"""Fused weights: one of unequal parts becomes one parameter per part.
 
 What `sections` found is written out: a stored weight becomes several inputs, each a part of what
 the weights file holds, and a product with it becomes several products. Then each part is split like
@@ -39,7 +39,7 @@ from autopar.ir.rules.distribution import local_args
 from autopar.ir.rules.rule import Rule
 
 
-def ways_apart(program: Program) -> Iterator[Program]:
+def split_variants(program: Program) -> Iterator[Program]:
     """Yields the program with its fused weights taken apart; nothing if it has none.
 
     A pin of a fused weight is one of each part; second, if that makes a difference, of each but
@@ -50,21 +50,21 @@ def ways_apart(program: Program) -> Iterator[Program]:
     inherited = {name for name in program.main.inputs if _is_inherited(program.main.values[name])}
     if inherited and not inherited.isdisjoint(find_sections(program.main)):
         return
-    apart = taken_apart(program)
-    if apart is program:
+    split = split_fused_weights(program)
+    if split is program:
         return
-    yield apart
-    relaxed = _without_minor_pins(apart)
-    if relaxed is not apart:
+    yield split
+    relaxed = _without_minor_pins(split)
+    if relaxed is not split:
         yield relaxed
 
 
-def taken_apart(program: Program) -> Program:
+def split_fused_weights(program: Program) -> Program:
     """Returns the program with each fused weight as its parts; itself if it has none."""
     sections = find_sections(program.main)
     if not sections or program.mesh is None:
         return program
-    return _Apart(program, program.mesh, sections).run()
+    return _SplitWeights(program, program.mesh, sections).run()
 
 
 def splits_parts(program: Program, solution: Solution) -> bool:
@@ -116,7 +116,7 @@ def _minor(value: Value) -> Origin:
     return Origin("chosen", f"{detail}: a small part, which lies where it is read")
 
 
-class _Apart:
+class _SplitWeights:
     """One program being rewritten."""
 
     def __init__(self, program: Program, mesh: ProcessMesh, sections: Sections) -> None:

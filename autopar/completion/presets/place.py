@@ -15,7 +15,7 @@ from autopar.completion.presets.tensor import place_weights
 from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 from autopar.ir.program import STORED_ROLES
 
 
@@ -80,7 +80,7 @@ def _place_followers(graph: Graph, values: frozenset[int]) -> None:
     for value, steady in enumerate(graph.steady):
         if not steady or value in values:
             graph.pins[value] = None
-    free = Spread(graph)
+    free = Propagation(graph)
     graph.pins = pins
     graph.place(
         {

@@ -16,7 +16,7 @@ from autopar.completion.presets.pinning import pin, split_further, split_stretch
 from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 from autopar.ir.dtypes import FLOATS
 
 
@@ -28,7 +28,7 @@ def context(graph: Graph, along: AxisPreset) -> None:
     """
     axis, found = along.axis, _sequences(graph, along)
     inside = any(graph.producer[value] is not None for value in found)
-    around = Spread(graph).forms if inside else graph.pins
+    around = Propagation(graph).forms if inside else graph.pins
     for value, form in found.items():
         base = around[value] or graph.replicated(value)
         split = (
@@ -57,7 +57,7 @@ def sequence(graph: Graph, along: AxisPreset) -> None:
             f" context:{axis} to split sequences without weights"
         )
     places = _places(graph, begins)
-    blocks = Spread(graph)
+    blocks = Propagation(graph)
     activations = _activations(graph)
     for node, choice in zip(graph.nodes, blocks.choices, strict=True):
         if axis in choice.splits.places:
@@ -115,6 +115,6 @@ def _places(graph: Graph, begins: dict[int, Form]) -> list[Form]:
     """Returns where the sequence is in every value: how it would spread if nothing else did."""
     pins = graph.pins
     graph.pins = [begins.get(value) for value in range(len(pins))]
-    spread = Spread(graph)
+    spread = Propagation(graph)
     graph.pins = pins
     return spread.forms

@@ -14,7 +14,7 @@ from autopar.completion.presets.marks import Stretch
 from autopar.completion.presets.pinning import split_further, split_stretch
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 
 
 def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
@@ -54,11 +54,11 @@ def _passed(graph: Graph, value: int, stretch: Stretch, source: Form) -> Form:
     return form
 
 
-def _batch_alone(graph: Graph, pins: Mapping[int, Form]) -> Spread:
+def _batch_alone(graph: Graph, pins: Mapping[int, Form]) -> Propagation:
     """Returns how the batch would spread if nothing else were split."""
     alone = graph.anew()
     alone.pins, alone.settled = [pins.get(value) for value in range(len(graph.pins))], {}
-    return Spread(alone, anyway=True)
+    return Propagation(alone, anyway=True)
 
 
 def _along(graph: Graph, value: int, form: Form, axes: Sequence[str]) -> Form:

@@ -21,7 +21,7 @@ from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.presets.update import Update, updates
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, bytes_of
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 from autopar.ir.layout import Origin, dim_axes
 from autopar.ir.program import STORED_ROLES, Value
 
@@ -71,7 +71,7 @@ def _forms_without(graph: Graph, values: Iterable[int]) -> list[Form]:
     pins = list(graph.pins)
     for value in values:
         graph.pins[value] = None
-    forms = Spread(graph).forms
+    forms = Propagation(graph).forms
     graph.pins = pins
     return forms
 
@@ -150,7 +150,7 @@ class _Zero:
         graph, stored = self.graph, self._stored()
         pins = [graph.pins[value] for value in stored]
         if any(form is not None and form.splits.items for form in pins):
-            spread = Spread(graph).forms
+            spread = Propagation(graph).forms
             return {value: self._without_axis(value, spread[value]) for value in stored}
         return {value: graph.replicated(value) for value in stored}
 

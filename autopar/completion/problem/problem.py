@@ -15,7 +15,7 @@ from typing import TypeVar
 from autopar.base.errors import AnnotationError
 from autopar.completion.prepare.common_subexpressions import share_moves
 from autopar.completion.prepare.renew_views import renew_views
-from autopar.completion.prepare.split_fused_weights import ways_apart
+from autopar.completion.prepare.split_fused_weights import split_variants
 from autopar.completion.presets.place import place_pins
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import CallTable
@@ -131,7 +131,7 @@ class Problem:
     @cached_property
     def ways(self) -> tuple[Way, ...]:
         """The ways to complete it: first as it is, then with its fused weights taken apart."""
-        apart = ways_apart(self.program) if self.calls.space.axes else ()
+        apart = split_variants(self.program) if self.calls.space.axes else ()
         return tuple(Way(_prepared(each), self.calls) for each in (self.program, *apart))
 
 

@@ -157,12 +157,14 @@ class Space:
             form.parts = self.mesh.axes_size(form.layout.sharded_axes)
         return form.parts
 
-    def seconds(self, source: Form, target: Form, itemsize: int, *, waits: bool = False) -> float:
-        """Returns the predicted seconds of a reshard, of a value that waits by itself."""
+    def seconds(
+        self, source: Form, target: Form, itemsize: int, *, deferred: bool = False
+    ) -> float:
+        """Returns the predicted seconds of a reshard, of a deferred value by itself."""
         if source is target:
             return 0.0
-        if waits and source.layout.partial:
-            return self.plan(source, target, itemsize, waits=True).seconds
+        if deferred and source.layout.partial:
+            return self.plan(source, target, itemsize, deferred=True).seconds
         key = (target, itemsize)
         found = source.seconds.get(key)
         if found is None:
@@ -182,20 +184,20 @@ class Space:
             source.least_seconds[key] = found
         return found
 
-    def plan(self, source: Form, target: Form, itemsize: int, *, waits: bool = False) -> Reshard:
+    def plan(self, source: Form, target: Form, itemsize: int, *, deferred: bool = False) -> Reshard:
         """Returns the way from one form to another.
 
         Args:
             source: Where it begins.
             target: Where it leads.
             itemsize: Bytes per element.
-            waits: Whether nobody waits for the value (`cost.reshard.deferred_sums`).
+            deferred: Whether nobody waits for the value (`cost.reshard.deferred_sums`).
         """
-        planner = self.planner.waiting if waits else self.planner
+        planner = self.planner.deferred if deferred else self.planner
         return planner.plan(source.layout, target.layout, itemsize)
 
-    def least_spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
-        """Returns seconds that `spread_seconds` are at least: those of the slowest reshard."""
+    def least_fan_out_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
+        """Returns seconds that `fan_out_seconds` are at least: those of the slowest reshard."""
         return max((self.least_seconds(source, t, itemsize) for t in targets), default=0.0)
 
     def planner_along(self, axis: str) -> ReshardPlanner:
@@ -205,7 +207,7 @@ class Space:
             found = self._planners[axis] = ReshardPlanner(self.planner.model, (axis,))
         return found
 
-    def spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
+    def fan_out_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
         """Returns the seconds to reshard from one form to several, which may build on another."""
         if len(targets) == 1:
             return self.seconds(source, targets[0], itemsize)

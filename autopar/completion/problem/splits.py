@@ -1,4 +1,4 @@
-"""Splits: which mesh axes split which of several named dimensions, and how two such wishes join.
+"""Splits: which mesh axes split which of several named dimensions, and how two such splits merge.
 
 The dimensions are either the factors of an op (by name) or the dimensions of a tensor (by number),
 so the same algebra serves ops and values. Splits are interned by a `SplitTable`: equal ones are the

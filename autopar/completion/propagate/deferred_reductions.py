@@ -1,4 +1,4 @@
-"""Pending: how far partial values flow before they are reduced.
+"""Deferred reductions: how far partial values flow before they are reduced.
 
 Splits are settled; what is open is which linear ops work on pieces that are still to be reduced.
 Along the mesh axes that ops split together this is a minimum cut: an op that splits a sum is a
@@ -24,7 +24,7 @@ SECONDS_UNIT = 1e-12
 """Costs are compared as whole picoseconds."""
 
 
-def flow_pending(graph: Graph, choices: list[Choice]) -> list[int]:
+def defer_reductions(graph: Graph, choices: list[Choice]) -> list[int]:
     """Lets partial values flow where that costs least; changes `choices` in place.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Refine: every op takes the choice with the least predicted seconds, given its neighbours.
+"""Local search: every op takes the choice with the least predicted seconds, given its neighbours.
 
 The sum of computation and reshards falls with every step, so this ends. Ops are visited in the
 graph's canonical order; only ops next to a reshard, or to a change, are looked at again.
@@ -22,7 +22,7 @@ from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
-from autopar.completion.propagate.shared_reductions import Joins
+from autopar.completion.propagate.shared_reductions import SharedReductions
 from autopar.completion.propagate.shift import shifts
 
 MAX_CHAIN = 8
@@ -35,7 +35,7 @@ GAIN = 1e-6
 """The part of the local seconds by which a choice must be better to be taken."""
 
 
-class Refine:
+class LocalSearch:
     """Improves choices one op at a time.
 
     Attributes:
@@ -312,20 +312,20 @@ class Readings:
 class _Around:
     """What lies around an op: where its operands come from and where its results go."""
 
-    def __init__(self, refine: Refine, node: Node) -> None:
-        self.space = refine.space
+    def __init__(self, search: LocalSearch, node: Node) -> None:
+        self.space = search.space
         self.node = node
-        graph, choices = refine.graph, refine.choices
+        graph, choices = search.graph, search.choices
         self.graph, self.choices = graph, choices
         self.sources: list[tuple[int, int, Form | None, list[Form]]] = []
         self.targets: list[tuple[int, int, Form | None, list[Form], bool]] = []
         for at, value in enumerate(node.operands):
             if value in node.operands[:at]:
                 continue
-            others = refine.readings.demands(value, node.index)
+            others = search.readings.demands(value, node.index)
             self.sources.append((at, value, _priced_form(graph, choices, value), others))
         for at, value in enumerate(node.results):
-            demands = refine.readings.demands(value)
+            demands = search.readings.demands(value)
             out = value in graph.outputs
             self.targets.append((at, value, graph.pins[value], demands, out))
         self.itemsizes = graph.itemsizes
@@ -337,7 +337,7 @@ class _Around:
         A body is completed only if it and the reshards might take less, as completing takes long.
         """
         if choice.dist.body:
-            least = self.space.least_spread_seconds
+            least = self.space.least_fan_out_seconds
             around = sum(least(*reshard) for reshard in self._reshards(choice))
             if self.node.call.least_seconds(choice) + around >= limit:
                 return True
@@ -350,14 +350,14 @@ class _Around:
         """
         reshards = list(self._reshards(choice))
         if limit < math.inf:
-            least = self.space.least_spread_seconds
+            least = self.space.least_fan_out_seconds
             if sum(least(*reshard) for reshard in reshards) >= limit:
                 return math.inf
         total = 0.0
         for reshard in reshards:
             if total >= limit:
                 return math.inf
-            total += self.space.spread_seconds(*reshard)
+            total += self.space.fan_out_seconds(*reshard)
         return total
 
     def _reshards(self, choice: Choice) -> Iterator[tuple[Form, list[Form], int]]:
@@ -374,7 +374,7 @@ class _Around:
             yield source, list(demands), self.itemsizes[value]
         for at, value, pin, wanted, out in self.targets:
             size = self.itemsizes[value]
-            made = self.graph.own(Joins).priced(self.choices, value, choice.produced[at])
+            made = self.graph.own(SharedReductions).priced(self.choices, value, choice.produced[at])
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
                 yield made, [kept], size
@@ -412,7 +412,7 @@ def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
 def _priced_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
     """Returns the form in which a value is stored, without reductions that it doesn't pay for."""
     stored = stored_form(graph, choices, value)
-    return None if stored is None else graph.own(Joins).priced(choices, value, stored)
+    return None if stored is None else graph.own(SharedReductions).priced(choices, value, stored)
 
 
 def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
@@ -424,10 +424,10 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
     producer = graph.producer[value]
     if producer is not None:
         made = choices[producer[0].index].produced[producer[1]]
-        made = graph.own(Joins).priced(choices, value, made)
+        made = graph.own(SharedReductions).priced(choices, value, made)
         total += graph.space.seconds(made, stored, size)
     demands = _demands(graph, choices, value)
-    return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
+    return total + (graph.space.fan_out_seconds(stored, demands, size) if demands else 0.0)
 
 
 def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
@@ -438,9 +438,9 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
     least, size = graph.space.least_seconds, graph.itemsizes[value]
     producer = graph.producer[value]
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
-    made = graph.own(Joins).priced(choices, value, made)
+    made = graph.own(SharedReductions).priced(choices, value, made)
     demands = _demands(graph, choices, value)
-    return least(made, stored, size) + graph.space.least_spread_seconds(stored, demands, size)
+    return least(made, stored, size) + graph.space.least_fan_out_seconds(stored, demands, size)
 
 
 def _demands(graph: Graph, choices: list[Choice], value: int) -> list[Form]:

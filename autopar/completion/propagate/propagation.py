@@ -1,4 +1,4 @@
-"""Spread: pins spread through factor rules, in both directions, to a fixed point.
+"""Propagation: pins travel through factor rules, in both directions, to a fixed point.
 
 In each round every op next to news takes over the splits that its neighbours suggest, then every
 value next to such an op takes over the op's. A round reads only what the round before left, so the
@@ -9,7 +9,8 @@ part, and of the reshards around it along that axis.
 By default what changes between calls spreads first, as if parameters weren't split, and parameters
 spread into what is left. Otherwise the outcome would depend on which pin happens to be nearer: with
 parameters split along the axis of the batch, each layer would be computed by its own parameters'
-split before the batch gets there. Where an op had better follow its parameter, `refine` sees it.
+split before the batch gets there. Where an op had better follow its parameter, `local_search` sees
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Place, Splits
 
 
-class Spread:
+class Propagation:
     """The fixed point of the rounds.
 
     Attributes:

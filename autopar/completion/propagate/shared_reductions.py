@@ -1,4 +1,4 @@
-"""Join: pending sums that meet before anything needs them complete are reduced once.
+"""Shared reductions: pending sums that meet before anything needs them complete are reduced once.
 
 The gradient of a tied table is the sum of two, one of the lookup and one of the product, and both
 are pending over the axis of the batch. If each had to pay for its own reduction, gathering an
@@ -19,7 +19,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 
 
-class Joins:
+class SharedReductions:
     """The groups of a graph's values that meet.
 
     Args:

@@ -43,7 +43,7 @@ class Run(Proving):
     def find(self) -> Found:
         """Returns the best plan, before more is proven than the search needs."""
         self.watch.renew()
-        if self.held_price.is_free:
+        if self.memory_price.is_free:
             divided = sum(node.call.divided_seconds for node in self.graph.nodes)
             self.bound = max(self.bound, divided)
         with suppress(TimeIsUp):
@@ -143,7 +143,7 @@ class Run(Proving):
                 break
 
     def _search_at(self) -> None:
-        is_free = self.held_price.is_free
+        is_free = self.memory_price.is_free
         if self.learned.is_affordable:
             self._look()
         else:
@@ -221,10 +221,10 @@ class Run(Proving):
     def _reconsider(self) -> None:
         """Improves the best plan of other prices, if it is better at this one too."""
         assert self.best is not None
-        held, price = self.tables.held, self.held_price
+        resident, price = self.tables.resident, self.memory_price
         found = {
             self.learned.price.total(each.choices, each.forms)
-            + held.seconds(each.choices, each.forms, price): each
+            + resident.seconds(each.choices, each.forms, price): each
             for each in self.learned.solutions
         }
         if found and min(found) < self.best.seconds * (1 - CLOSE):
@@ -247,8 +247,8 @@ class Run(Proving):
             return False
         for preset in self.presets(gap)[:STARTS]:
             is_better = not is_close or preset.seconds < before * (1 - CLOSE)
-            if is_better and preset.strategy not in self.learned.started:
-                self.learned.started.add(preset.strategy)
+            if is_better and preset.strategy not in self.learned.tried_presets:
+                self.learned.tried_presets.add(preset.strategy)
                 is_thorough = self._is_thorough or gap <= PROVEN
                 improve = self._improve if is_thorough else self._descend
                 improve(preset.solution.choices)

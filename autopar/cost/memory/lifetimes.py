@@ -24,13 +24,13 @@ from autopar.cost.memory.buffers import (
     Execution,
     Lifetimes,
 )
-from autopar.cost.memory.collectives import Collective, Exchange, exchange
+from autopar.cost.memory.collectives import Collective, MemoryUse, memory_use
 from autopar.cost.memory.kernel_results import Args, Effect, effect
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.emitted import OFFLOAD
 from autopar.ir.expr import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
-from autopar.ir.memory.overlap import plan_overlap, started_in
+from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
@@ -47,12 +47,12 @@ _STORED = {
 }
 
 
-class _Pending(NamedTuple):
+class _UnderWay(NamedTuple):
     """A collective under way: the buffers that are sent and that it arrives in."""
 
     sent: tuple[int, ...]
     arriving: int | None
-    exchange: Exchange
+    memory: MemoryUse
 
 
 def lifetimes(
@@ -132,15 +132,15 @@ class _Walk:
     def __init__(self, known: _Known, function: Function) -> None:
         self.known = known
         self.function = function
-        self.started = started_in(function, known.members, known.shape)
-        self.storage = Storage(known.program, function, self._is_started)
+        self.async_results = async_collectives(function, known.members, known.shape)
+        self.storage = Storage(known.program, function, self._is_async)
         in_place = known.execution.in_place and function.name == "main"
         # Trainers look at the loss before a step writes anything; inference writes what it can.
         guarded = any(op.phase == "update" for op in function.ops)
         self.writes = (
             plan_writes(known.program, self.storage, guarded=guarded) if in_place else Writes(-1)
         )
-        self.overlap = plan_overlap(function, self.started, self.writes)
+        self.overlap = plan_overlap(function, self.async_results, self.writes)
         until = known.execution.until if function.name == "main" else ()
         self.together = until or _executed_together(function, self.writes)
         self.placed: dict[str, Placed] = {}
@@ -149,7 +149,7 @@ class _Walk:
         self.temporary = [0] * len(function.ops)
         self.communication = [0] * len(function.ops)
         self.awaited = [0] * len(function.ops)
-        self.under_way: dict[str, _Pending] = {}
+        self.under_way: dict[str, _UnderWay] = {}
 
     def run(self, held: Mapping[str, int]) -> Lifetimes:
         ops = self.function.ops
@@ -196,7 +196,7 @@ class _Walk:
 
     def _compute(self, op: Op, at: int) -> None:
         if is_collective(op.kind):
-            self._exchange(op, at)
+            self._collective(op, at)
         elif op.kind in ("call", "repeat"):
             self._call(op, at)
         elif op.kind == "barrier":
@@ -250,9 +250,9 @@ class _Walk:
                 self._bind(result, self.placed[operand], self.of[operand])
             self._extend(self.of[result], end)
 
-    def _exchange(self, op: Op, at: int) -> None:
+    def _collective(self, op: Op, at: int) -> None:
         (operand,), (name,) = op.operands, op.results
-        started = self._is_started(op)
+        started = self._is_async(op)
         placed = self._dense(name)
         collective = Collective(
             {**dict(op.args), **dict(self.known.plain(op))},
@@ -263,7 +263,7 @@ class _Walk:
             started,
             started and self.storage.is_dead(operand, at),
         )
-        found = exchange(declared(op.kind, op.loc), collective)
+        found = memory_use(declared(op.kind, op.loc), collective)
         self.communication[at] += found.temporary_bytes
         if not found.result_bytes:
             self._bind(name, placed, self.of[operand])
@@ -272,7 +272,7 @@ class _Walk:
         else:
             self._bind(name, placed, (self._communicate(name, found.result_bytes, at),))
 
-    def _start(self, op: Op, at: int, found: Exchange) -> None:
+    def _start(self, op: Op, at: int, found: MemoryUse) -> None:
         """Takes what a collective has under way, and its result if it arrives there."""
         (operand,), (name,) = op.operands, op.results
         sent = self.of[operand] if found.sends_operand else ()
@@ -284,7 +284,7 @@ class _Walk:
         else:
             result = self._communicate(name, found.result_bytes, at)
             self._bind(name, self._dense(name), (result,))
-        self.under_way[name] = _Pending(sent, arriving, found)
+        self.under_way[name] = _UnderWay(sent, arriving, found)
 
     def _await(self, names: Sequence[str], at: int) -> None:
         """Ends collectives before an op, or after the last one."""
@@ -296,7 +296,7 @@ class _Walk:
         pending = self.under_way.pop(name, None)
         if pending is None:  # It is written over its operand.
             return
-        found = pending.exchange
+        found = pending.memory
         sent = sum(self._give_back(index, at) for index in pending.sent)
         if pending.arriving is None:
             self.awaited[at] += sent
@@ -316,8 +316,8 @@ class _Walk:
         self.buffers.append(Buffer(name, nbytes, COMMUNICATION, at, at))
         return len(self.buffers) - 1
 
-    def _is_started(self, op: Op) -> bool:
-        return op.results[0] in self.started
+    def _is_async(self, op: Op) -> bool:
+        return op.results[0] in self.async_results
 
     def _call(self, op: Op, at: int) -> None:
         """Results of a call are new, and what its function takes besides is a temporary."""

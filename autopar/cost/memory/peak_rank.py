@@ -41,7 +41,7 @@ def kinds_of_ranks(program: Program, ranks: Sequence[Coords] | None = None) -> t
     return tuple({axis: int(columns[axis][at]) for axis in axes} for at in firsts)
 
 
-def fullest_timeline(
+def peak_rank_timeline(
     program: Program,
     kinds: Sequence[Coords] | None = None,
     *,

@@ -125,7 +125,7 @@ def memory_timeline(
 ) -> MemoryTimeline:
     """Returns the memory of a rank over time. Linear in the size of the program.
 
-    That the peak of the first rank is the highest holds where blocks are even; see `fullest`.
+    That the peak of the first rank is the highest holds where blocks are even; see `peak_rank`.
 
     Args:
         program, coords, execution: As of `lifetimes`.

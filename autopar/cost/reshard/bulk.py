@@ -170,8 +170,8 @@ class _Moves:
         if run.any():
             gather = self._priced("all_gather", self.sizes, names)
             self._offer(rest, run, free, gather)
-            exchange = self._priced("all_to_all", self.sizes, names)
-            self._offer(rest & ~self.same[group[0]], run, run, exchange)
+            all_to_all = self._priced("all_to_all", self.sizes, names)
+            self._offer(rest & ~self.same[group[0]], run, run, all_to_all)
         if due.any():
             reduce = self._priced("all_reduce", self.sizes, names)
             self._offer(rest, due, free, reduce)

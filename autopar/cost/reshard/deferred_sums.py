@@ -1,7 +1,8 @@
 """Deferred sums: whose results nobody awaits.
 
-What nobody reads in the phase that computes it, as gradients are for the update, waits: its sum is
-joined with others (`cost.reshard.buckets`), and `planner.WaitingPlanner` says how it is reduced.
+What nobody reads in the phase that computes it, as gradients are for the update, is deferred: its
+sum is joined with others (`cost.reshard.buckets`), and `planner.DeferredSumPlanner` says how it is
+reduced.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class PathSearch:
         for slot in self.goal_slots:
             if busy.isdisjoint(slot.axes):
                 yield from self.graph.slice(state, slot)
-        yield from self._reblocks(state, busy)
+        yield from self._redistributions(state, busy)
         monoids = {monoid for _, monoid in partial}
         for axis, monoid in self.goal.partial:
             # Different reductions must not be pending at once: their order would matter.
@@ -259,15 +259,15 @@ class PathSearch:
             yield from self.graph.gather(state, slot, self.itemsize)
             for other in self.goal_slots:
                 if other.axes == slot.axes and other != slot:
-                    yield from self.graph.exchange(state, slot, other, self.itemsize)
+                    yield from self.graph.all_to_all(state, slot, other, self.itemsize)
 
-    def _reblocks(self, state: State, busy: set[str]) -> Iterator[Step]:
+    def _redistributions(self, state: State, busy: set[str]) -> Iterator[Step]:
         for at, (has, wants) in enumerate(zip(state[0], self.target[0], strict=True)):
             if has == wants:
                 continue
             old, new = self.table.cut_of(has), self.table.cut_of(wants)
             if old and new and busy.difference(old.axes).isdisjoint(new.axes):
-                yield from self.graph.reblock(state, at, wants, self.itemsize)
+                yield from self.graph.redistribute(state, at, wants, self.itemsize)
 
     def _reductions(self, state: State) -> Iterator[Step]:
         """all_reduce and reduce_scatter of what is pending but must not stay so."""

@@ -64,9 +64,9 @@ class ReshardPlanner:
         self._searches: dict[tuple[Coarse, Layout, int], PathSearch] = {}
 
     @cached_property
-    def waiting(self) -> ReshardPlanner:
-        """The planner of values that wait, whose sums travel with others."""
-        return WaitingPlanner(self)
+    def deferred(self) -> ReshardPlanner:
+        """The planner of deferred sums, which travel with others."""
+        return DeferredSumPlanner(self)
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -174,7 +174,7 @@ class ReshardPlanner:
         return min(map(Reshard.of, ways), key=lambda way: way.seconds)
 
 
-class WaitingPlanner(ReshardPlanner):
+class DeferredSumPlanner(ReshardPlanner):
     """Plans the reshards of values that nobody awaits, whose sums travel with others.
 
     Their sums share a bucket, which pays a latency that a way around would spare, and the way

@@ -1,7 +1,7 @@
 """Relaxed: seconds that a reshard takes at least, if only what axes do counts, and not where.
 
 An axis splits what it should, splits something else, has a sum pending, or is free. Between such
-states lead the moves that there are, with all the room they could wish for: whatever is split is
+states lead the moves that there are, with all the room they could need: whatever is split is
 next to one another, and pieces divide evenly. So there are few states, and the distances from all
 of them are known at once. A real path takes no less, and most often just as much: it only has to be
 found.
@@ -26,7 +26,7 @@ State = tuple[int, ...]
 
 FREE, SETTLED, PENDING, ASTRAY = range(4)
 
-NONE, LOCAL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, PERMUTE, REBLOCK = range(8)
+NONE, LOCAL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, PERMUTE, REDISTRIBUTE = range(8)
 
 KINDS = (
     "",
@@ -176,7 +176,7 @@ class Relaxed:
         )
         alike = (parts[:, None] == parts) & (terms[:, None] == terms) & changes.any(axis=2)
         whole = are((before != PENDING) & (after != PENDING))
-        exchanges = np.select([alike, whole], [PERMUTE, REBLOCK], default=NONE)
+        exchanges = np.select([alike, whole], [PERMUTE, REDISTRIBUTE], default=NONE)
         moved = changes @ (1 << np.arange(count))
         return self._classes(collectives, moved, parts), self._classes(exchanges, moved, parts)
 

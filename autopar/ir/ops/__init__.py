@@ -12,7 +12,6 @@ from autopar.ir.ops.create import creation, random
 from autopar.ir.ops.elementwise import cast, gated, optimizer, pointwise, quantized
 from autopar.ir.ops.image import convolution, interpolation, pooling, resizing, sampling
 from autopar.ir.ops.index import advanced, binning, embedding_bag, indexing, writing
-
 from autopar.ir.ops.losses import alignment, loss, nll
 from autopar.ir.ops.normalize import batch_norm, group_norm, normalization
 from autopar.ir.ops.products import (

@@ -183,7 +183,7 @@ class Recompute:
 
 
 def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> Recomputed:
-    """Returns the fastest known program that holds no more than a limit and does what is wished.
+    """Returns the fastest known program within a limit of memory that does what the user wants.
 
     More memory never makes it slower, and less memory never makes it hold more.
 

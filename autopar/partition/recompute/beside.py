@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from autopar.cost import Cluster, evaluate, fullest_timeline, memory_timeline
+from autopar.cost import Cluster, evaluate, memory_timeline, peak_rank_timeline
 from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, RELOAD
 from autopar.ir.program import Op, Program
 
@@ -35,7 +35,7 @@ def beside(program: Program, cluster: Cluster) -> Program:
     moves.reloads()
     order = sorted(range(len(ops)), key=lambda at: (*moves.places.get(at, (at, 0)), at))
     moved = program.with_main(replace(program.main, ops=tuple(ops[at] for at in order)))
-    peaks = [fullest_timeline(each).peak_bytes for each in (program, moved)]
+    peaks = [peak_rank_timeline(each).peak_bytes for each in (program, moved)]
     before, after = (evaluate(each, cluster).overlapped_seconds for each in (program, moved))
     return moved if peaks[1] <= peaks[0] and after < before else program
 

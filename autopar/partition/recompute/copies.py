@@ -10,7 +10,7 @@ from autopar.ir.emitted import Emitted
 from autopar.ir.layout import Origin
 from autopar.ir.memory.transfers import PLAN
 from autopar.ir.program import Function, Op, OpDist, Value
-from autopar.partition.recompute.replay import Held, Step
+from autopar.partition.recompute.replay import Step, ValueCopy
 from autopar.partition.recompute.tape import Tape
 
 AGAIN = "computed again for the backward pass"
@@ -27,7 +27,7 @@ class _Writer:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.values = dict(tape.function.values)
-        self.names: dict[Held, str] = {}
+        self.names: dict[ValueCopy, str] = {}
         self.away: dict[int, str] = {}
         self.ops: list[Op] = []
 
@@ -87,7 +87,7 @@ class _Writer:
         )
         self.ops.append(op)
 
-    def _name(self, held: Held) -> str:
+    def _name(self, held: ValueCopy) -> str:
         """Returns the name of a copy; a value that isn't copied is read as it is."""
         return self.names.get(held, self.tape.names[held[0]])
 

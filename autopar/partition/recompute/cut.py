@@ -110,16 +110,16 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int, backward: Sequence[in
         tuple(map(cost, numbers)),
         tuple(needed),
         tuple(map(base, numbers)),
-        tuple(_transfers(tape, numbers, {*ops, *backward})) if tape.offered else (),
+        tuple(_transfers(tape, numbers, {*ops, *backward})) if tape.free_candidates else (),
     )
 
 
 def _transfers(tape: Tape, values: Iterable[int], inside: Set[int]) -> Iterator[float | None]:
     """Yields the seconds of bringing each value to the host and back; None if it can't here."""
     for value in values:
-        leaving = tape.offered.get(value)
-        fits = leaving is not None and {leaving.behind, leaving.before} <= inside
-        yield leaving.seconds if leaving is not None and fits else None
+        candidate = tape.free_candidates.get(value)
+        fits = candidate is not None and {candidate.behind, candidate.before} <= inside
+        yield candidate.seconds if candidate is not None and fits else None
 
 
 def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:

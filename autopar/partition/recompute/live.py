@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import add, sub
 from typing import NamedTuple
 
-from autopar.partition.recompute.replay import Held, Step
+from autopar.partition.recompute.replay import Step, ValueCopy
 from autopar.partition.recompute.tape import Tape
 
 Piece = tuple[int, int]
@@ -46,7 +46,7 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> Moving:
 
 def _lifetimes(tape: Tape, steps: Sequence[Step]) -> dict[Piece, tuple[int, int]]:
     """Returns the pieces that steps take: the step that does, and the last one that reads them."""
-    where: dict[Held, tuple[Piece, ...]] = {}
+    where: dict[ValueCopy, tuple[Piece, ...]] = {}
     begin: dict[Piece, int] = {}
     last: dict[Piece, int] = {}
     for at, step in enumerate(steps):
@@ -70,9 +70,9 @@ def _lifetimes(tape: Tape, steps: Sequence[Step]) -> dict[Piece, tuple[int, int]
 def _pieces(
     tape: Tape,
     step: Step,
-    made: Held,
+    made: ValueCopy,
     taken: Mapping[int, Piece],
-    where: Mapping[Held, tuple[Piece, ...]],
+    where: Mapping[ValueCopy, tuple[Piece, ...]],
 ) -> tuple[Piece, ...]:
     """Returns the pieces in which a result lies: those taken for it, and those of operands."""
     found = []

@@ -1,4 +1,4 @@
-"""Leaving: which values may wait in the host's memory between forward and backward pass.
+"""Offload candidates: which values may wait in the host's memory between forward and backward pass.
 
 These are values with memory of their own that nobody reads in between. What else lies in that
 memory, as views, is made again of what comes back.
@@ -13,7 +13,7 @@ from autopar.partition.recompute.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class OffloadCandidate:
     """How a value may leave.
 
     Attributes:
@@ -27,7 +27,7 @@ class Leaving:
     seconds: float
 
 
-def leaving_of(tape: Record) -> Mapping[int, Leaving]:
+def offload_candidates(tape: Record) -> Mapping[int, OffloadCandidate]:
     """Returns the values that may leave."""
     sharing: dict[int, list[int]] = {}
     for value, pieces in enumerate(tape.places):
@@ -39,13 +39,13 @@ def leaving_of(tape: Record) -> Mapping[int, Leaving]:
     for piece, buffer in enumerate(tape.memory.buffers):
         number = numbers.get(buffer.name)
         if number is not None and not tape.stays[piece] and piece not in kept:
-            leaving = _leaving(tape, number, sharing.get(piece, ()))
-            if leaving is not None:
-                found[number] = leaving
+            candidate = _candidate(tape, number, sharing.get(piece, ()))
+            if candidate is not None:
+                found[number] = candidate
     return found
 
 
-def _leaving(tape: Record, value: int, sharing: Sequence[int]) -> Leaving | None:
+def _candidate(tape: Record, value: int, sharing: Sequence[int]) -> OffloadCandidate | None:
     """Returns how a value may leave in whose memory these values are."""
     at = tape.makers[value]
     if not tape.early[at] or len(tape.places[value]) != 1:
@@ -60,4 +60,4 @@ def _leaving(tape: Record, value: int, sharing: Sequence[int]) -> Leaving | None
     # Where memory holds more than the value, as padding, what leaves isn't what is won.
     if behind >= backward[0] or nbytes != tape.value_bytes[value]:
         return None
-    return Leaving(behind, backward[0], 2 * tape.cluster.transfer_seconds(nbytes))
+    return OffloadCandidate(behind, backward[0], 2 * tape.cluster.transfer_seconds(nbytes))

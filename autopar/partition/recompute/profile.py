@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks
 from autopar.partition.recompute.live import Moving, moving_bytes
-from autopar.partition.recompute.replay import Held, Step, replay
+from autopar.partition.recompute.replay import Step, ValueCopy, replay
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import NOTHING, Way
 
@@ -95,8 +95,8 @@ class Span:
     def _touchers(self) -> frozenset[int]:
         """Returns the backward ops on which what moves in the blocks depends."""
         tape = self.tape
-        if tape.wished.repeated or tape.wished.offloaded:
-            return frozenset(self.backward)  # What is wished of other blocks may be read here.
+        if tape.user_choices.repeated or tape.user_choices.offloaded:
+            return frozenset(self.backward)  # What users want of other blocks may be read here.
         found = {at for value in self._values for at in tape.readers[value]}
         found.update(tape.twins.get((at, self.batch), -1) for at in self.forward)
         taken = {piece for at in self.forward for piece in tape.takes[at]}
@@ -116,14 +116,16 @@ class Span:
         tape, forward, backward = self.tape, frozenset(self.forward), frozenset(self.backward)
         return [
             value
-            for value, leaving in tape.offered.items()
-            if leaving.behind in forward
-            and leaving.before in backward
+            for value, candidate in tape.free_candidates.items()
+            if candidate.behind in forward
+            and candidate.before in backward
             and tape.makers[value] not in forward
             and tape.batches[tape.makers[value]] == self.batch
         ]
 
-    def read_elsewhere(self, start: int, without: frozenset[int] = frozenset()) -> tuple[Held, ...]:
+    def read_elsewhere(
+        self, start: int, without: frozenset[int] = frozenset()
+    ) -> tuple[ValueCopy, ...]:
         """Returns what ops of other blocks read: forward ones may be repeated from it.
 
         Args:
@@ -182,7 +184,7 @@ class Span:
             twin = tape.twins.get((at, self.batch))
             turn = twin is not None, -1 if twin is None else self.places.get(twin, -1)
             costs = tape.besides[at], tape.again_seconds[at]
-            found.append((reads, lie, sizes, costs, turn, at in tape.wished.repeated))
+            found.append((reads, lie, sizes, costs, turn, at in tape.user_choices.repeated))
         late = tuple(
             (counted(tape.reads[at]), *(pieces.get(piece, -1) for piece in tape.ends.get(at, ())))
             for at in self.touching[len(self.forward) :]
@@ -194,14 +196,14 @@ class Span:
         tape = self.tape
         entering = {value: number for number, value in enumerate(self.entering)}
         found: list[Hashable] = []
-        for value in self._values if tape.offered else ():
-            leaving = tape.offered.get(value)
-            if leaving is not None:
-                inside = leaving.before in self.inside
-                behind = self.places.get(leaving.behind, -1)
-                found.append((behind, inside, leaving.seconds, tape.value_bytes[value]))
+        for value in self._values if tape.free_candidates else ():
+            candidate = tape.free_candidates.get(value)
+            if candidate is not None:
+                inside = candidate.before in self.inside
+                behind = self.places.get(candidate.behind, -1)
+                found.append((behind, inside, candidate.seconds, tape.value_bytes[value]))
             else:
-                found.append(value in tape.wished.offloaded)
+                found.append(value in tape.user_choices.offloaded)
         for at in self.touching if entering else ():
             read = (*tape.reads[at], -1, *tape.again_reads[at])
             found.append(tuple(entering.get(v, -1) for v in read if v in entering or v < 0))
@@ -234,9 +236,9 @@ class Profiler:
         moving = np.array([nbytes for _, nbytes in sorted(ran)], dtype=np.int64)
         self.during = np.array(tape.during, dtype=np.int64) + moving
         self.before = np.array(tape.before[:-1], dtype=np.int64) + moving
-        # What users wish is done beyond the blocks, too.
-        wished = tape.wished.repeated or tape.wished.offloaded
-        self._known: Known = {} if wished else known
+        # What users want is done beyond the blocks, too.
+        has_choices = tape.user_choices.repeated or tape.user_choices.offloaded
+        self._known: Known = {} if has_choices else known
 
     def profiles(self, span: Span, ways: Sequence[Way]) -> list[Profile]:
         """Returns what blocks take in each way to run them.

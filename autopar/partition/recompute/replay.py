@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import Way
 
-Held = tuple[int, int]
+ValueCopy = tuple[int, int]
 """A value, and the number of the copy that makes it; -1 for the value itself."""
 
 
@@ -36,15 +36,15 @@ class Step:
 
     op: int
     copy: int
-    reads: tuple[Held, ...]
-    makes: tuple[Held, ...]
+    reads: tuple[ValueCopy, ...]
+    makes: tuple[ValueCopy, ...]
     batch: int = 0
     moves: int = -1
 
     def seconds(self, tape: Tape) -> float:
         """Returns what this adds to a step if it is a copy or a transfer, else 0."""
         if self.moves >= 0:
-            return tape.leaving[self.moves].seconds / 2
+            return tape.offload_candidates[self.moves].seconds / 2
         return tape.again_seconds[self.op] if self.copy >= 0 else 0.0
 
 
@@ -67,15 +67,15 @@ def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
 class _Replay:
     def __init__(self, tape: Tape, way: Way) -> None:
         self.tape = tape
-        self.way = way = _with_wishes(tape, way)
+        self.way = way = _with_user_choices(tape, way)
         self.steps: list[Step] = []
         self.done: set[int] = set()
         self.copies: dict[tuple[int, int], int] = {}
         self.passing: list[tuple[int, int]] = []
         self.fetched: dict[int, int] = {}
-        self.leaving: dict[int, list[int]] = {}
+        self.offloads: dict[int, list[int]] = {}
         for value in sorted(way.offloaded):
-            self.leaving.setdefault(tape.leaving[value].behind, []).append(value)
+            self.offloads.setdefault(tape.offload_candidates[value].behind, []).append(value)
 
     def run(self, ops: Iterable[int]) -> list[Step]:
         for at in ops:
@@ -92,15 +92,15 @@ class _Replay:
                 del self.copies[copy]
             self.passing.clear()
             self._demand(reads, tape.batches[at])
-            held = self._held(reads, tape.batches[at])
+            operands = self._operands(reads, tape.batches[at])
         else:
-            held = tuple((value, -1) for value in reads)
+            operands = tuple((value, -1) for value in reads)
         self.done.add(at)
-        self.steps.append(Step(at, -1, held, self._made(at)))
-        for value in self.leaving.get(at, ()):
+        self.steps.append(Step(at, -1, operands, self._made(at)))
+        for value in self.offloads.get(at, ()):
             self._transfer(value, ((value, -1),))
 
-    def _transfer(self, value: int, reads: tuple[Held, ...]) -> None:
+    def _transfer(self, value: int, reads: tuple[ValueCopy, ...]) -> None:
         """Adds a transfer, out of what is read or back."""
         number, maker = len(self.steps), self.tape.makers[value]
         makes = () if reads else ((value, number),)
@@ -114,7 +114,7 @@ class _Replay:
             if value in self.way.offloaded and value not in self.fetched:
                 self._transfer(value, ())
 
-    def _made(self, at: int) -> tuple[Held, ...]:
+    def _made(self, at: int) -> tuple[ValueCopy, ...]:
         return tuple((value, -1) for value in self.tape.makes[at])
 
     def _demand(self, values: Sequence[int], batch: int) -> None:
@@ -128,12 +128,12 @@ class _Replay:
             reads = self.tape.again_reads[at]
             if ready:
                 self._fetch(reads)
-                self._copy(at, batch, self._held(reads, batch))
+                self._copy(at, batch, self._operands(reads, batch))
             else:
                 stack.append((at, True))
                 stack.extend((maker, False) for maker in self._missing(reads, batch))
 
-    def _copy(self, at: int, batch: int, reads: tuple[Held, ...]) -> None:
+    def _copy(self, at: int, batch: int, reads: tuple[ValueCopy, ...]) -> None:
         number = self.copies[at, batch] = len(self.steps)
         twin = self.tape.twins.get((at, batch))
         if twin is not None:
@@ -153,11 +153,11 @@ class _Replay:
             if again and (maker, batch) not in self.copies:
                 yield maker
 
-    def _held(self, values: Iterable[int], batch: int) -> tuple[Held, ...]:
+    def _operands(self, values: Iterable[int], batch: int) -> tuple[ValueCopy, ...]:
         """Returns where a backward op of a microbatch, or a copy for it, finds values."""
-        return tuple(self._one(value, batch) for value in values)
+        return tuple(self._operand(value, batch) for value in values)
 
-    def _one(self, value: int, batch: int) -> Held:
+    def _operand(self, value: int, batch: int) -> ValueCopy:
         if value in self.way.offloaded:
             return value, self.fetched[value]
         maker = self.tape.makers[value]
@@ -170,8 +170,8 @@ class _Replay:
         return self.tape.makes[twin][position], -1
 
 
-def _with_wishes(tape: Tape, way: Way) -> Way:
+def _with_user_choices(tape: Tape, way: Way) -> Way:
     """Returns a way that does what the user wants, too."""
-    wished = tape.wished
-    rest = (value for value in way.offloaded if tape.makers[value] not in wished.repeated)
-    return Way(way.repeated | wished.repeated, way.anew, wished.offloaded.union(rest))
+    chosen = tape.user_choices
+    rest = (value for value in way.offloaded if tape.makers[value] not in chosen.repeated)
+    return Way(way.repeated | chosen.repeated, way.anew, chosen.offloaded.union(rest))

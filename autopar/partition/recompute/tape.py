@@ -9,10 +9,10 @@ from functools import cached_property
 from autopar.cost import Cluster, evaluate, lifetimes
 from autopar.ir.activations import OFFLOAD, SAVE, choice_of
 from autopar.ir.program import Function, Op, Program
-from autopar.partition.recompute.offload_candidates import Leaving, leaving_of
+from autopar.partition.recompute.offload_candidates import OffloadCandidate, offload_candidates
 from autopar.partition.recompute.record import Record
 from autopar.partition.recompute.repeat import repeated
-from autopar.partition.recompute.user_choices import wished
+from autopar.partition.recompute.user_choices import user_choices
 from autopar.partition.recompute.way import Way
 
 
@@ -21,22 +21,26 @@ class Tape(Record):
     """A record from which ways to run the program are chosen."""
 
     @cached_property
-    def leaving(self) -> Mapping[int, Leaving]:
+    def offload_candidates(self) -> Mapping[int, OffloadCandidate]:
         """The values that may leave for the host's memory."""
-        return leaving_of(self)
+        return offload_candidates(self)
 
     @cached_property
-    def offered(self) -> Mapping[int, Leaving]:
+    def free_candidates(self) -> Mapping[int, OffloadCandidate]:
         """Those of them of which the user says nothing; none if the host's memory is no other."""
         if self.cluster.host_link is None:
             return {}
         free = {at for at, op in enumerate(self.ops) if not choice_of(op)[0]}
-        return {value: each for value, each in self.leaving.items() if self.makers[value] in free}
+        return {
+            value: each
+            for value, each in self.offload_candidates.items()
+            if self.makers[value] in free
+        }
 
     @cached_property
-    def wished(self) -> Way:
+    def user_choices(self) -> Way:
         """What the user wants."""
-        return wished(self, self.leaving)
+        return user_choices(self, self.offload_candidates)
 
 
 def tape_of(program: Program, cluster: Cluster) -> Tape:

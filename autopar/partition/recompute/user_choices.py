@@ -1,4 +1,4 @@
-"""Wishes: what the user wants of activations, on a tape.
+"""User choices: what the user wants of activations, on a tape.
 
 Of a region that is to be computed again, what ops of the forward pass outside of it read stays,
 with whatever lies in its memory; so does what its ops read from outside.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.ir.activations import OFFLOAD, RECOMPUTE, choice_of
-from autopar.partition.recompute.offload_candidates import Leaving
+from autopar.partition.recompute.offload_candidates import OffloadCandidate
 from autopar.partition.recompute.record import Record
 from autopar.partition.recompute.way import Way
 
 
-def wished(tape: Record, leaving: Mapping[int, Leaving]) -> Way:
+def user_choices(tape: Record, candidates: Mapping[int, OffloadCandidate]) -> Way:
     """Returns what is computed again, and what leaves and comes back, whatever else does.
 
     Args:
         tape: The program.
-        leaving: The values that may leave.
+        candidates: The values that may leave.
     """
     found = {at: choice_of(op) for at, op in enumerate(tape.ops) if tape.early[at]}
     choices = {at: each for at, each in found.items() if each[0]}
@@ -37,7 +37,7 @@ def wished(tape: Record, leaving: Mapping[int, Leaving]) -> Way:
         for at, (choice, _) in choices.items()
         if choice == OFFLOAD
         for value in tape.makes[at]
-        if value in leaving
+        if value in candidates
     )
     return Way(repeated, offloaded=offloaded)
 

@@ -1,4 +1,4 @@
-"""Limited: what every plan takes at least that fits into a limit of memory.
+"""Lagrangian bound: what every plan takes at least that fits into a limit of memory.
 
 A plan that fits takes, with a price of the bytes that it holds, no more than its seconds and the
 price of the limit. So for any price, the least seconds and price of all plans, less the price of
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.completion.search.fastest import Search
-from autopar.completion.search.network.memory_price import HeldPrice
+from autopar.completion.search.network.memory_price import MemoryPrice
 
 MOST_PRICES, FEWER_PRICES = 8, 3
 """How many prices are tried at most, also of large programs."""
@@ -34,9 +34,9 @@ def least_seconds_within(
     """
 
     def bound(price: float) -> float:
-        held = HeldPrice.of_all(price, is_sure=True)
+        memory_price = MemoryPrice.of_all(price, is_sure=True)
         above = seconds + price * memory_bytes
-        found = min(search.bound_at(held, above) for search in searches)
+        found = min(search.bound_at(memory_price, above) for search in searches)
         return found - price * memory_bytes
 
     most = MOST_PRICES if all(search.learned.is_small for search in searches) else FEWER_PRICES

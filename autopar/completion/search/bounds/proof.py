@@ -19,12 +19,12 @@ from itertools import combinations, cycle, islice, pairwise, product
 
 import numpy as np
 
-from autopar.completion.problem.buckets import AWAITED, Waiting
+from autopar.completion.problem.buckets import AWAITED, DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.candidates import Candidates
-from autopar.completion.search.network.memory_price import FREE, Held, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.model import End, Lifetime, transfers_of
 from autopar.completion.search.network.network import Array, Costs, Network
 from autopar.completion.search.network.order import SumsInOrder
@@ -79,7 +79,7 @@ class Proof:
         for value in range(len(graph.values)):
             self._add_value(value)
 
-    def network(self, held: Held, price: HeldPrice = FREE) -> Network:
+    def network(self, resident: ResidentValues, price: MemoryPrice = FREE) -> Network:
         """Returns the network with what is known by now.
 
         Args:
@@ -92,8 +92,8 @@ class Proof:
             network.variable(network.costs.of(key(), make))
         for one, other, (key, make) in self._edges:
             network.connect(one, other, network.costs.of(key(), make))
-        for value in () if price.is_free else held.values:
-            held.charge(network, self._origins(value), value, price)
+        for value in () if price.is_free else resident.values:
+            resident.charge(network, self._origins(value), value, price)
         return network
 
     def _origins(self, value: int) -> list[End]:
@@ -192,7 +192,7 @@ class Proof:
     def _tensors(self, value: int, source: End, readers: Sequence[Reader]) -> Tensors:
         """Returns of which tensors the reshards of a value for some readers are."""
         graph = self.graph
-        group = graph.shared(Waiting).group.get(value, AWAITED) if source[1].may_pend else None
+        group = graph.shared(DeferredSums).group.get(value, AWAITED) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
         return Tensors(graph.itemsizes[value], group)

@@ -1,4 +1,4 @@
-"""Held: what a rank keeps for long, by the layouts of a plan.
+"""Memory price: what a rank keeps for long, by the layouts of a plan.
 
 Parameters, state and buffers are there all the time; what the backward pass reads of the forward
 pass, and the gradients that updates read, are there together at the turn. Where there is no turn,
@@ -27,7 +27,7 @@ from autopar.ir.program import STORED_ROLES
 
 
 @dataclass(frozen=True)
-class HeldPrice:
+class MemoryPrice:
     """What a byte costs that a rank holds at the peak.
 
     Layers that are alike all change at the same price. Between their plans before and after that
@@ -47,7 +47,7 @@ class HeldPrice:
     is_sure: bool = False
 
     @classmethod
-    def of_all(cls, byte_seconds: float, *, is_sure: bool = False) -> HeldPrice:
+    def of_all(cls, byte_seconds: float, *, is_sure: bool = False) -> MemoryPrice:
         """Returns the same price for all values."""
         return cls(byte_seconds, byte_seconds, is_sure=is_sure)
 
@@ -57,10 +57,10 @@ class HeldPrice:
         return not self.early and not self.late
 
 
-FREE = HeldPrice()
+FREE = MemoryPrice()
 
 
-class Held:
+class ResidentValues:
     """The values of a graph that are there at the peak; views count as what they are views of.
 
     Args:
@@ -82,7 +82,9 @@ class Held:
         self._place = self._places()
         self._sure = self._surely()
 
-    def seconds(self, choices: Sequence[Choice], forms: Sequence[Form], price: HeldPrice) -> float:
+    def seconds(
+        self, choices: Sequence[Choice], forms: Sequence[Form], price: MemoryPrice
+    ) -> float:
         """Returns the price of what the rank with the largest pieces holds.
 
         Args:
@@ -96,7 +98,7 @@ class Held:
             for value in self.values
         )
 
-    def byte_seconds(self, value: int, price: HeldPrice) -> float:
+    def byte_seconds(self, value: int, price: MemoryPrice) -> float:
         """Returns the price of a byte of a value."""
         if price.is_sure and value not in self._sure:
             return 0.0
@@ -109,7 +111,7 @@ class Held:
         return math.prod(pieces) * self.graph.itemsizes[value]
 
     def charge(
-        self, network: Network, places: Sequence[tuple[int, Ends]], value: int, price: HeldPrice
+        self, network: Network, places: Sequence[tuple[int, Ends]], value: int, price: MemoryPrice
     ) -> None:
         """Adds the price of a value's bytes to the labels of a variable.
 
@@ -128,7 +130,7 @@ class Held:
             pieces = [self.piece_bytes(value, form) for form in ends.of_label]
             return byte_seconds * np.array(pieces, dtype=float)
 
-        key = ("held", ends, self.graph.itemsizes[value], byte_seconds)
+        key = ("resident", ends, self.graph.itemsizes[value], byte_seconds)
         network.charge(variable, network.costs.of(key, make))
 
     def _form(self, choices: Sequence[Choice], forms: Sequence[Form], value: int) -> Form:

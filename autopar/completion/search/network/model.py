@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from autopar.completion.problem.buckets import Waiting
+from autopar.completion.problem.buckets import DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.candidates import Candidates
-from autopar.completion.search.network.memory_price import FREE, Held, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.network import IMPOSSIBLE, Array, Costs, Network
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
 
@@ -106,7 +106,7 @@ def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Move
 
 def tensors_of(graph: Graph, value: int, source: Ends) -> Tensors:
     """Returns of which tensors a reshard of a value is, from one of these forms."""
-    group = graph.shared(Waiting).group_of(value) if source.may_pend else None
+    group = graph.shared(DeferredSums).group_of(value) if source.may_pend else None
     return Tensors(graph.itemsizes[value], group)
 
 
@@ -118,8 +118,8 @@ def build_model(
     graph: Graph,
     candidates: Sequence[Candidates],
     transfers: Transfers,
-    held: Held | None = None,
-    price: HeldPrice = FREE,
+    resident: ResidentValues | None = None,
+    price: MemoryPrice = FREE,
     *,
     together: bool = True,
     costs: Costs | None = None,
@@ -137,8 +137,8 @@ def build_model(
     """
     builder = _Builder(graph, candidates, transfers, together, costs)
     model = builder.run()
-    if held is not None and not price.is_free:
-        builder.charge(held, price)
+    if resident is not None and not price.is_free:
+        builder.charge(resident, price)
     return model
 
 
@@ -171,11 +171,11 @@ class _Builder:
                 self._add_value(value)
         return Model(self.graph, self.network, self.candidates, self.stored, self.moves)
 
-    def charge(self, held: Held, price: HeldPrice) -> None:
+    def charge(self, resident: ResidentValues, price: MemoryPrice) -> None:
         """Adds the price of the bytes that values take as they are made or kept."""
-        for value in held.values:
+        for value in resident.values:
             places = [self.stored[value]] if value in self.stored else self._makers(value)
-            held.charge(self.network, places, value, price)
+            resident.charge(self.network, places, value, price)
 
     def _add_value(self, value: int) -> None:
         """Adds what it costs to bring a value from where it is made, or stored, to its readers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.problem.buckets import AWAITED, Waiting
+from autopar.completion.problem.buckets import AWAITED, DeferredSums
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.search.network.candidates import Candidates
 from autopar.ir.ops.shape.view import VIEWS
@@ -68,7 +68,9 @@ class SumsInOrder:
         graph = self.graph
         made = graph.producer[value]
         assert made is not None
-        if graph.shared(Waiting).group[value] != AWAITED or _lifetime(made[0]) != _lifetime(reader):
+        if graph.shared(DeferredSums).group[value] != AWAITED or _lifetime(made[0]) != _lifetime(
+            reader
+        ):
             return False
         if reader.op.kind not in VIEWS:
             return True

@@ -1,4 +1,4 @@
-"""Dominated: ways to compute an op that no fastest plan needs, found before anything is searched.
+"""Pruning: ways to compute an op that no fastest plan needs, found before anything is searched.
 
 Where computing takes longer than reshards, most ways to split an op are slower than another way by
 more than it takes to bring what that one reads and leaves into the same forms. In any plan with
@@ -47,7 +47,7 @@ class _Use:
     is_kept: bool
 
 
-class Dominated:
+class Pruning:
     """Leaves out ways to compute the ops of a graph.
 
     Args:
@@ -60,7 +60,7 @@ class Dominated:
         self._known: dict[object, Candidates] = {}
         self._tables: dict[tuple[tuple[Form, ...], int], Table] = {}
 
-    def without(self, node: Node, candidates: Candidates) -> Candidates:
+    def pruned(self, node: Node, candidates: Candidates) -> Candidates:
         """Returns the candidates of an op that may be part of a fastest plan.
 
         Args:

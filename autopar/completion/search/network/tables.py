@@ -12,8 +12,8 @@ from functools import cached_property
 
 from autopar.completion.problem.graph import Graph
 from autopar.completion.search.network.candidates import Around, Candidates, CandidateTable
-from autopar.completion.search.network.memory_price import Held
-from autopar.completion.search.network.prune import Dominated
+from autopar.completion.search.network.memory_price import ResidentValues
+from autopar.completion.search.network.prune import Pruning
 from autopar.completion.search.network.transfer import LeastTransfers, Transfers, most_bytes
 from autopar.completion.search.watch import Watch
 
@@ -40,11 +40,11 @@ class Tables:
         Raises:
             TimeIsUp: If the search had to end before.
         """
-        dominated = Dominated(self.graph)
+        pruning = Pruning(self.graph)
         found = []
         for node in self.graph.nodes:
             self.watch.check()
-            found.append(dominated.without(node, self._all.of(node)))
+            found.append(pruning.pruned(node, self._all.of(node)))
         return found
 
     @cached_property
@@ -53,11 +53,11 @@ class Tables:
         return self._all.likely_work()
 
     @cached_property
-    def held(self) -> Held:
+    def resident(self) -> ResidentValues:
         """The bytes that go with a way."""
         pairs = zip(self.graph.nodes, self.candidates, strict=True)
         fewer = {node.index for node, found in pairs if found is not self._all.of(node)}
-        return Held(self.graph, fewer)
+        return ResidentValues(self.graph, fewer)
 
     @cached_property
     def transfers(self) -> Transfers:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.completion.problem.buckets import AWAITED, Waiting
+from autopar.completion.problem.buckets import AWAITED, DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.search.effort import (
@@ -77,7 +77,7 @@ class Tensors:
 
     Attributes:
         itemsize: Bytes per element.
-        group: With which others their sums travel (`Waiting`); None where they are alone.
+        group: With which others their sums travel (`DeferredSums`); None where they are alone.
     """
 
     itemsize: int
@@ -176,7 +176,7 @@ class Transfers:
         if of.group is None or not made.layout.partial:
             return self.space.seconds(made, needed, of.itemsize)
         shared, model = self._shared[of.group], self.space.planner.model
-        reshard = self.space.plan(made, needed, of.itemsize, waits=of.group != AWAITED)
+        reshard = self.space.plan(made, needed, of.itemsize, deferred=of.group != AWAITED)
         moves = sums_of(model, made.layout, reshard, of.itemsize)
         return sum(shared.seconds_of(*pair) for pair in moves)
 
@@ -245,8 +245,8 @@ def most_bytes(graph: Graph, candidates: Sequence[Candidates]) -> Mapping[str, i
         graph: The graph.
         candidates: Per op.
     """
-    waiting = graph.shared(Waiting)
-    may_wait = dict.fromkeys(
+    deferred = graph.shared(DeferredSums)
+    may_defer = dict.fromkeys(
         value
         for node, found in zip(graph.nodes, candidates, strict=True)
         for value, forms in zip(
@@ -254,7 +254,7 @@ def most_bytes(graph: Graph, candidates: Sequence[Candidates]) -> Mapping[str, i
             (*found.produced, *found.consumed),
             strict=True,
         )
-        if value in waiting.group and any(form.layout.partial for form in forms)
+        if value in deferred.group and any(form.layout.partial for form in forms)
     )
-    groups = dict.fromkeys(map(waiting.group_of, may_wait))
-    return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}
+    groups = dict.fromkeys(map(deferred.group_of, may_defer))
+    return {group: deferred.most_bytes(group, may_defer) for group in groups if group is not None}

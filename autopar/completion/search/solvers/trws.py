@@ -1,4 +1,4 @@
-"""Dual: a proven lower bound of a network's least cost, and labels close to it.
+"""TRW-S: a proven lower bound of a network's least cost, and labels close to it.
 
 Sequential tree-reweighted message passing (Kolmogorov, *Convergent tree-reweighted message passing
 for energy minimization*, 2006): messages move costs between variables so that each can be minimized
@@ -85,8 +85,8 @@ class _Group:
     """Per variable, the part of its costs that each chain through it gets."""
 
 
-class Dual:
-    """The messages of a network.
+class Trws:
+    """Tree-reweighted message passing (TRW-S): the messages of a network.
 
     Args:
         network: The network; it isn't changed.
