@@ -75,7 +75,7 @@ class Complete:
         Raises:
             AnnotationError: If the program has no mesh, or pins contradict one another.
         """
-        return planned(Problem.of(program, self.cluster), self.strategy, self.watch)
+        return planned(Problem.from_program(program, self.cluster), self.strategy, self.watch)
 
 
 def planned(problem: Problem, strategy: str | None, watch: Watch) -> Plan:

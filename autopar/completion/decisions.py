@@ -26,7 +26,7 @@ def decisive_ops(program: Program, calls: CallTable) -> list[Op]:
         op
         for op in program.main.ops
         if op.dist is not None
-        and (call := calls.of(op, values)).has_rule
+        and (call := calls.call_of(op, values)).has_rule
         and not _follows(op, call, program, calls.space)
     ]
 

@@ -52,7 +52,7 @@ class Legalize:
             raise AnnotationError("the program has no mesh; complete it first")
         cluster = self.cluster or Cluster.load(DEFAULT_CLUSTER)
         planner = self.planner or ReshardPlanner(CommunicationModel(cluster, program.mesh))
-        return program.with_main(_Expansion(main, cluster, planner).run())
+        return program.with_main(_Expansion(main, cluster, planner).expand())
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Expansion:
         self.values = dict(function.values)
         self.templates: dict[tuple[Call, OpDist], _Template] = {}
 
-    def run(self) -> Function:
+    def expand(self) -> Function:
         """Returns the function with every body expanded."""
         ops: list[Op] = []
         for op in self.function.ops:
@@ -91,7 +91,7 @@ class _Expansion:
         return replace(self.function, ops=tuple(ops), values=self.values)
 
     def _expanded(self, op: Op, dist: OpDist) -> Sequence[Op]:
-        call = self._calls(dist.mesh).of(op, self.values)
+        call = self._calls(dist.mesh).call_of(op, self.values)
         template = self._template(call, op, dist)
         ops, new = expand_body(call.rule, op, dist, self.values, self._fresh)
         origin = Origin("chosen", f"body {dist.body!r} of {op.kind} ({op.origin})")

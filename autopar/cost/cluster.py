@@ -109,7 +109,7 @@ class Cluster:
         """
         if self.host_link is None:
             return 2 * nbytes / self.bytes_per_second
-        return self.host_link.seconds(nbytes)
+        return self.host_link.transfer_seconds(nbytes)
 
     def with_groups(self, *counts: int) -> Cluster:
         """Returns the cluster with these sizes of the levels outside a host, and no further ones.

@@ -184,7 +184,7 @@ class CommunicationModel:
         """
         return self._seconds("broadcast", nbytes, axes)
 
-    def seconds(self, price: str, nbytes: float, axes: Sequence[str]) -> float:
+    def collective_seconds(self, price: str, nbytes: float, axes: Sequence[str]) -> float:
         """Returns the seconds of a collective by the name of its price.
 
         Args:
@@ -209,7 +209,7 @@ class CommunicationModel:
         ways, shrinks = KINDS[kind]
         found = []
         for link, count in self._levels(axes):
-            cheapest = min(ways(link.of(kind), count, nbytes), key=lambda way: way[0])
+            cheapest = min(ways(link.for_collective(kind), count, nbytes), key=lambda way: way[0])
             found.append(Way(link.name, cheapest[1], cheapest[0]))
             nbytes = nbytes / count if shrinks else nbytes
         return tuple(found)
@@ -221,7 +221,7 @@ class CommunicationModel:
             ways, shrinks = KINDS[kind]
             seconds, size = 0.0, nbytes
             for link, count in self._levels(axes):
-                seconds += min(ways(link.of(kind), count, size))[0]
+                seconds += min(ways(link.for_collective(kind), count, size))[0]
                 size = size / count if shrinks else size
             self._known[key] = seconds
         return seconds
@@ -238,7 +238,7 @@ class CommunicationModel:
         return max(
             (
                 messages * link.alpha_seconds + nbytes * link.beta_seconds_per_byte
-                for link in (link.of(POINT_TO_POINT) for link, _ in self._levels(axes))
+                for link in (link.for_collective(POINT_TO_POINT) for link, _ in self._levels(axes))
             ),
             default=0.0,
         )

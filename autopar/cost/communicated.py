@@ -65,4 +65,4 @@ def collective_seconds(
         # Blocks travel as if each were as large as the largest.
         block = math.prod({OPERAND: operand, RESULT: result}[found.blocks]) * itemsize
         nbytes = max(nbytes, block * model.members(axes))
-    return model.seconds(found.price, nbytes, axes)
+    return model.collective_seconds(found.price, nbytes, axes)

@@ -57,7 +57,7 @@ class WindowWay:
     layout: Layout
     steps: tuple[WindowStep, ...]
 
-    def seconds(self, dtype: str, evaluator: Evaluator) -> float:
+    def local_seconds(self, dtype: str, evaluator: Evaluator) -> float:
         """Returns the predicted seconds of the ops on a rank.
 
         Args:

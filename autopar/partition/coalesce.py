@@ -64,7 +64,7 @@ class Coalesce:
         joined: set[str] = set()
         while True:
             coalescing = _Coalescing(function, model, self, joined)
-            function = coalescing.run()
+            function = coalescing.coalesce()
             if not coalescing.has_put_off:
                 return function
 
@@ -117,7 +117,7 @@ class _Coalescing:
         self.placed: dict[int, list[Op]] = {}
         self.dropped: set[int] = set()
 
-    def run(self) -> Function:
+    def coalesce(self) -> Function:
         ops = self._hoisted()
         for at, op in enumerate(ops):
             self._look_at(at, op)
@@ -300,7 +300,7 @@ class _Coalescing:
         piece = self._value(f"{result.name}.slice", result, shape)
         # The caller may keep an output, which must not keep the buffer.
         take = emitted.slice_copy if result.name in self.outputs else emitted.slice_
-        yield take(start, end, dim).of(buffer).instead_of(op, piece)
+        yield take(start, end, dim).with_operand(buffer).instead_of(op, piece)
         yield _view(op, piece, result.name, result.global_shape)
 
     def _value(self, name: str, like: Value, shape: tuple[int, ...]) -> str:
@@ -331,4 +331,4 @@ def is_known(value: Value) -> bool:
 
 
 def _view(op: Op, operand: str, result: str, shape: tuple[int, ...]) -> Op:
-    return emitted.view(shape).of(operand).instead_of(op, result)
+    return emitted.view(shape).with_operand(operand).instead_of(op, result)

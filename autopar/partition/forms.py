@@ -46,7 +46,7 @@ class Prices:
         """Returns the seconds of a way to windows."""
         key = way, dtype
         if key not in self._windows:
-            self._windows[key] = way.seconds(dtype, self._evaluator)
+            self._windows[key] = way.local_seconds(dtype, self._evaluator)
         return self._windows[key]
 
 

@@ -54,7 +54,7 @@ class Interfaces:
         self.program = program
         self._known: dict[object, Interface] = {}
 
-    def of(self, op: Op, function: Function) -> Interface:
+    def interface_of(self, op: Op, function: Function) -> Interface:
         """Returns the interface of an op of a function.
 
         Raises:

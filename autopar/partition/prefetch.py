@@ -35,7 +35,7 @@ class Prefetch:
     def __call__(self, program: Program) -> Program:
         """Returns the program with its gathers ahead of their readers."""
         functions = {
-            name: _Prefetching(function, self.ahead_bytes).run()
+            name: _Prefetching(function, self.ahead_bytes).prefetch()
             for name, function in program.functions.items()
         }
         return replace(program, functions=functions)
@@ -52,7 +52,7 @@ class _Prefetching:
         self.readers = _first_readers(function.ops)
         self.ahead: list[tuple[int, int]] = []
 
-    def run(self) -> Function:
+    def prefetch(self) -> Function:
         ops = self.function.ops
         before: dict[int, list[Op]] = {}
         earliest = _earliest(self.function)

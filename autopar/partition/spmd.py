@@ -51,7 +51,7 @@ class Partition:
         planner = self.planner or ReshardPlanner(CommunicationModel(self.cluster, program.mesh))
         interfaces = Interfaces(program)
         functions = {
-            name: _FunctionPartitioner(function, interfaces, planner).run()
+            name: _FunctionPartitioner(function, interfaces, planner).partition()
             if name == "main" or is_distributed(function)
             else function
             for name, function in program.functions.items()
@@ -75,9 +75,9 @@ class _FunctionPartitioner:
         self.deferred = {name for op in function.ops for name in op.results}
         self.deferred -= awaited(function.ops)
 
-    def run(self) -> Function:
+    def partition(self) -> Function:
         function = self.function
-        found = [self.interfaces.of(op, function) for op in function.ops]
+        found = [self.interfaces.interface_of(op, function) for op in function.ops]
         self._collect_needs(found)
         for name in function.inputs:
             value = function.values[name]

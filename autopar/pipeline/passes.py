@@ -106,7 +106,7 @@ def _compiled(
         for observer in observers:
             observer(name, done)
 
-    problem = Problem.of(annotated(program, options, seen), options.cluster)
+    problem = Problem.from_program(annotated(program, options, seen), options.cluster)
     lowering = lowering_of(problem, options, store)
     plan = found.plan if found is not None else planned(problem, lowering, options, watch)
     # What is known of ops takes memory, and only what is known of reshards is used below.

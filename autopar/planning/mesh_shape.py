@@ -159,7 +159,7 @@ def fastest_shape(
         InvalidInputError: If there are no devices, or no plan fits into memory on any shape.
     """
     comparison = _Comparison(program, cluster, watch or Watch(), best)
-    return comparison.run([*mesh_shapes(devices)])
+    return comparison.fastest_of([*mesh_shapes(devices)])
 
 
 class _Comparison:
@@ -182,7 +182,7 @@ class _Comparison:
         self._plan: Plan | None = None
         self._problem: InvalidInputError | None = None
 
-    def run(self, meshes: Sequence[ProcessMesh]) -> Fastest:
+    def fastest_of(self, meshes: Sequence[ProcessMesh]) -> Fastest:
         """Tries shapes, those of fewer axes first."""
         self.count = len(meshes)
         for axes in range(1, MOST_AXES + 1):
@@ -211,7 +211,7 @@ class _Comparison:
         told = watch.on(self._part(mesh))
         told.tell(Progress("begun"))
         try:
-            problem = Problem.of(apply_mesh(self.program, mesh), self.cluster)
+            problem = Problem.from_program(apply_mesh(self.program, mesh), self.cluster)
             if problem.places.are_slices:
                 raise AnnotationError("only a program on a single mesh is searched")
             searched = Searched(problem, told)
@@ -284,7 +284,7 @@ def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:
 
 def _searched(mesh: ProcessMesh, searches: Sequence[Search], above: float) -> Shape:
     """Returns a shape with what search finds; the proof ends above so many seconds."""
-    found = [search.run(above=above) for search in searches]
+    found = [search.best_at(above=above) for search in searches]
     seconds = min(each.seconds for each in found)
     bound = min(*(each.bound_seconds for each in found), seconds)
     return Shape(mesh, seconds, bound)

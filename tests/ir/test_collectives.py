@@ -120,7 +120,7 @@ def test_a_new_kind_needs_nothing_but_its_declaration(monkeypatch: pytest.Monkey
 def test_a_price_is_that_of_the_method_of_its_name() -> None:
     model = CommunicationModel(CLUSTER, MESH)
     for name in (*KINDS, POINT_TO_POINT):
-        assert model.seconds(name, 4096, ("x",)) == getattr(model, name)(4096, ("x",))
+        assert model.collective_seconds(name, 4096, ("x",)) == getattr(model, name)(4096, ("x",))
 
 
 def test_sums_of_plain_dtypes_are_started() -> None:

@@ -68,7 +68,7 @@ def plans(example: Example, cluster: str = "cpu", *, trains: bool = True) -> Wit
     recipe = Recipe(loss=example.loss, optimizer=optimizer) if trains else Recipe()
     batch = example.batch(0) if trains else example.batch(0)[0]
     program = apply_mesh(capture(example.model, batch, recipe, mesh).program, mesh)
-    problem = Problem.of(program, known)
+    problem = Problem.from_program(program, known)
     return Planner(problem, Lowering(known, problem.planner)).within
 
 

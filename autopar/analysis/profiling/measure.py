@@ -127,7 +127,7 @@ def _of_module(
     timeline = memory_timeline(
         found.program,
         allocator=allocator,
-        execution=replace(AUTOGRAD, until=found.until, held=found.held),
+        execution=replace(AUTOGRAD, until=found.until, kept_until=found.held),
     )
     evaluation = evaluate(found.program, cluster)
     title = f"{type(module).__name__} under autograd"

@@ -19,7 +19,7 @@ def renew_views(function: Function) -> Function:
     """Returns the function with views of what the program owns taken in every phase anew."""
     if len({_lifetime(op) for op in function.ops}) < 2:
         return function
-    return _Renewal(function).run()
+    return _Renewal(function).renew()
 
 
 def _lifetime(op: Op) -> Lifetime:
@@ -39,7 +39,7 @@ class _Renewal:
         self.renewed: dict[tuple[str, Lifetime], str] = {}
         self.ops: list[Op] = []
 
-    def run(self) -> Function:
+    def renew(self) -> Function:
         for op in self.function.ops:
             names = [self._at(name, _lifetime(op)) for name in op.operands]
             self.ops.append(op.with_operands(names))

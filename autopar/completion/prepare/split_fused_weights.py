@@ -64,7 +64,7 @@ def split_fused_weights(program: Program) -> Program:
     sections = find_sections(program.main)
     if not sections or program.mesh is None:
         return program
-    return _SplitWeights(program, program.mesh, sections).run()
+    return _SplitWeights(program, program.mesh, sections).split()
 
 
 def splits_parts(program: Program, solution: Solution) -> bool:
@@ -131,7 +131,7 @@ class _SplitWeights:
                 if part not in self.main.values:
                     self.values[part] = self._part(name, at, part)
 
-    def run(self) -> Program:
+    def split(self) -> Program:
         """Returns the program with every section as its parts."""
         ops = tuple(op for old in self.main.ops for op in self._written(old))
         main = replace(
@@ -285,7 +285,7 @@ class _SplitWeights:
         total = addends[0]
         for last, addend in enumerate(addends[1:], start=2):
             name = result if last == len(addends) else self._result(result, len(addends) + last)
-            yield emitted.add(addend).of(total).instead_of(op, name)
+            yield emitted.add(addend).with_operand(total).instead_of(op, name)
             total = name
 
 

@@ -49,7 +49,9 @@ def _stacks(graph: Graph, node: Node, at: int, axis: str) -> dict[int, Form]:
         apart = [f for f in kept if any(_is_in(f, dims) for dims in others)]
         stacks = apart or [f for f in splittable if f in rule.indexed]
         if stacks:
-            splits = graph.space.table.of({stacks[0]: (SubDim(rule.sizes[stacks[0]], (axis,)),)})
+            splits = graph.space.table.splits_of(
+                {stacks[0]: (SubDim(rule.sizes[stacks[0]], (axis,)),)}
+            )
             choice = node.call.choice(splits)
             if choice is not None:
                 return _behind(graph, node.operands[at], choice.consumed[at])

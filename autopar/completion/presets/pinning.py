@@ -54,7 +54,7 @@ def split_stretch(graph: Graph, value: int, stretch: Stretch, axis: str) -> Form
     shape = graph.values[value].global_shape
     outer = shape[stretch.dim] // (stretch.size * stretch.inner)
     subs = (SubDim(outer), SubDim(stretch.size, (axis,)), SubDim(stretch.inner))
-    splits = graph.space.table.of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
+    splits = graph.space.table.splits_of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
     return graph.space.of_splits(splits, shape)
 
 

@@ -67,7 +67,7 @@ def _placed(graph: Graph, axis: str, values: frozenset[int]) -> dict[int, Form]:
             at = int(form.splits.places[axis][0])
             items = {**pin.splits.items, at: form.splits.items[at]}
             shape = graph.values[value].global_shape
-            found[value] = graph.space.of_splits(graph.space.table.of(items), shape)
+            found[value] = graph.space.of_splits(graph.space.table.splits_of(items), shape)
     return found
 
 

@@ -67,7 +67,7 @@ def split_weights(graph: Graph, axis: str) -> Mapping[int, Form]:
         Per parameter, its form as if the axis were the only one.
     """
     key = split_weights, axis, *_pinned(graph, axis)
-    return graph.once(key, lambda: _Walk(graph, axis).run())
+    return graph.once(key, lambda: _Walk(graph, axis).pins())
 
 
 def _pinned(graph: Graph, axis: str) -> Iterator[tuple[int, Form]]:
@@ -88,7 +88,7 @@ def place_weights(graph: Graph, axis: str, movable: frozenset[int]) -> dict[int,
     Returns:
         Per weight among them, its form as if the axis were the only one.
     """
-    found = _Walk(graph, axis, movable).run()
+    found = _Walk(graph, axis, movable).pins()
     return {value: form for value, form in found.items() if value in movable}
 
 
@@ -117,7 +117,7 @@ class _Walk:
         self.minor = frozenset() if movable is not None else minor_weights(graph)
         self.steps = Steps(graph, axis, self._weights)
 
-    def run(self) -> dict[int, Form]:
+    def pins(self) -> dict[int, Form]:
         pinned = {
             value: (self.space.only(pin, self.axis),)
             for value, pin in enumerate(self.graph.pins)
@@ -237,7 +237,7 @@ class _Walk:
             for form in state.live.get(value, ()):
                 place = node.call.suggest(at, form).places.get(self.axis)
                 if place is not None and place[0] in present:
-                    ways[self.space.table.of({place[0]: place[1]}), weight] = None
+                    ways[self.space.table.splits_of({place[0]: place[1]}), weight] = None
         return ways
 
     def _moved(
@@ -271,7 +271,7 @@ class _Walk:
             for dim in rule.operands[at]:
                 for factor in dim:
                     for layout in self._layouts(node, factor):
-                        yield self.space.table.of({factor: layout}), at
+                        yield self.space.table.splits_of({factor: layout}), at
 
     def _weights(self, node: Node) -> tuple[int, ...]:
         """Returns the position of an op's weight: contracted here, or, if tied, elsewhere."""

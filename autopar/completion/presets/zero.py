@@ -40,7 +40,7 @@ def keep_split(graph: Graph, along: AxisPreset) -> None:
     where there is no other.
     """
     keeps = along.preset.keeps
-    _Zero(graph, along).run(gradients="gradient" in keeps, parameters="parameter" in keeps)
+    _Zero(graph, along).pin(gradients="gradient" in keeps, parameters="parameter" in keeps)
 
 
 def keep_states(graph: Graph) -> None:
@@ -85,7 +85,7 @@ class _Zero:
         self.axis = preset.axis
         self.bases = self._bases()
 
-    def run(self, *, gradients: bool, parameters: bool) -> None:
+    def pin(self, *, gradients: bool, parameters: bool) -> None:
         """Pins what belongs to the parameters."""
         graph = self.graph
         for update in updates(graph):

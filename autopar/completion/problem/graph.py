@@ -226,7 +226,7 @@ class Graph:
     def _node(self, at: int, op: Op) -> Node:
         operands = tuple(self.position[name] for name in op.operands)
         results = tuple(self.position[name] for name in op.results)
-        call = self.calls.of(
+        call = self.calls.call_of(
             op, {v.name: v for v in map(self.values.__getitem__, (*operands, *results))}
         )
         steady = all(self.steady[v] for v in operands)
@@ -273,7 +273,7 @@ def decision(node: Node) -> Choice:
     }
     choice = None
     if split.keys() <= call.splittable and (call.has_rule or not split):
-        choice = call.choice(call.space.table.of(split), dist.pending)
+        choice = call.choice(call.space.table.splits_of(split), dist.pending)
     if choice is None or choice.dist.body != dist.body:
         why = f"by {op.origin.detail}" if op.origin and op.origin.detail else "by a pin"
         factors = ", ".join(sorted(call.splittable)) or "none"

@@ -189,7 +189,9 @@ class Call:
                 elif factor in self.windows and (axes := dim_axes(layout)):
                     read = self.windows[factor].of
                     items.setdefault(read, (SubDim(self.rule.sizes[read], axes),))
-        return table.of({factor: dim for factor, dim in items.items() if factor in self.splittable})
+        return table.splits_of(
+            {factor: dim for factor, dim in items.items() if factor in self.splittable}
+        )
 
     def looked_up(self, splits: Splits) -> Splits:
         """Returns splits with what is looked up split, in the place of what it is looked up in."""
@@ -203,7 +205,7 @@ class Call:
         if rows in found:
             return splits
         found[rows] = (SubDim(self.rule.sizes[rows], tuple(axes)),)
-        return self.space.table.of(found)
+        return self.space.table.splits_of(found)
 
     def rows_of(self, factor: str) -> str | None:
         """Returns the major factor of what is looked up in another; None if nothing is.
@@ -236,7 +238,7 @@ class Call:
             alone = table.restrict(dim, (axis,))
             pieces = factorize_dim(alone, sizes, self.space.mesh) if alone != dim else None
             if pieces is not None:
-                source = table.of(dict(zip(factors, pieces, strict=True)))
+                source = table.splits_of(dict(zip(factors, pieces, strict=True)))
                 found = table.merged(found, axis, source) or found
         return found.items
 
@@ -316,7 +318,7 @@ class Call:
         for at, factors in enumerate(dims):
             if any(factor in splits.items for factor in factors):
                 items[at] = self._dim(factors, splits)
-        form = space.of_splits(space.table.of(items), tensor.shape)
+        form = space.of_splits(space.table.splits_of(items), tensor.shape)
         return space.form(form.layout.with_partial(dict(partial))) if partial else form
 
     def _dim(self, factors: tuple[str, ...], splits: Splits) -> DimLayout:
@@ -414,7 +416,7 @@ class Call:
         if known is None:
             op, around = self.example
             ops, values = body_ops(self.rule, op, OpDist(self.space.mesh, body=body), around)
-            whole = sum(self.calls.of(op, values).whole.seconds for op in ops)
+            whole = sum(self.calls.call_of(op, values).whole.seconds for op in ops)
             starts = sum(op.kind not in FREE for op in ops) * self.space.cluster.launch_seconds
             known = self._inner[body] = starts, whole - starts
         return known
@@ -446,7 +448,7 @@ class CallTable:
         self.space, self.priced_body = space, priced_body
         self._known: dict[tuple[object, ...], Call] = {}
 
-    def of(self, op: Op, values: Mapping[str, Value]) -> Call:
+    def call_of(self, op: Op, values: Mapping[str, Value]) -> Call:
         """Returns what all ops have in common that call the same op in the same way."""
         types = tuple((values[name].shape, values[name].dtype) for name in op.operands)
         results = tuple((values[name].shape, values[name].dtype) for name in op.results)

@@ -118,7 +118,7 @@ class Price:
     def _new_way(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
         space, reduced = self.space, self.space.complete(first)
         making: Making[Form] = Making(
-            partial(space.seconds, itemsize=itemsize, deferred=is_deferred)
+            partial(space.reshard_seconds, itemsize=itemsize, deferred=is_deferred)
         )
         lasting, total = [first], 0.0
         steps: Steps = ()

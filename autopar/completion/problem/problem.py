@@ -66,7 +66,7 @@ class Problem:
     calls: CallTable = field(repr=False)
 
     @classmethod
-    def of(
+    def from_program(
         cls, program: Program, cluster: Cluster, planner: ReshardPlanner | None = None
     ) -> Problem:
         """Returns the problem of completing a program.
@@ -94,7 +94,7 @@ class Problem:
         main = completed.main
         values = {name: _free(value) for name, value in main.values.items()}
         ops = tuple(_free(op) for op in main.ops)
-        return cls.of(completed.with_main(replace(main, values=values, ops=ops)), cluster)
+        return cls.from_program(completed.with_main(replace(main, values=values, ops=ops)), cluster)
 
     def with_pins(self, pins: Iterable[Pinned]) -> Problem:
         """Returns the problem with other pins, which shares what is known of costs.

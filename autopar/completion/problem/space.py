@@ -99,7 +99,7 @@ class Space:
             normal = layout.normalized()
             found = self._forms.get(normal)
             if found is None:
-                splits = self.table.of(dict(enumerate(normal.dims)))
+                splits = self.table.splits_of(dict(enumerate(normal.dims)))
                 found = self._forms[normal] = Form(normal, splits)
             self._forms[layout] = found
         return found
@@ -116,7 +116,7 @@ class Space:
         key = ways, dtype
         found = self._windows.get(key)
         if found is None:
-            priced = [(self.form(w.layout), w.seconds(dtype, self.evaluator)) for w in ways]
+            priced = [(self.form(w.layout), w.local_seconds(dtype, self.evaluator)) for w in ways]
             found = self._windows[key] = Windows(tuple(priced))
         return found
 
@@ -157,7 +157,7 @@ class Space:
             form.parts = self.mesh.axes_size(form.layout.sharded_axes)
         return form.parts
 
-    def seconds(
+    def reshard_seconds(
         self, source: Form, target: Form, itemsize: int, *, deferred: bool = False
     ) -> float:
         """Returns the predicted seconds of a reshard, of a deferred value by itself."""
@@ -210,14 +210,16 @@ class Space:
     def fan_out_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
         """Returns the seconds to reshard from one form to several, which may build on another."""
         if len(targets) == 1:
-            return self.seconds(source, targets[0], itemsize)
-        direct = [(self.seconds(source, target, itemsize), target) for target in targets]
+            return self.reshard_seconds(source, targets[0], itemsize)
+        direct = [(self.reshard_seconds(source, target, itemsize), target) for target in targets]
         direct.sort(key=lambda pair: -pair[0])
         total = 0.0
         done: list[Form] = []
         for seconds, target in direct:
             if seconds:
-                total += min([seconds, *(self.seconds(other, target, itemsize) for other in done)])
+                total += min(
+                    [seconds, *(self.reshard_seconds(other, target, itemsize) for other in done)]
+                )
             done.append(target)
         return total
 

@@ -54,9 +54,9 @@ class SplitTable:
         self.mesh = mesh
         self._known: dict[frozenset[tuple[Key, DimLayout]], Splits] = {}
         self._restricted: dict[tuple[DimLayout, tuple[str, ...]], DimLayout] = {}
-        self.none = self.of({})
+        self.none = self.splits_of({})
 
-    def of(self, items: Mapping[Key, DimLayout]) -> Splits:
+    def splits_of(self, items: Mapping[Key, DimLayout]) -> Splits:
         """Returns the splits with these layouts; dimensions that aren't split are left out."""
         split = {key: dim for key, dim in items.items() if any(sub.axes for sub in dim)}
         found = self._known.get(frozenset(split.items()))
@@ -99,7 +99,7 @@ class SplitTable:
             key = splits.places[axis][0]
             dim = splits.items[key]
             rest = [other for other in dim_axes(dim) if other != axis]
-            found = self.of({**splits.items, key: self.restrict(dim, rest)})
+            found = self.splits_of({**splits.items, key: self.restrict(dim, rest)})
             splits.without_axes[axis] = found
         return found
 
@@ -126,13 +126,13 @@ class SplitTable:
         at, alone = source.places[axis]
         current = splits.items.get(at)
         if current is None:
-            return self.of({**splits.items, at: alone})
+            return self.splits_of({**splits.items, at: alone})
         settled = dim_axes(current)
         joint = self.restrict(source.items[at], (*settled, axis))
         if self.restrict(joint, settled) == current:
-            return self.of({**splits.items, at: joint})
+            return self.splits_of({**splits.items, at: joint})
         composed = self.compose(current, alone)
-        return self.of({**splits.items, at: composed}) if composed is not None else None
+        return self.splits_of({**splits.items, at: composed}) if composed is not None else None
 
     def nested(
         self, splits: Splits, axis: str, source: Splits, cuts: Mapping[Key, Sequence[int]]
@@ -151,13 +151,13 @@ class SplitTable:
         at, alone = source.places[axis]
         current = splits.items.get(at)
         if current is None:
-            return self.of({**splits.items, at: alone})
+            return self.splits_of({**splits.items, at: alone})
         order = (*dim_axes(current), axis)
         plain = self.compose(current, alone, order=order)
         sizes = cuts.get(at, ())
         if plain is None or factorize_dim(plain, sizes or (dim_size(plain),), self.mesh) is None:
             plain = self.compose(current, alone, sizes, order) or plain
-        return self.of({**splits.items, at: plain}) if plain is not None else None
+        return self.splits_of({**splits.items, at: plain}) if plain is not None else None
 
     def compose(
         self,

@@ -196,7 +196,7 @@ class _Cut:
         self, start: int, made: Form, value: int, needed: Form, readers: list[Node]
     ) -> None:
         """Adds the cost of bringing pieces into a form, which readers share."""
-        seconds = self.graph.space.seconds(made, needed, self.graph.itemsizes[value])
+        seconds = self.graph.space.reshard_seconds(made, needed, self.graph.itemsizes[value])
         # Even where nothing is to be moved, as for empty values, finishing takes an op.
         finishes = any((axis, self.monoid) not in needed.layout.partial for axis in self.axes)
         capacity = max(round(seconds / SECONDS_UNIT), int(finishes))

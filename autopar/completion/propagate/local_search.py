@@ -77,7 +77,7 @@ class LocalSearch:
     def _improve(self, node: Node) -> bool:
         current = self.choices[node.index]
         around = _Around(self, node)
-        now = around.seconds(current)
+        now = around.reshard_seconds(current)
         if now == 0.0:
             return False
         suggested = around.suggested()
@@ -89,7 +89,7 @@ class LocalSearch:
             choice = node.call.choice(splits)
             if choice is None or around.is_slower(choice, limit):
                 continue
-            seconds = choice.seconds + around.seconds(choice, limit - choice.seconds)
+            seconds = choice.seconds + around.reshard_seconds(choice, limit - choice.seconds)
             if seconds < limit:
                 best, limit = choice, seconds * (1 - GAIN)
         if best is current:
@@ -104,7 +104,7 @@ class LocalSearch:
             return []
         around = _Around(self, node)
         current = self.choices[node.index]
-        if around.seconds(current) == 0.0:
+        if around.reshard_seconds(current) == 0.0:
             return []
         best: dict[int, Choice] = {}
         gain = 0.0
@@ -343,7 +343,7 @@ class _Around:
                 return True
         return choice.seconds >= limit
 
-    def seconds(self, choice: Choice, limit: float = math.inf) -> float:
+    def reshard_seconds(self, choice: Choice, limit: float = math.inf) -> float:
         """Returns the seconds of all reshards next to the op, if it made this choice.
 
         What is beyond a limit isn't planned, which takes time, and counts as infinite.
@@ -425,7 +425,7 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
     if producer is not None:
         made = choices[producer[0].index].produced[producer[1]]
         made = graph.own(SharedReductions).priced(choices, value, made)
-        total += graph.space.seconds(made, stored, size)
+        total += graph.space.reshard_seconds(made, stored, size)
     demands = _demands(graph, choices, value)
     return total + (graph.space.fan_out_seconds(stored, demands, size) if demands else 0.0)
 

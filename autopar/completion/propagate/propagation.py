@@ -158,13 +158,13 @@ class Propagation:
         total = choice.seconds
         for at, value in enumerate(node.operands):
             has, needs = only(self.forms[value], axis), only(choice.consumed[at], axis)
-            total += self.space.seconds(has, needs, itemsizes[value])
+            total += self.space.reshard_seconds(has, needs, itemsizes[value])
         for at, value in enumerate(node.results):
             makes = only(choice.produced[at], axis)
             wanted = only(self.forms[value], axis)
             if self.graph.pins[value] is None and axis not in wanted.splits.places:
                 wanted = self.space.complete(makes)
-            total += self.space.seconds(makes, wanted, itemsizes[value])
+            total += self.space.reshard_seconds(makes, wanted, itemsizes[value])
         return total
 
     def _take_over(self, value: int) -> tuple[Form, dict[str, int]] | None:
@@ -218,5 +218,5 @@ class Propagation:
                 continue
             made = producer is not None and producer[0].index == node
             pair = (known, candidate) if made else (candidate, known)
-            total += self.space.seconds(*pair, itemsize)
+            total += self.space.reshard_seconds(*pair, itemsize)
         return total

@@ -51,7 +51,7 @@ def decide(search: Search, price: MemoryPrice = FREE) -> Decided:
         price: Of the bytes that a rank holds. With one, presets are only starts: they are plans
             without.
     """
-    graph, found, watch = search.graph, search.run(price), search.watch
+    graph, found, watch = search.graph, search.best_at(price), search.watch
     if not graph.space.axes:
         return Decided(found.solution)
     if not price.is_free:

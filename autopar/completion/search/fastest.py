@@ -26,7 +26,7 @@ def search(graph: Graph, *, watch: Watch | None = None) -> Found:
         graph: With the user's pins.
         watch: Says when the best plan so far is to be returned, and is told how far the search is.
     """
-    return Search(graph, watch or Watch()).run()
+    return Search(graph, watch or Watch()).best_at()
 
 
 class Search:
@@ -46,7 +46,7 @@ class Search:
         self._found: Found | None = None
         self._proven: Found | None = None
 
-    def run(self, price: MemoryPrice = FREE, above: float = float("inf")) -> Found:
+    def best_at(self, price: MemoryPrice = FREE, above: float = float("inf")) -> Found:
         """Returns the best plan, with a bound. Without a price it is searched only once.
 
         Args:

@@ -89,7 +89,7 @@ class Plans:
             bound = trws.ascend() + reduced.seconds
             if ascent % CHECKED == 0 or not reduced.kept:
                 labels = reduced.labels(trws.labels())
-                seconds = whole.seconds(labels)
+                seconds = whole.cost_of(labels)
                 if seconds < least:
                     best, least = labels, seconds
                 if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
@@ -99,8 +99,8 @@ class Plans:
                     break
         self.expected = bound
         if least - bound > CLOSE * least:
-            starts = [best, *sorted(self.learned.labels, key=whole.seconds)[:1]]
-            best = min((improve_whole(reduced, start) for start in starts), key=whole.seconds)
+            starts = [best, *sorted(self.learned.labels, key=whole.cost_of)[:1]]
+            best = min((improve_whole(reduced, start) for start in starts), key=whole.cost_of)
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:
@@ -115,7 +115,7 @@ class Plans:
         forms = model.forms(labels)
         seconds = self.learned.price.total(choices, forms)
         if not self.memory_price.is_free:
-            seconds += self.tables.resident.seconds(choices, forms, self.memory_price)
+            seconds += self.tables.resident.total_seconds(choices, forms, self.memory_price)
         if self.best is None or seconds < self.best.seconds:
             solution = solution_of(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)

@@ -224,7 +224,7 @@ class Run(Proving):
         resident, price = self.tables.resident, self.memory_price
         found = {
             self.learned.price.total(each.choices, each.forms)
-            + resident.seconds(each.choices, each.forms, price): each
+            + resident.total_seconds(each.choices, each.forms, price): each
             for each in self.learned.solutions
         }
         if found and min(found) < self.best.seconds * (1 - CLOSE):

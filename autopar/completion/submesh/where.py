@@ -60,7 +60,7 @@ def find_places(function: Function) -> Places:
     if not any(pinned.values()):
         everywhere = dict.fromkeys((op.results for op in function.ops), WHOLE)
         return Places(everywhere, dict.fromkeys(function.values, WHOLE))
-    return _Finder(function, pinned).run()
+    return _Finder(function, pinned).find()
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Finder:
     values: dict[str, Place] = field(default_factory=dict)
     """Where values are kept, of those for which it is known so far."""
 
-    def run(self) -> Places:
+    def find(self) -> Places:
         function = self.function
         self.uses = function.consumers()
         self.values.update((name, self.pinned[name]) for name in self._pinned_inputs())

@@ -114,7 +114,7 @@ class Execution:
             runtime does; kernels of torch see to that themselves.
         group_sizes: Members of process groups by name; needed for executable programs only.
         until: Per op, the last one that keeps what it reads: if there are none, itself.
-        held: The op until after which a value is kept by others than ops.
+        kept_until: The op until after which a value is kept by others than ops.
     """
 
     in_place: bool = True
@@ -122,7 +122,7 @@ class Execution:
     dense_copies: bool = True
     group_sizes: Mapping[str, int] = field(default_factory=dict)
     until: Sequence[int] = ()
-    held: Mapping[str, int] = field(default_factory=dict)
+    kept_until: Mapping[str, int] = field(default_factory=dict)
 
 
 AUTOGRAD = Execution(in_place=False, dense_copies=False)

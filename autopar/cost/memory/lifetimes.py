@@ -68,7 +68,7 @@ def lifetimes(
         execution: How it is executed; by default as a trainer does, on gloo.
     """
     known = _Known(program, coords or {}, execution or Execution())
-    return _Walk(known, program.main).run(known.execution.held)
+    return _Walk(known, program.main).lifetimes(known.execution.kept_until)
 
 
 class _Known:
@@ -113,7 +113,7 @@ class _Known:
     def taken_by(self, name: str) -> int:
         """Returns the most bytes that a callee takes, besides its operands."""
         if name not in self.inside:
-            found = _Walk(self, self.program.functions[name]).run({})
+            found = _Walk(self, self.program.functions[name]).lifetimes({})
             given = sum(each.nbytes for each in found.buffers if each.first < 0)
             self.inside[name] = max(found.at_bytes(), default=given) - given
         return self.inside[name]
@@ -151,7 +151,7 @@ class _Walk:
         self.awaited = [0] * len(function.ops)
         self.under_way: dict[str, _UnderWay] = {}
 
-    def run(self, held: Mapping[str, int]) -> Lifetimes:
+    def lifetimes(self, kept_until: Mapping[str, int]) -> Lifetimes:
         ops = self.function.ops
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
@@ -164,7 +164,10 @@ class _Walk:
             self._write(at)
         self._await(self.overlap.before.get(len(ops), ()), len(ops))
         self._write(len(ops))
-        for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
+        for name, at in (
+            *kept_until.items(),
+            *((name, len(ops)) for name in self.function.outputs),
+        ):
             self._extend(self.of[name], at)
         return Lifetimes(
             ops,

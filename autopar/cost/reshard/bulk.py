@@ -46,7 +46,7 @@ class BulkPlanner:
         self._digits: dict[Layout, tuple[dict[str, Digit], int]] = {}
         self._collectives: dict[tuple[str, float, float, tuple[str, ...]], float] = {}
 
-    def seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
+    def reshard_seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
         """Returns the seconds from each layout to each other.
 
         Args:
@@ -54,7 +54,7 @@ class BulkPlanner:
             itemsize: Bytes per element.
         """
         moves = _Moves(self, layouts, itemsize)
-        seconds = moves.run()
+        seconds = moves.fastest()
         total = np.empty_like(seconds)
         for middle in range(len(layouts)):
             np.add(seconds[:, middle : middle + 1], seconds[middle], out=total)
@@ -141,7 +141,7 @@ class _Moves:
                     codes[at, number] = PENDING
         return codes
 
-    def run(self) -> Table:
+    def fastest(self) -> Table:
         """Returns the seconds of the fastest single move for every pair."""
         for group in self._groups():
             self._move(group)

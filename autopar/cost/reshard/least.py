@@ -48,7 +48,7 @@ class LeastSeconds:
             targets: Where they lead.
             itemsize: Bytes per element.
         """
-        return _Pairs(self, sources, targets, itemsize).seconds()
+        return _Pairs(self, sources, targets, itemsize).least_seconds()
 
     def astray(self, relaxed: Relaxed, is_even: bool, one: int, other: int) -> int:
         """Returns what axes add to a state that split a dimension otherwise than a goal does.
@@ -110,7 +110,7 @@ class _Pairs:
         self.pending = _Classes(layout.partial for layout in sources)
         self.pending_after = _Classes(layout.partial for layout in targets)
 
-    def seconds(self) -> Table:
+    def least_seconds(self) -> Table:
         """Returns the bounds; 0 between layouts that are the same."""
         least = self._crossing()
         if self.graph.relaxed is not None:

@@ -216,7 +216,7 @@ class PathSearch:
         due = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)
         if not due and self.table.may_become(state[0], self.target[0]):
             return 0.0
-        return self.bound.seconds(state[0], () if self.goal.partial else due)
+        return self.bound.least_seconds(state[0], () if self.goal.partial else due)
 
     def _all_steps(self, state: State) -> tuple[Step, ...]:
         """Returns the fastest step to each state that one leads to; remembered."""

@@ -155,7 +155,7 @@ class ReshardPlanner:
         steps = self._search(coarse, target, itemsize).best(coarse.layout(source))
         if steps is None:
             raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
-        return Reshard.of(tuple(_move(step, coarse) for step in steps))
+        return Reshard.from_moves(tuple(_move(step, coarse) for step in steps))
 
     def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the faster of two ways: split along the common axes as before, or as after."""
@@ -171,7 +171,7 @@ class ReshardPlanner:
                     *self.plan(arrives, target, itemsize).moves,
                 )
             )
-        return min(map(Reshard.of, ways), key=lambda way: way.seconds)
+        return min(map(Reshard.from_moves, ways), key=lambda way: way.seconds)
 
 
 class DeferredSumPlanner(ReshardPlanner):
@@ -203,7 +203,7 @@ class DeferredSumPlanner(ReshardPlanner):
         found = self._known.get(key)
         if found is None:
             moves = self._direct.plan(source, target, itemsize).moves
-            direct = Reshard.of(tuple(map(self._alone, moves)))
+            direct = Reshard.from_moves(tuple(map(self._alone, moves)))
             is_faster = self._joined(source, direct, itemsize) < self._joined(
                 source, plain, itemsize
             )

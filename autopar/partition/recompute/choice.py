@@ -144,7 +144,7 @@ class Choice:
 def measure(tape: Tape, way: Way) -> Point:
     """Returns what a plan costs: seconds as the sum of the copies, bytes as the evaluator says."""
     steps = replay(tape, way, range(len(tape.ops)))
-    seconds = sum(step.seconds(tape) for step in steps)
+    seconds = sum(step.added_seconds(tape) for step in steps)
     program = tape.program.with_main(write_copies(tape, steps))
     return Point(way, seconds, peak_rank_timeline(program, tape.kinds).peak_bytes)
 

@@ -60,16 +60,16 @@ class _Writer:
         value = self.tape.names[step.moves]
         sent = self._fresh(step.moves, "sent", AWAY, "host")
         host = self._fresh(step.moves, "host", AWAY, "host")
-        self._transfer(step, emitted.offload().of(value), sent, "forward")
-        self._transfer(step, emitted.end_offload(value).of(sent), host, "forward")
+        self._transfer(step, emitted.offload().with_operand(value), sent, "forward")
+        self._transfer(step, emitted.end_offload(value).with_operand(sent), host, "forward")
         self.away[step.moves] = host
 
     def _reload(self, step: Step) -> None:
         coming = self._fresh(step.moves, "coming", BACK)
         back = self._fresh(step.moves, "back", BACK)
         host = self.away[step.moves]
-        self._transfer(step, emitted.reload().of(host), coming, "backward")
-        self._transfer(step, emitted.end_reload().of(coming), back, "backward")
+        self._transfer(step, emitted.reload().with_operand(host), coming, "backward")
+        self._transfer(step, emitted.end_reload().with_operand(coming), back, "backward")
         self.names[step.makes[0]] = back
 
     def _transfer(self, step: Step, transfer: Emitted, result: str, phase: str) -> None:

@@ -279,7 +279,7 @@ def _within(span: Span, way: Way) -> Within:
     # What is computed earlier than by its turn leaves all as it is in its turn.
     behind = accumulate(ran[first:], max, initial=turn)
     during[count + first - 1 :] = [live.behind[at] for at in behind]
-    seconds = sum(step.seconds(tape) for step in steps)
+    seconds = sum(step.added_seconds(tape) for step in steps)
     return Within(seconds, live.during[turn], during, before)
 
 

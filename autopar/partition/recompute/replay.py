@@ -41,7 +41,7 @@ class Step:
     batch: int = 0
     moves: int = -1
 
-    def seconds(self, tape: Tape) -> float:
+    def added_seconds(self, tape: Tape) -> float:
         """Returns what this adds to a step if it is a copy or a transfer, else 0."""
         if self.moves >= 0:
             return tape.offload_candidates[self.moves].seconds / 2
@@ -56,7 +56,7 @@ def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
         way: What is computed again.
         ops: Positions of the ops, in order.
     """
-    steps = _Replay(tape, way).run(ops)
+    steps = _Replay(tape, way).replay(ops)
     if not any(tape.late[step.op] for step in steps if step.copy < 0):
         return steps
     # What nobody brings back, as where a view of it is read that is kept, needn't leave.
@@ -77,7 +77,7 @@ class _Replay:
         for value in sorted(way.offloaded):
             self.offloads.setdefault(tape.offload_candidates[value].behind, []).append(value)
 
-    def run(self, ops: Iterable[int]) -> list[Step]:
+    def replay(self, ops: Iterable[int]) -> list[Step]:
         for at in ops:
             if at not in self.done:
                 self._add(at)

@@ -232,7 +232,7 @@ class _Body:
         if guard is not None or ports:
             seen = Op(GUARD, (), outputs[:1], phase="update")
             results = (self.node(outputs[0]), *(self.node(port.name) for port in ports))
-            target = looking([Assumption.of(port) for port in ports], guard)
+            target = looking([Assumption.from_port(port) for port in ports], guard)
             self._node(seen, "call_function", target, results)
 
     def _compute(self, op: Op) -> None:

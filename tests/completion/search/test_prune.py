@@ -32,7 +32,7 @@ def counts(graph: Graph) -> tuple[int, int]:
     table, without = CandidateTable(graph), Pruning(graph)
     plans, left_out = 1, 0
     for node in graph.nodes:
-        every = table.of(node)
+        every = table.candidates_of(node)
         plans *= len(every.choices)
         left_out += len(every.choices) - len(without.pruned(node, every).choices)
     return plans, left_out
@@ -62,7 +62,7 @@ def test_most_ways_are_dominated_where_computing_takes_long(
     graph = graph_of(net, parse_mesh("2x2x2"), slow(1e8))
     table, without = CandidateTable(graph), Pruning(graph)
     for node in graph.nodes:
-        every = table.of(node)
+        every = table.candidates_of(node)
         monkeypatch.setattr(prune, "MANY", len(every.choices) + 1)
         assert without.pruned(node, every) is every
         monkeypatch.setattr(prune, "MANY", len(every.choices))

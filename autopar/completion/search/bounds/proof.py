@@ -89,9 +89,9 @@ class Proof:
         self._costs = self._costs.kept()
         network = Network(self._costs)
         for key, make in self._vectors:
-            network.variable(network.costs.of(key(), make))
+            network.variable(network.costs.number_of(key(), make))
         for one, other, (key, make) in self._edges:
-            network.connect(one, other, network.costs.of(key(), make))
+            network.connect(one, other, network.costs.number_of(key(), make))
         for value in () if price.is_free else resident.values:
             resident.charge(network, self._origins(value), value, price)
         return network
@@ -176,7 +176,7 @@ class Proof:
         pairs = _pairs_with(alone[0], others or alone[1:]) if alone else _pairs(readers)
         more = _left(readers, alone, pairs)
         key = source[1], tuple((reader[0], reader[2]) for reader in readers), len(alone)
-        shares = self._shares.of(key, len(pairs), len(pairs) + len(more))
+        shares = self._shares.shares_of(key, len(pairs), len(pairs) + len(more))
         for at, pair in enumerate((*pairs, *more)):
             share = shares, at
             middle = self._variable(forms)
@@ -237,7 +237,7 @@ class Proof:
         shares, at = share
 
         def make() -> Array:
-            seconds = shares[at] * transfers.seconds(before, after, of)
+            seconds = shares[at] * transfers.reshard_seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
         def key() -> Hashable:

@@ -68,7 +68,7 @@ class Candidates:
     instead: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
+    def from_choices(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
         """Returns candidates without those that need and leave what a faster one does."""
         best: dict[_Interface, tuple[Choice, float]] = {}
         least: dict[_Interface, float] = {}
@@ -156,7 +156,7 @@ class CandidateTable:
         self.space = graph.space
         self._known: dict[object, Candidates] = {}
 
-    def of(self, node: Node) -> Candidates:
+    def candidates_of(self, node: Node) -> Candidates:
         """Returns the candidates of an op."""
         decided = self.graph.decided.get(node.index)
         if decided is not None:
@@ -173,7 +173,7 @@ class CandidateTable:
                 ways = _ways_around(node.call, within, known, self.around.axes)
             if settled is not None:
                 ways = [way for way in ways if _agrees(way, settled)] or [node.call.whole]
-            found = self._known[key] = Candidates.of(node.call, ways)
+            found = self._known[key] = Candidates.from_choices(node.call, ways)
             self.watch.spend(WAY_WORK * len(found.choices))
         return found
 
@@ -194,7 +194,7 @@ class CandidateTable:
     def _only(self, call: Call, choice: Choice) -> Candidates:
         found = self._known.get(choice)
         if found is None:
-            found = self._known[choice] = Candidates.of(call, [choice])
+            found = self._known[choice] = Candidates.from_choices(call, [choice])
         return found
 
 
@@ -342,7 +342,7 @@ class _Placing:
         """Returns how the op is split if axes split a stretch, and no others anything."""
         found = self._known.get((stretch, axes))
         if found is None:
-            found = self.table.of({stretch[0]: _layout(self.call, stretch, axes)})
+            found = self.table.splits_of({stretch[0]: _layout(self.call, stretch, axes)})
             self._known[stretch, axes] = found
         return found
 

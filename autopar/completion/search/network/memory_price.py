@@ -82,7 +82,7 @@ class ResidentValues:
         self._place = self._places()
         self._sure = self._surely()
 
-    def seconds(
+    def total_seconds(
         self, choices: Sequence[Choice], forms: Sequence[Form], price: MemoryPrice
     ) -> float:
         """Returns the price of what the rank with the largest pieces holds.
@@ -131,7 +131,7 @@ class ResidentValues:
             return byte_seconds * np.array(pieces, dtype=float)
 
         key = ("resident", ends, self.graph.itemsizes[value], byte_seconds)
-        network.charge(variable, network.costs.of(key, make))
+        network.charge(variable, network.costs.number_of(key, make))
 
     def _form(self, choices: Sequence[Choice], forms: Sequence[Form], value: int) -> Form:
         producer = self.graph.producer[value]

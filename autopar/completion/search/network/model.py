@@ -93,7 +93,7 @@ class Model:
             if self.graph.producer[value] is None and forms[value] in ends.forms:
                 at, count = ends.forms.index(forms[value]), len(ends.forms)
                 only = np.where(np.arange(count) == at, 0.0, IMPOSSIBLE)
-                network.charge(variable, network.costs.of(("only", count, at), only.copy))
+                network.charge(variable, network.costs.number_of(("only", count, at), only.copy))
 
 
 def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Moved]:
@@ -136,7 +136,7 @@ def build_model(
         costs: Of models of the graph before: what didn't change isn't computed again.
     """
     builder = _Builder(graph, candidates, transfers, together, costs)
-    model = builder.run()
+    model = builder.build()
     if resident is not None and not price.is_free:
         builder.charge(resident, price)
     return model
@@ -161,10 +161,10 @@ class _Builder:
         self.renewed = {into: out for out, into in graph.aliases}
         self.moves: list[Moves] = []
 
-    def run(self) -> Model:
+    def build(self) -> Model:
         for found in self.candidates:
             key = ("op", found, found.lessons)
-            self.network.variable(self.network.costs.of(key, partial(_seconds, found)))
+            self.network.variable(self.network.costs.number_of(key, partial(_seconds, found)))
         renewals = set(self.renewed.values())
         for value in range(len(self.graph.values)):
             if value not in renewals:
@@ -266,7 +266,7 @@ class _Builder:
         """Adds a variable that is one of some forms."""
         ends = self.transfers.ends(tuple(dict.fromkeys(forms)))
         count = len(ends.forms)
-        zeros = self.network.costs.of(("free", count), lambda: np.zeros(count))
+        zeros = self.network.costs.number_of(("free", count), lambda: np.zeros(count))
         return self.network.variable(zeros), ends
 
     def _move(self, source: End, target: End, of: Tensors, lasting: bool = False) -> None:
@@ -274,11 +274,11 @@ class _Builder:
         transfers, (before, after) = self.transfers, (source[1], target[1])
 
         def make() -> Array:
-            seconds = transfers.seconds(before, after, of)
+            seconds = transfers.reshard_seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
         key = ("move", before, after, of, lasting, transfers.lessons(before, after, of))
-        self.network.connect(source[0], target[0], self.network.costs.of(key, make))
+        self.network.connect(source[0], target[0], self.network.costs.number_of(key, make))
         self.moves.append((*source, *target, of))
 
     def _read(self, near: End, op: int, ends: Sequence[Ends], of: Tensors) -> None:
@@ -286,9 +286,9 @@ class _Builder:
         transfers, source = self.transfers, near[1]
 
         def make() -> Array:
-            total = transfers.seconds(source, ends[0], of)
+            total = transfers.reshard_seconds(source, ends[0], of)
             for at, more in enumerate(ends[1:], start=1):
-                seconds = transfers.seconds(source, more, of)
+                seconds = transfers.reshard_seconds(source, more, of)
                 for other in ends[:at]:
                     seconds[:, other.is_same(more)] = 0.0
                 total = total + seconds
@@ -296,7 +296,7 @@ class _Builder:
 
         lessons = tuple(transfers.lessons(source, each, of) for each in ends)
         key = ("read", source, tuple(ends), of, lessons)
-        self.network.connect(near[0], op, self.network.costs.of(key, make))
+        self.network.connect(near[0], op, self.network.costs.number_of(key, make))
         self.moves.extend((*near, op, each, of) for each in ends)
 
 

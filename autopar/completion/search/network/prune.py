@@ -133,7 +133,7 @@ class Pruning:
     def _seconds(self, forms: tuple[Form, ...], itemsize: int) -> Table:
         found = self._tables.get((forms, itemsize))
         if found is None:
-            found = self._bulk.seconds([form.layout for form in forms], itemsize)
+            found = self._bulk.reshard_seconds([form.layout for form in forms], itemsize)
             self._tables[forms, itemsize] = found
         return found
 

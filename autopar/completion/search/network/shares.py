@@ -24,7 +24,7 @@ class Shares:
     def __init__(self) -> None:
         self._known: dict[Hashable, list[float]] = {}
 
-    def of(self, key: Hashable, first: int, count: int) -> list[float]:
+    def shares_of(self, key: Hashable, first: int, count: int) -> list[float]:
         """Returns the shares of the pairs of values that are alike; they change.
 
         Args:

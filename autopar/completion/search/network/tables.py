@@ -44,7 +44,7 @@ class Tables:
         found = []
         for node in self.graph.nodes:
             self.watch.check()
-            found.append(pruning.pruned(node, self._all.of(node)))
+            found.append(pruning.pruned(node, self._all.candidates_of(node)))
         return found
 
     @cached_property
@@ -56,7 +56,7 @@ class Tables:
     def resident(self) -> ResidentValues:
         """The bytes that go with a way."""
         pairs = zip(self.graph.nodes, self.candidates, strict=True)
-        fewer = {node.index for node, found in pairs if found is not self._all.of(node)}
+        fewer = {node.index for node, found in pairs if found is not self._all.candidates_of(node)}
         return ResidentValues(self.graph, fewer)
 
     @cached_property
@@ -83,7 +83,9 @@ class Tables:
         table, decided = CandidateTable(graph), self.graph.decided
         other.graph, other._all = graph, table
         other.candidates = [
-            known if graph.decided.get(at) is decided.get(at) else table.of(graph.nodes[at])
+            known
+            if graph.decided.get(at) is decided.get(at)
+            else table.candidates_of(graph.nodes[at])
             for at, known in enumerate(self.candidates)
         ]
         return other

@@ -123,7 +123,7 @@ class Transfers:
             found = self._ends[key] = Ends(key)
         return found
 
-    def seconds(self, source: Ends, target: Ends, of: Tensors) -> Array:
+    def reshard_seconds(self, source: Ends, target: Ends, of: Tensors) -> Array:
         """Returns the seconds of a reshard for each pair of labels, as far as they are known.
 
         Raises:
@@ -140,7 +140,7 @@ class Transfers:
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
         self.watch.spend(TABLE_WORK + PATH_WORK * len(forms) ** 3)
-        seconds = self._bulk[of.group].seconds([form.layout for form in forms], of.itemsize)
+        seconds = self._bulk[of.group].reshard_seconds([form.layout for form in forms], of.itemsize)
         at = {form: number for number, form in enumerate(forms)}
         rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
         table: Array = seconds[np.ix_(rows, columns)]
@@ -174,7 +174,7 @@ class Transfers:
         if (needed, of.itemsize) not in made.seconds:
             self.watch.spend(PLAN_WORK * self._ways)
         if of.group is None or not made.layout.partial:
-            return self.space.seconds(made, needed, of.itemsize)
+            return self.space.reshard_seconds(made, needed, of.itemsize)
         shared, model = self._shared[of.group], self.space.planner.model
         reshard = self.space.plan(made, needed, of.itemsize, deferred=of.group != AWAITED)
         moves = sums_of(model, made.layout, reshard, of.itemsize)

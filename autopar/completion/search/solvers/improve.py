@@ -31,7 +31,7 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
         labels: Of its variables.
     """
     best = list(labels)
-    seconds = network.seconds(best)
+    seconds = network.cost_of(best)
     count = len(best)
     without_gain = 0
     forests: list[_Forest] = []
@@ -42,7 +42,7 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
             first, backward = turn * count // FORESTS, turn % 2 == 1
             forests.append(_Forest(network, _forest(network, first, backward=backward)))
         tried = _solve(network, best, forests[turn % FORESTS])
-        found = network.seconds(tried)
+        found = network.cost_of(tried)
         without_gain += 1
         if found < seconds * (1 - GAIN):
             best, seconds, without_gain = tried, found, 0
@@ -155,4 +155,4 @@ def _given(
             total += costs.arrays[matrix][:, label]
         return total
 
-    return costs.of(("given", vector, *around), make)
+    return costs.number_of(("given", vector, *around), make)

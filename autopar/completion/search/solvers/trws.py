@@ -39,7 +39,7 @@ class _Way:
     out: Places
 
     @classmethod
-    def of(cls, rows: NDArray[np.bool_], out: Indexes) -> _Way | None:
+    def from_rows(cls, rows: NDArray[np.bool_], out: Indexes) -> _Way | None:
         """Returns the messages of some rows; None if there are none."""
         if not rows.any():
             return None
@@ -212,8 +212,8 @@ def _group(
                 others,
                 _places(incoming[:, None] + np.arange(size)),
                 before,
-                _Way.of(~before, out),
-                _Way.of(before, out),
+                _Way.from_rows(~before, out),
+                _Way.from_rows(before, out),
             )
         )
     share = 1.0 / np.maximum(1.0, np.maximum(ahead, behind))
