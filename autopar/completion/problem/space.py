@@ -128,7 +128,9 @@ class Space:
         key = (splits, shape)
         found = self._of_splits.get(key)
         if found is None:
-            dims = tuple(splits.items.get(at, dim) for at, dim in enumerate(whole.layout.dims))
+            dims = tuple(
+                splits.items.get(number, dim) for number, dim in enumerate(whole.layout.dims)
+            )
             found = self._of_splits[key] = self.form(Layout(self.mesh, dims))
         return found
 

@@ -57,8 +57,8 @@ class LocalSearch:
         nodes = [n for n in self.graph.nodes if n.call.has_rule and n.index not in decided]
         self._sweep(nodes, {node.index for node in nodes})
         self._seconds_now.clear()
-        moved = {at for node in nodes for at in self._retreat(node)}
-        moved |= {at for node in nodes for at in self._shift(node)}
+        moved = {index for node in nodes for index in self._retreat(node)}
+        moved |= {index for node in nodes for index in self._shift(node)}
         self.changed |= moved
         self._sweep(nodes, moved)
 
@@ -144,9 +144,9 @@ class LocalSearch:
 
     def _before(self, node: Node, axis: str) -> list[Node]:
         """Returns an op and those before it that are split along an axis, nearest first."""
-        found = {node.index: node}
+        chain = {node.index: node}
         queue = [node]
-        while queue and len(found) < MAX_CHAIN:
+        while queue and len(chain) < MAX_CHAIN:
             for value in queue.pop(0).operands:
                 producer = self.graph.producer[value]
                 if producer is None or self.graph.pins[value] is not None:
@@ -154,10 +154,10 @@ class LocalSearch:
                 before = producer[0]
                 if before.index in self.graph.decided:
                     continue
-                if before.index not in found and axis in self._splits(before).places:
-                    found[before.index] = before
+                if before.index not in chain and axis in self._splits(before).places:
+                    chain[before.index] = before
                     queue.append(before)
-        free = [n for n in found.values() if axis not in self._fixed_here(n)]
+        free = [n for n in chain.values() if axis not in self._fixed_here(n)]
         return free if node in free else []
 
     def _splits(self, node: Node) -> Splits:
@@ -224,17 +224,17 @@ class LocalSearch:
         table = self.space.table
         splits = current.splits
         fixed = self._fixed_axes(node, splits, suggested)
-        found: dict[Splits, None] = {}
+        candidates: dict[Splits, None] = {}
         for axis in self.space.axes:
             if axis in fixed:
                 continue
             without = table.without(splits, axis)
-            found[without] = None
+            candidates[without] = None
             for other, _ in suggested:
                 if axis in other.places and other.places[axis] != splits.places.get(axis):
                     merged = table.merged(without, axis, other)
                     if merged is not None:
-                        found[merged] = None
+                        candidates[merged] = None
         for other, _ in suggested:
             joined: Splits = other
             for axis in fixed:
@@ -243,9 +243,9 @@ class LocalSearch:
                 if axis not in joined.places:
                     joined = table.merged(joined, axis, splits) or joined
             if all(axis in joined.places for axis in fixed):
-                found[joined] = None
-        found.pop(splits, None)
-        return list(found)
+                candidates[joined] = None
+        candidates.pop(splits, None)
+        return list(candidates)
 
     def _fixed_axes(
         self, node: Node, splits: Splits, suggested: list[tuple[Splits, int]]
@@ -257,9 +257,15 @@ class LocalSearch:
         for axis, place in splits.places.items():
             if axis in fixed:
                 continue
-            agreeing = [at for other, at in suggested if other.places.get(axis) == place]
+            agreeing = [
+                position for other, position in suggested if other.places.get(axis) == place
+            ]
             opposed = any(other.places.get(axis, place) != place for other, _ in suggested)
-            if not opposed and not node.steady and any(at in node.weights for at in agreeing):
+            if (
+                not opposed
+                and not node.steady
+                and any(position in node.weights for position in agreeing)
+            ):
                 fixed.append(axis)
         return fixed
 
@@ -301,12 +307,12 @@ class Readings:
 
     def _readers(self, value: int) -> dict[Form, list[tuple[int, int]]]:
         """Returns by form the first two ops that read it: places among the uses, and indices."""
-        found: dict[Form, list[tuple[int, int]]] = {}
-        for place, (node, at) in enumerate(self._graph.uses[value]):
-            readers = found.setdefault(self._choices[node.index].consumed[at], [])
+        by_form: dict[Form, list[tuple[int, int]]] = {}
+        for place, (node, position) in enumerate(self._graph.uses[value]):
+            readers = by_form.setdefault(self._choices[node.index].consumed[position], [])
             if not readers or (len(readers) == 1 and readers[0][1] != node.index):
                 readers.append((place, node.index))
-        return found
+        return by_form
 
 
 class _Around:
@@ -319,15 +325,15 @@ class _Around:
         self.graph, self.choices = graph, choices
         self.sources: list[tuple[int, int, Form | None, list[Form]]] = []
         self.targets: list[tuple[int, int, Form | None, list[Form], bool]] = []
-        for at, value in enumerate(node.operands):
-            if value in node.operands[:at]:
+        for position, value in enumerate(node.operands):
+            if value in node.operands[:position]:
                 continue
             others = search.readings.demands(value, node.index)
-            self.sources.append((at, value, _priced_form(graph, choices, value), others))
-        for at, value in enumerate(node.results):
+            self.sources.append((position, value, _priced_form(graph, choices, value), others))
+        for position, value in enumerate(node.results):
             demands = search.readings.demands(value)
             out = value in graph.outputs
-            self.targets.append((at, value, graph.pins[value], demands, out))
+            self.targets.append((position, value, graph.pins[value], demands, out))
         self.itemsizes = graph.itemsizes
         self.choice = choices[node.index]
 
@@ -363,18 +369,20 @@ class _Around:
     def _reshards(self, choice: Choice) -> Iterator[tuple[Form, list[Form], int]]:
         """Yields the reshards next to the op: (from, to, bytes per element)."""
         operands = self.node.operands
-        for at, value, source, others in self.sources:
+        for position, value, source, others in self.sources:
             if source is None:
                 continue
             demands = dict.fromkeys(others)
-            demands[choice.consumed[at]] = None
-            for again in range(at + 1, len(operands)):
+            demands[choice.consumed[position]] = None
+            for again in range(position + 1, len(operands)):
                 if operands[again] == value:
                     demands[choice.consumed[again]] = None
             yield source, list(demands), self.itemsizes[value]
-        for at, value, pin, wanted, out in self.targets:
+        for position, value, pin, wanted, out in self.targets:
             size = self.itemsizes[value]
-            made = self.graph.own(SharedReductions).priced(self.choices, value, choice.produced[at])
+            made = self.graph.own(SharedReductions).priced(
+                self.choices, value, choice.produced[position]
+            )
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
                 yield made, [kept], size
@@ -383,18 +391,18 @@ class _Around:
 
     def suggested(self) -> list[tuple[Splits, int]]:
         """Returns the splits of factors that neighbours suggest, with the tensor's position."""
-        found: dict[tuple[Splits, int], None] = {}
+        suggestions: dict[tuple[Splits, int], None] = {}
         call, lent = self.node.call, self.graph.lent
-        for at, value, source, _ in self.sources:
+        for position, value, source, _ in self.sources:
             if source is not None and source.splits.items:
-                found[call.suggest(at, lent(self.node, value, source)), at] = None
+                suggestions[call.suggest(position, lent(self.node, value, source)), position] = None
         count = len(self.node.operands)
-        for at, value, pin, demands, _ in self.targets:
+        for position, value, pin, demands, _ in self.targets:
             for form in [*demands, *([pin] if pin else [])]:
                 if form.splits.items:
                     form = lent(self.node, value, form)
-                    found[call.suggest(count + at, form), count + at] = None
-        return [(splits, at) for splits, at in found if splits.items]
+                    suggestions[call.suggest(count + position, form), count + position] = None
+        return [(splits, position) for splits, position in suggestions if splits.items]
 
 
 def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
@@ -445,5 +453,5 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
 
 def _demands(graph: Graph, choices: list[Choice], value: int) -> list[Form]:
     """Returns the different forms in which ops read a value."""
-    forms = (choices[node.index].consumed[at] for node, at in graph.uses[value])
+    forms = (choices[node.index].consumed[position] for node, position in graph.uses[value])
     return list(dict.fromkeys(forms))

@@ -94,15 +94,15 @@ class Candidates:
         Args:
             instead: Per label, that of the candidate which takes its place; its own if it stays.
         """
-        labels = [at for at, other in enumerate(instead) if at == other]
+        labels = [label for label, other in enumerate(instead) if label == other]
         number = {label: position for position, label in enumerate(labels)}
         return Candidates(
-            tuple(self.choices[at] for at in labels),
-            tuple(tuple(forms[at] for at in labels) for forms in self.consumed),
-            tuple(tuple(forms[at] for at in labels) for forms in self.produced),
-            [self.seconds[at] for at in labels],
-            [self.least_seconds[at] for at in labels],
-            tuple(self.alike[at] for at in labels),
+            tuple(self.choices[label] for label in labels),
+            tuple(tuple(forms[label] for label in labels) for forms in self.consumed),
+            tuple(tuple(forms[label] for label in labels) for forms in self.produced),
+            [self.seconds[label] for label in labels],
+            [self.least_seconds[label] for label in labels],
+            tuple(self.alike[label] for label in labels),
             every=self,
             instead=tuple(number[other] for other in instead),
         )
@@ -295,7 +295,9 @@ def _choice(
             continue
         stretch = _stretch(option)
         if stretch is None:
-            pending.append(Pending(axis, SUM, tuple(at for at in option if isinstance(at, int))))
+            pending.append(
+                Pending(axis, SUM, tuple(operand for operand in option if isinstance(operand, int)))
+            )
             continue
         merged = placing.with_axis(splits, stretch, axis)
         if merged is None:
@@ -352,16 +354,16 @@ def _stretches(call: Call, within: Mapping[str, frozenset[int]]) -> list[Stretch
 
     A factor as a whole, and each of its sub-dimensions.
     """
-    found: dict[Stretch, None] = {}
+    stretches: dict[Stretch, None] = {}
     for factor, size in call.rule.sizes.items():
         if factor not in call.splittable:
             continue
-        found[factor, 1, size] = None
+        stretches[factor, 1, size] = None
         strides = (s for s in within.get(factor, ()) if size % s == 0)
         for inner, outer in pairwise([1, *sorted(strides), size]):
             if outer % inner == 0 and outer > inner:
-                found[factor, inner, outer] = None
-    return list(found)
+                stretches[factor, inner, outer] = None
+    return list(stretches)
 
 
 def _stretch(option: Stretch | Row) -> Stretch | None:
