@@ -36,14 +36,16 @@ def _follows(op: Op, call: Call, program: Program, space: Space) -> bool:
     assert dist is not None
     if dist.body or dist.pending:
         return False
-    around = [consumed(call.rule, dist, at) for at in range(len(op.operands))]
-    around += [produced(call.rule, dist, at) for at in range(len(op.results))]
+    around = [consumed(call.rule, dist, position) for position in range(len(op.operands))]
+    around += [produced(call.rule, dist, position) for position in range(len(op.results))]
     splits = space.table.none
-    for at, (name, layout) in enumerate(zip((*op.operands, *op.results), around, strict=True)):
+    for position, (name, layout) in enumerate(
+        zip((*op.operands, *op.results), around, strict=True)
+    ):
         stored = program.main.values[name].dist
         if stored is None or layout != stored.normalized():
             return False
-        merged = _merged(space, splits, call.suggest(at, space.complete(space.form(stored))))
+        merged = _merged(space, splits, call.suggest(position, space.complete(space.form(stored))))
         if merged is None:
             return False
         splits = merged

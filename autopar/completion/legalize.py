@@ -97,11 +97,11 @@ class _Expansion:
         origin = Origin("chosen", f"body {dist.body!r} of {op.kind} ({op.origin})")
         for value, layout in zip(new, template.layouts, strict=True):
             self.values[value.name] = replace(value, dist=layout, origin=origin)
-        for at, layout in template.left.items():
-            self._leave(op.results[at], layout)
+        for position, layout in template.left.items():
+            self._leave(op.results[position], layout)
         return [
-            replace(inner, dist=found, origin=origin)
-            for inner, found in zip(ops, template.dists, strict=True)
+            replace(inner, dist=layouts, origin=origin)
+            for inner, layouts in zip(ops, template.dists, strict=True)
         ]
 
     def _calls(self, mesh: ProcessMesh) -> CallTable:
@@ -148,7 +148,7 @@ def _solved(calls: CallTable, function: Function) -> _Template:
     return _Template(
         tuple(op.dist for op in done.ops),
         tuple(done.values[name].dist for name in between),
-        {at: made.layout for at, _, made in left_otherwise(function, solution)},
+        {position: made.layout for position, _, made in left_otherwise(function, solution)},
     )
 
 

@@ -75,10 +75,10 @@ def splits_parts(program: Program, solution: Solution) -> bool:
         solution: How it was completed.
     """
     return any(
-        at in solution.forms[solution.graph.position[port.name]].splits.items
+        dim in solution.forms[solution.graph.position[port.name]].splits.items
         for port in program.signature.inputs
         if port.part is not None
-        for at, (size, whole) in enumerate(zip(port.shape, port.part.shape, strict=True))
+        for dim, (size, whole) in enumerate(zip(port.shape, port.part.shape, strict=True))
         if size != whole
     )
 
@@ -127,9 +127,9 @@ class _SplitWeights:
         self.values = dict(self.main.values)
         self.parts = self._named_parts()
         for name, parts in self.parts.items():
-            for at, part in enumerate(parts):
+            for index, part in enumerate(parts):
                 if part not in self.main.values:
-                    self.values[part] = self._part(name, at, part)
+                    self.values[part] = self._part(name, index, part)
 
     def split(self) -> Program:
         """Returns the program with every section as its parts."""
@@ -177,14 +177,14 @@ class _SplitWeights:
         self.values[name] = Value(name, "f32", ())
         return name
 
-    def _part(self, name: str, at: int, part: str) -> Value:
+    def _part(self, name: str, index: int, part: str) -> Value:
         """Returns a part of a value, pinned as that is."""
         value, section = self.main.values[name], self.sections[name]
-        shape = _with_size(value.global_shape, section, at)
+        shape = _with_size(value.global_shape, section, index)
         dist, origin = value.dist, value.origin
         if dist is not None:
             axes = dist.dims[section.dim][0].axes
-            pinned = (SubDim(section.sizes[at], axes),)
+            pinned = (SubDim(section.sizes[index], axes),)
             dims = (*dist.dims[: section.dim], pinned, *dist.dims[section.dim + 1 :])
             dist = Layout(dist.mesh, dims, dist.partial, dist.mask, dist.offload)
         if origin is not None:
@@ -199,12 +199,14 @@ class _SplitWeights:
                 continue
             section = self.sections[port.name]
             for name, (start, stop) in zip(self.parts[port.name], section.ranges, strict=True):
-                at = tuple(start if dim == section.dim else 0 for dim in range(len(port.shape)))
+                offset = tuple(start if dim == section.dim else 0 for dim in range(len(port.shape)))
                 shape = tuple(
                     stop - start if dim == section.dim else size
                     for dim, size in enumerate(port.shape)
                 )
-                yield replace(port, name=name, shape=shape, part=Part(port.name, port.shape, at))
+                yield replace(
+                    port, name=name, shape=shape, part=Part(port.name, port.shape, offset)
+                )
 
     def _written(self, op: Op) -> Iterator[Op]:
         """Yields what becomes of an op."""
@@ -254,10 +256,10 @@ class _SplitWeights:
             raise ValueError(f"{op.kind} can't be taken apart")
         factor, sizes = parts
         results: list[tuple[str, ...]] = []
-        for at, size in enumerate(sizes):
-            named = tuple(self._result(name, at) for name in op.results)
+        for index, size in enumerate(sizes):
+            named = tuple(self._result(name, index) for name in op.results)
             results.append(named)
-            operands = [self.parts[n][at] if n in self.sections else n for n in op.operands]
+            operands = [self.parts[n][index] if n in self.sections else n for n in op.operands]
             yield replace(
                 op.with_operands(operands).with_args(self._args(op, rule, {factor: size})),
                 results=named,
@@ -273,11 +275,11 @@ class _SplitWeights:
         args = local_args(smaller, OpDist(self.mesh))
         return {name: arg for name, arg in args.items() if name in given}
 
-    def _result(self, name: str, at: int) -> str:
+    def _result(self, name: str, index: int) -> str:
         """Returns what a result is called that is computed from the parts with this number."""
         if name in self.sections:
-            return self.parts[name][at]
-        part = self._fresh(f"{name}.{at}")
+            return self.parts[name][index]
+        part = self._fresh(f"{name}.{index}")
         self.values[part] = replace(self.main.values[name], name=part, dist=None, origin=None)
         return part
 
@@ -289,7 +291,7 @@ class _SplitWeights:
             total = name
 
 
-def _with_size(shape: Sequence[int], section: Section, at: int) -> tuple[int, ...]:
+def _with_size(shape: Sequence[int], section: Section, index: int) -> tuple[int, ...]:
     sizes = list(shape)
-    sizes[section.dim] = section.sizes[at]
+    sizes[section.dim] = section.sizes[index]
     return tuple(sizes)

@@ -63,11 +63,11 @@ class Marks(dict[int, Stretch]):
         rule = node.call.rule
         bodies = (body.rule.splittable for body in rule.bodies)
         splittable = frozenset(rule.splittable).union(*bodies)
-        for at, value in enumerate(node.operands):
+        for position, value in enumerate(node.operands):
             mark = self.get(value)
             if mark is None:
                 continue
-            hit = factor_of(rule, rule.operands[at], mark)
+            hit = factor_of(rule, rule.operands[position], mark)
             if hit is None or hit[0] not in splittable:
                 self._pieces.update(result for result in node.results if result not in self)
                 continue
@@ -95,8 +95,8 @@ class Marks(dict[int, Stretch]):
         if node.op.kind in JOINS and isinstance(dim, int) and len(node.operands) > 1:
             (result,) = node.results
             shape = self._graph.values[result].global_shape
-            at = dim % len(shape)
-            self[result] = Stretch(at, 1, shape[at])
+            number = dim % len(shape)
+            self[result] = Stretch(number, 1, shape[number])
             self.joined.add(result)
 
 
@@ -106,23 +106,23 @@ def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, int, int] | N
     The dimension of a mark may be of size 1 in the rule, where it is broadcast.
     """
     inner = 1
-    found: tuple[str, int, int] | None = None
+    inside: tuple[str, int, int] | None = None
     for factor in reversed(dims[mark.dim]):
         outer = inner * rule.sizes[factor]
         if inner <= mark.inner and mark.inner * mark.size <= outer:
             return factor, mark.inner // inner, mark.size
         if mark.inner <= inner and outer <= mark.inner * mark.size:
-            found = (factor, 1, rule.sizes[factor])
+            inside = (factor, 1, rule.sizes[factor])
         inner = outer
-    return found
+    return inside
 
 
 def _stretch_of(rule: Rule, dims: Dims, factor: str, within: int, size: int) -> Stretch | None:
-    for at, factors in enumerate(dims):
+    for number, factors in enumerate(dims):
         inner = 1
         for name in reversed(factors):
             if name == factor:
-                return Stretch(at, inner * within, size)
+                return Stretch(number, inner * within, size)
             inner *= rule.sizes[name]
     return None
 

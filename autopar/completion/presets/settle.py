@@ -36,12 +36,12 @@ def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
 def _batch_pins(graph: Graph, axes: Sequence[str]) -> dict[int, Form]:
     """Returns how the batch is split along axes, by input and where it is passed on."""
     inputs = ((value, graph.pins[value]) for value in batch_inputs(graph))
-    found = {value: _along(graph, value, pin, axes) for value, pin in inputs if pin is not None}
+    forms = {value: _along(graph, value, pin, axes) for value, pin in inputs if pin is not None}
     for value, passed in passed_on(graph).items():
-        form = found.get(passed.source)
+        form = forms.get(passed.source)
         if form is not None:
-            found[value] = _passed(graph, value, passed.stretch, form)
-    return found
+            forms[value] = _passed(graph, value, passed.stretch, form)
+    return forms
 
 
 def _passed(graph: Graph, value: int, stretch: Stretch, source: Form) -> Form:

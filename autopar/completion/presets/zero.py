@@ -133,16 +133,16 @@ class _Zero:
                 continue
             like = None if source is None else graph.pins[source]
             pin(graph, value, like or split, self.preset)
-            if (found := graph.pins[value]) and self.axis in found.splits.places:
+            if (form := graph.pins[value]) and self.axis in form.splits.places:
                 graph.keep(value, self.axis)
 
     def _stored(self) -> list[int]:
         """Returns the inputs that the program owns."""
         values, producer = self.graph.values, self.graph.producer
         return [
-            at
-            for at, value in enumerate(values)
-            if value.role in STORED_ROLES and producer[at] is None
+            number
+            for number, value in enumerate(values)
+            if value.role in STORED_ROLES and producer[number] is None
         ]
 
     def _bases(self) -> dict[int, Form]:

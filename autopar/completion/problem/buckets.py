@@ -38,13 +38,13 @@ class DeferredSums:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         read = awaited([node.op for node in graph.nodes])
-        found: dict[int, str] = {}
+        groups: dict[int, str] = {}
         for node in graph.nodes:
             group = UPDATE if node.op.phase == UPDATE else ""
             for value in node.results:
-                found[value] = AWAITED if graph.values[value].name in read else group
+                groups[value] = AWAITED if graph.values[value].name in read else group
         ordered = sorted(graph.nodes, key=lambda node: graph.order[node.index])
-        self.group = {value: found[value] for node in ordered for value in node.results}
+        self.group = {value: groups[value] for node in ordered for value in node.results}
         """Per value that is computed, in the order of the program, with which others its sum may
         travel: with others that are deferred, those of updates apart, or with awaited ones."""
 
@@ -156,8 +156,8 @@ class Buckets:
         made = graph.producer[value]
         assert made is not None
         left = choices[made[0].index].leaves(made[1])
-        for node, at in graph.uses[value]:
-            if any(need is not left for need in choices[node.index].reads(at)):
+        for node, position in graph.uses[value]:
+            if any(need is not left for need in choices[node.index].reads(position)):
                 first = min(first, self._reached(node))
         return first
 

@@ -31,14 +31,14 @@ class Cuts:
     def sizes(self, value: int, dim: int, size: int) -> tuple[int, ...]:
         """Returns the sub-dimensions, major to minor, that a dimension consists of."""
         strides = sorted(self._strides.get((value, dim), _NONE))
-        found: list[int] = []
+        sizes: list[int] = []
         inner = 1
         for stride in [*strides, size]:
             if stride % inner:
                 return (size,)
-            found.append(stride // inner)
+            sizes.append(stride // inner)
             inner = stride
-        return tuple(reversed(found))
+        return tuple(reversed(sizes))
 
     def within(self, node: Node) -> dict[str, Strides]:
         """Returns the boundaries within an op's factors, as far as its tensors have them."""
@@ -49,26 +49,26 @@ class Cuts:
         tensors = node.call.tensors
         within = self._within_factors(node, tensors, rule.sizes)
         for dims, value in zip(tensors, node.tensors, strict=True):
-            for at, factors in enumerate(dims):
+            for dim, factors in enumerate(dims):
                 if len(factors) > 1 or (factors and factors[0] in within):
-                    self._add(value, at, factors, within, rule.sizes)
+                    self._add(value, dim, factors, within, rule.sizes)
 
     def _add(
         self,
         value: int,
-        at: int,
+        dim: int,
         factors: tuple[str, ...],
         within: Mapping[str, Strides],
         sizes: Mapping[str, int],
     ) -> None:
         """Adds the boundaries between a dimension's factors and those within them."""
-        strides = set(self._strides.get((value, at), _NONE))
+        strides = set(self._strides.get((value, dim), _NONE))
         inner = 1
         for factor in reversed(factors):
             strides.update(inner * stride for stride in within.get(factor, _NONE))
             inner *= sizes[factor]
             strides.add(inner)
-        self._strides[value, at] = frozenset(strides - {1, inner})
+        self._strides[value, dim] = frozenset(strides - {1, inner})
 
     def _within_factors(
         self, node: Node, tensors: tuple[Dims, ...], sizes: Mapping[str, int]
@@ -76,8 +76,8 @@ class Cuts:
         """Returns the boundaries within the op's factors, as far as its tensors have them."""
         within: dict[str, Strides] = {}
         for dims, value in zip(tensors, node.tensors, strict=True):
-            for at, factors in enumerate(dims):
-                strides = self._strides.get((value, at))
+            for dim, factors in enumerate(dims):
+                strides = self._strides.get((value, dim))
                 if not strides:
                     continue
                 inner = 1

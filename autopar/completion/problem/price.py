@@ -64,12 +64,12 @@ class Price:
 
     def _filled(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> Iterator[Filled]:
         """Returns the buckets in which sums of values travel."""
-        found = (
+        grouped = (
             (value, ways[value][1])
             for value in self.graph.shared(DeferredSums).group
             if value in ways
         )
-        pending = ((value, way) for value, way in found if way and way[0][0].layout.partial)
+        pending = ((value, way) for value, way in grouped if way and way[0][0].layout.partial)
         return self.buckets.filled(choices, pending)
 
     def value(self, choices: Sequence[Choice], value: int, stored: Form) -> float:
@@ -88,21 +88,29 @@ class Price:
         first = stored
         needs: dict[tuple[str, int], dict[Need, None]] = {}
         if producer is not None:
-            node, at = producer
-            first = choices[node.index].leaves(at)
+            node, position = producer
+            first = choices[node.index].leaves(position)
             if value in graph.outputs:
-                if graph.pins[value] is None and first is not choices[node.index].produced[at]:
+                if (
+                    graph.pins[value] is None
+                    and first is not choices[node.index].produced[position]
+                ):
                     stored = self.space.complete(first)
                 needs[node.op.phase, node.op.microbatch] = {stored: None}
-            for need in choices[node.index].reads_again(at):
+            for need in choices[node.index].reads_again(position):
                 needs.setdefault((node.op.phase, node.op.microbatch), {})[need] = None
-        for node, at in graph.uses[value]:
+        for node, position in graph.uses[value]:
             lifetime = node.op.phase, node.op.microbatch
-            needs.setdefault(lifetime, {}).update(dict.fromkeys(choices[node.index].reads(at)))
+            needs.setdefault(lifetime, {}).update(
+                dict.fromkeys(choices[node.index].reads(position))
+            )
         ordered = sorted(needs, key=graph.lifetimes.__getitem__)
         is_deferred = graph.shared(DeferredSums).group_of(value) is not None
         return self._through(
-            first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value], is_deferred
+            first,
+            tuple(tuple(needs[lifetime]) for lifetime in ordered),
+            graph.itemsizes[value],
+            is_deferred,
         )
 
     def _through(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:

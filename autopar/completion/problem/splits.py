@@ -123,16 +123,16 @@ class SplitTable:
         return splits.merges[key]
 
     def _merged(self, splits: Splits, axis: str, source: Splits) -> Splits | None:
-        at, alone = source.places[axis]
-        current = splits.items.get(at)
+        key, alone = source.places[axis]
+        current = splits.items.get(key)
         if current is None:
-            return self.splits_of({**splits.items, at: alone})
+            return self.splits_of({**splits.items, key: alone})
         settled = dim_axes(current)
-        joint = self.restrict(source.items[at], (*settled, axis))
+        joint = self.restrict(source.items[key], (*settled, axis))
         if self.restrict(joint, settled) == current:
-            return self.splits_of({**splits.items, at: joint})
+            return self.splits_of({**splits.items, key: joint})
         composed = self.compose(current, alone)
-        return self.splits_of({**splits.items, at: composed}) if composed is not None else None
+        return self.splits_of({**splits.items, key: composed}) if composed is not None else None
 
     def nested(
         self, splits: Splits, axis: str, source: Splits, cuts: Mapping[Key, Sequence[int]]
@@ -148,16 +148,16 @@ class SplitTable:
         Returns:
             None if the axis doesn't fit there.
         """
-        at, alone = source.places[axis]
-        current = splits.items.get(at)
+        key, alone = source.places[axis]
+        current = splits.items.get(key)
         if current is None:
-            return self.splits_of({**splits.items, at: alone})
+            return self.splits_of({**splits.items, key: alone})
         order = (*dim_axes(current), axis)
         plain = self.compose(current, alone, order=order)
-        sizes = cuts.get(at, ())
+        sizes = cuts.get(key, ())
         if plain is None or factorize_dim(plain, sizes or (dim_size(plain),), self.mesh) is None:
             plain = self.compose(current, alone, sizes, order) or plain
-        return self.splits_of({**splits.items, at: plain}) if plain is not None else None
+        return self.splits_of({**splits.items, key: plain}) if plain is not None else None
 
     def compose(
         self,

@@ -33,15 +33,15 @@ def reduce_before_scatter(graph: Graph, choices: list[Choice]) -> list[int]:
     Returns:
         The ops whose choice changed.
     """
-    found: set[int] = set()
+    changed: set[int] = set()
     for axis in graph.space.axes:
         pieces: dict[int, _Pieces] = {}
         for node in graph.nodes:
             _visit(graph, choices, axis, node, pieces)
         for made in pieces.values():
             if made.births > 1:
-                found.update(_take_off(graph, choices, axis, made.split_ops))
-    return sorted(found)
+                changed.update(_take_off(graph, choices, axis, made.split_ops))
+    return sorted(changed)
 
 
 def _visit(
@@ -49,11 +49,11 @@ def _visit(
 ) -> None:
     """Notes what an op makes of pieces; what it takes in are no longer ends of a sum."""
     choice = choices[node.index]
-    for at, value in enumerate(node.results):
-        if (axis, "sum") in choice.produced[at].layout.partial:
+    for position, value in enumerate(node.results):
+        if (axis, "sum") in choice.produced[position].layout.partial:
             pieces[value] = _Pieces(1, frozenset())
     row = node.call.longest_row(choice.dist.body)
-    operands = [node.operands[at] for at in row]
+    operands = [node.operands[position] for position in row]
     if len(node.results) != 1 or not operands or any(v not in pieces for v in operands):
         return
     if any(len(graph.uses[v]) > 1 or _is_fixed(graph, v) for v in operands):

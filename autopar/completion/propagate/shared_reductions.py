@@ -38,7 +38,7 @@ class SharedReductions:
             groups.setdefault(self._end[value], []).append(value)
         for group in groups.values():
             group.sort(key=self._weight, reverse=True)
-            self._payers.update((value, (group, at)) for at, value in enumerate(group))
+            self._payers.update((value, (group, place)) for place, value in enumerate(group))
 
     def priced(self, choices: Sequence[Choice], value: int, made: Form) -> Form:
         """Returns the form of a value without the reductions that another one pays for.
@@ -62,8 +62,8 @@ class SharedReductions:
         if len(node.results) != 1:
             return
         row, (result,) = node.call.longest_row(), node.results
-        for at in row:
-            value = node.operands[at]
+        for position in row:
+            value = node.operands[position]
             if len(self.graph.uses[value]) == 1 and not self._is_fixed(value):
                 self._end[value] = self._end.get(result, result)
                 if len(row) > 1 or result in meeting:

@@ -72,13 +72,13 @@ def _computes_by_weight(graph: Graph, choices: list[Choice], node: Node, axes: l
     if settled is not None and not settled.places.keys().isdisjoint(axes):
         return True
     places = choices[node.index].splits.places
-    for at in node.weights:
-        pin = graph.pins[node.operands[at]]
-        producer = graph.producer[node.operands[at]]
+    for position in node.weights:
+        pin = graph.pins[node.operands[position]]
+        producer = graph.producer[node.operands[position]]
         if producer is not None:
             pin = choices[producer[0].index].produced[producer[1]]
         if pin is not None:
-            suggested = node.call.suggest(at, pin).places
+            suggested = node.call.suggest(position, pin).places
             if any(a in suggested and places.get(a) == suggested[a] for a in axes):
                 return True
     return False

@@ -108,7 +108,10 @@ def _searched(graph: Graph, propagation: Propagation) -> Solution:
 def _input_form(graph: Graph, choices: list[Choice], value: int) -> Form:
     """Returns the form of a free input: split as all its readers want it, so none communicates."""
     space = graph.space
-    demands = [space.complete(choices[node.index].consumed[at]) for node, at in graph.uses[value]]
+    demands = [
+        space.complete(choices[node.index].consumed[position])
+        for node, position in graph.uses[value]
+    ]
     if not demands:
         return graph.replicated(value)
     splits = demands[0].splits

@@ -105,7 +105,7 @@ class Plans:
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:
         """Prices exactly what labels stand for; returns whether that makes a difference."""
-        bodies = {(c, labels[at]) for at, c in enumerate(model.candidates)}
+        bodies = {(c, labels[index]) for index, c in enumerate(model.candidates)}
         changed = [candidates.learn(label) for candidates, label in bodies]
         return self.tables.transfers.learn(model.transfers_of(labels)) or any(changed)
 

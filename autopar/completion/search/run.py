@@ -161,9 +161,9 @@ class Run(Proving):
 
     def _descend(self, start: Sequence[Choice]) -> None:
         """Improves a plan along one axis after the other."""
-        for found in descend(self.graph.space.axes, start, self._best_around):
-            if self.best is None or found.seconds < self.best.seconds:
-                self.best = found
+        for plan in descend(self.graph.space.axes, start, self._best_around):
+            if self.best is None or plan.seconds < self.best.seconds:
+                self.best = plan
             self._tell("searching along one axis after the other")
 
     def _best_around(self, around: Around) -> Found | None:
@@ -197,7 +197,7 @@ class Run(Proving):
     def _rounds(self, *, together: bool) -> None:
         """Searches the model, and learns of reshards, until that makes no difference."""
         tried: list[list[int]] = []
-        found: list[float] = []
+        seconds: list[float] = []
         for number in range(1, MAX_ROUNDS + 1):
             self._tell(f"searching, round {number}")
             model = self._model(together=together)
@@ -213,8 +213,8 @@ class Run(Proving):
             if not is_first and not self._is_thorough and not self._is_close(self.expected, FAR):
                 # Plans near presets are sooner better than those of more rounds.
                 break
-            found.append(self._found().seconds)
-            if is_idle(found, IDLE_ROUNDS, self.learned.precision):
+            seconds.append(self._found().seconds)
+            if is_idle(seconds, IDLE_ROUNDS, self.learned.precision):
                 break
         self.learned.labels += tried
 
@@ -222,13 +222,13 @@ class Run(Proving):
         """Improves the best plan of other prices, if it is better at this one too."""
         assert self.best is not None
         resident, price = self.tables.resident, self.memory_price
-        found = {
+        by_seconds = {
             self.learned.price.total(each.choices, each.forms)
             + resident.total_seconds(each.choices, each.forms, price): each
             for each in self.learned.solutions
         }
-        if found and min(found) < self.best.seconds * (1 - CLOSE):
-            self._improve(found[min(found)].choices, itself=True)
+        if by_seconds and min(by_seconds) < self.best.seconds * (1 - CLOSE):
+            self._improve(by_seconds[min(by_seconds)].choices, itself=True)
 
     def _take_preset(self) -> None:
         """Takes the best of the usual presets if hardly any plan is faster."""

@@ -36,19 +36,19 @@ def least_seconds_within(
     def bound(price: float) -> float:
         memory_price = MemoryPrice.of_all(price, is_sure=True)
         above = seconds + price * memory_bytes
-        found = min(search.bound_at(memory_price, above) for search in searches)
-        return found - price * memory_bytes
+        least = min(search.bound_at(memory_price, above) for search in searches)
+        return least - price * memory_bytes
 
     most = MOST_PRICES if all(search.learned.is_small for search in searches) else FEWER_PRICES
-    found = {0: bound(byte_seconds)}
+    bounds = {0: bound(byte_seconds)}
     for way in (1, -1):
-        at = way
-        while len(found) < most and not searches[0].watch.is_late:
-            found[at] = bound(byte_seconds * STEP**at)
-            if found[at] <= found[at - way]:
+        exponent = way
+        while len(bounds) < most and not searches[0].watch.is_late:
+            bounds[exponent] = bound(byte_seconds * STEP**exponent)
+            if bounds[exponent] <= bounds[exponent - way]:
                 break
-            at += way
-        if at != way:
+            exponent += way
+        if exponent != way:
             # Where it rises one way, it falls the other way.
             break
-    return max(found.values())
+    return max(bounds.values())

@@ -71,14 +71,14 @@ class ResidentValues:
     def __init__(self, graph: Graph, partial: Container[int] = ()) -> None:
         self.graph = graph
         self._partial = partial
-        found = {
+        roots = {
             self._root(value)
             for value in range(len(graph.values))
             if self._is_stored(value) or self._is_saved(value)
         }
         if not any(map(self._is_saved, range(len(graph.values)))):
-            found |= set(self._at_peak())
-        self.values = tuple(sorted(v for v in found if self._is_stored(v) or graph.producer[v]))
+            roots |= set(self._at_peak())
+        self.values = tuple(sorted(v for v in roots if self._is_stored(v) or graph.producer[v]))
         self._place = self._places()
         self._sure = self._surely()
 
@@ -144,12 +144,12 @@ class ResidentValues:
 
         What only updates read, as state and gradients, is apart from what the forward pass uses.
         """
-        first = {value: min(found) for value in self.values if (found := self._turns(value))}
+        first = {value: min(turns_of) for value in self.values if (turns_of := self._turns(value))}
         last = {value: self._last_turn(value) for value in self.values if value not in first}
         return {
-            value: at / len(turns)
+            value: place / len(turns)
             for turns in (first, last)
-            for at, value in enumerate(sorted(turns, key=turns.__getitem__))
+            for place, value in enumerate(sorted(turns, key=turns.__getitem__))
         }
 
     def _turns(self, value: int) -> list[int]:

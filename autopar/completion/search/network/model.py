@@ -52,7 +52,7 @@ class Model:
 
     def choices(self, labels: Sequence[int]) -> list[Choice]:
         """Returns the choice of every op."""
-        return [c.choices[labels[at]] for at, c in enumerate(self.candidates)]
+        return [c.choices[labels[index]] for index, c in enumerate(self.candidates)]
 
     def forms(self, labels: Sequence[int]) -> list[Form]:
         """Returns the form in which every value is stored."""
@@ -91,9 +91,9 @@ class Model:
         network = self.network
         for value, (variable, ends) in self.stored.items():
             if self.graph.producer[value] is None and forms[value] in ends.forms:
-                at, count = ends.forms.index(forms[value]), len(ends.forms)
-                only = np.where(np.arange(count) == at, 0.0, IMPOSSIBLE)
-                network.charge(variable, network.costs.number_of(("only", count, at), only.copy))
+                label, count = ends.forms.index(forms[value]), len(ends.forms)
+                only = np.where(np.arange(count) == label, 0.0, IMPOSSIBLE)
+                network.charge(variable, network.costs.number_of(("only", count, label), only.copy))
 
 
 def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Moved]:
@@ -162,9 +162,9 @@ class _Builder:
         self.moves: list[Moves] = []
 
     def build(self) -> Model:
-        for found in self.candidates:
-            key = ("op", found, found.lessons)
-            self.network.variable(self.network.costs.number_of(key, partial(_seconds, found)))
+        for each in self.candidates:
+            key = ("op", each, each.lessons)
+            self.network.variable(self.network.costs.number_of(key, partial(_seconds, each)))
         renewals = set(self.renewed.values())
         for value in range(len(self.graph.values)):
             if value not in renewals:
@@ -207,24 +207,24 @@ class _Builder:
 
     def _makers(self, value: int) -> list[End]:
         """Returns the variables of the ops that make a value, or its new content."""
-        found = []
+        makers = []
         for each in self._contents(value):
             producer = self.graph.producer[each]
             if producer is not None:
-                node, at = producer
-                ends = self.transfers.ends(self.candidates[node.index].produced[at])
-                found.append((node.index, ends))
-        return found
+                node, position = producer
+                ends = self.transfers.ends(self.candidates[node.index].produced[position])
+                makers.append((node.index, ends))
+        return makers
 
     def _readers(self, value: int) -> dict[Lifetime, Readers]:
         """Returns per lifetime the ops that read a value, with how they need it."""
-        found: dict[Lifetime, Readers] = {}
+        readers: dict[Lifetime, Readers] = {}
         for each in self._contents(value):
-            for node, at in self.graph.uses[each]:
+            for node, position in self.graph.uses[each]:
                 lifetime = (node.op.phase, node.op.microbatch)
-                ends = self.transfers.ends(self.candidates[node.index].consumed[at])
-                found.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
-        return found
+                ends = self.transfers.ends(self.candidates[node.index].consumed[position])
+                readers.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
+        return readers
 
     def _kept(self, value: int, made: Sequence[End], readers: Mapping[Lifetime, Readers]) -> End:
         """Adds the variable of the form in which a value is kept."""
@@ -253,8 +253,8 @@ class _Builder:
 
     def _tensors(self, value: int, source: Ends) -> Tensors:
         """Returns of which tensors a reshard of a value is, from one of these forms."""
-        found = tensors_of(self.graph, value, source)
-        return found if self.together else replace(found, group=None)
+        tensors = tensors_of(self.graph, value, source)
+        return tensors if self.together else replace(tensors, group=None)
 
     def _gathered(self, value: int, source: End, ops: Readers) -> End:
         """Adds the variable of the form to which a value is brought in a phase."""
@@ -287,9 +287,9 @@ class _Builder:
 
         def make() -> Array:
             total = transfers.reshard_seconds(source, ends[0], of)
-            for at, more in enumerate(ends[1:], start=1):
+            for index, more in enumerate(ends[1:], start=1):
                 seconds = transfers.reshard_seconds(source, more, of)
-                for other in ends[:at]:
+                for other in ends[:index]:
                     seconds[:, other.is_same(more)] = 0.0
                 total = total + seconds
             return total

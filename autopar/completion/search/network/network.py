@@ -97,12 +97,12 @@ class Costs:
             self.watch.spend(PATH_WORK * len(own) * left.shape[1] * right.shape[1])
             self.watch.check()
             left = left + own[:, None]
-            found: Array = left[0][:, None] + right[0][None, :]
-            total = np.empty_like(found)
+            least: Array = left[0][:, None] + right[0][None, :]
+            total = np.empty_like(least)
             for label in range(1, len(own)):
                 np.add(left[label][:, None], right[label][None, :], out=total)
-                np.minimum(found, total, out=found)
-            return found
+                np.minimum(least, total, out=least)
+            return least
 
         return self.number_of(("join", vector, first, second), make)
 
@@ -175,7 +175,7 @@ class Network:
         """Returns the cost of a label for each variable."""
         arrays = self.costs.arrays
         total = sum(
-            float(arrays[vector][at]) for vector, at in zip(self.vectors, labels, strict=True)
+            float(arrays[vector][label]) for vector, label in zip(self.vectors, labels, strict=True)
         )
         for one, edges in enumerate(self.edges):
             for other, matrix in edges.items():

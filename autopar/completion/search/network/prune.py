@@ -100,11 +100,11 @@ class Pruning:
         added = np.zeros((count, count))
         values = (*node.operands, *node.results)
         of_values = (*candidates.consumed, *candidates.produced)
-        for at, (value, use, ends) in enumerate(zip(values, uses, of_values, strict=True)):
+        for position, (value, use, ends) in enumerate(zip(values, uses, of_values, strict=True)):
             forms = tuple(dict.fromkeys(ends))
             number = {form: position for position, form in enumerate(forms)}
             index = [number[form] for form in ends]
-            of = self._read if at < len(node.operands) else self._left
+            of = self._read if position < len(node.operands) else self._left
             table = of(forms, self.graph.itemsizes[value], use)
             added += table.take(index, axis=1).take(index, axis=0)
         return added

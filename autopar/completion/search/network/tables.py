@@ -41,11 +41,11 @@ class Tables:
             TimeIsUp: If the search had to end before.
         """
         pruning = Pruning(self.graph)
-        found = []
+        candidates = []
         for node in self.graph.nodes:
             self.watch.check()
-            found.append(pruning.pruned(node, self._all.candidates_of(node)))
-        return found
+            candidates.append(pruning.pruned(node, self._all.candidates_of(node)))
+        return candidates
 
     @cached_property
     def likely_work(self) -> float:
@@ -56,7 +56,7 @@ class Tables:
     def resident(self) -> ResidentValues:
         """The bytes that go with a way."""
         pairs = zip(self.graph.nodes, self.candidates, strict=True)
-        fewer = {node.index for node, found in pairs if found is not self._all.candidates_of(node)}
+        fewer = {node.index for node, kept in pairs if kept is not self._all.candidates_of(node)}
         return ResidentValues(self.graph, fewer)
 
     @cached_property
@@ -84,8 +84,8 @@ class Tables:
         other.graph, other._all = graph, table
         other.candidates = [
             known
-            if graph.decided.get(at) is decided.get(at)
-            else table.candidates_of(graph.nodes[at])
-            for at, known in enumerate(self.candidates)
+            if graph.decided.get(index) is decided.get(index)
+            else table.candidates_of(graph.nodes[index])
+            for index, known in enumerate(self.candidates)
         ]
         return other

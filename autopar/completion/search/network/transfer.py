@@ -53,7 +53,7 @@ class Ends:
 
     def __init__(self, of_label: Sequence[Form]) -> None:
         self.of_label = tuple(of_label)
-        order = {form: at for at, form in enumerate(dict.fromkeys(of_label))}
+        order = {form: index for index, form in enumerate(dict.fromkeys(of_label))}
         self.forms = tuple(order)
         self.may_pend = any(form.layout.partial for form in order)
         self.index: NDArray[np.intp] = np.array([order[form] for form in of_label], dtype=np.intp)
@@ -134,23 +134,23 @@ class Transfers:
         if table is None:
             self.watch.check()
             table = self._tables[key] = self._table(source, target, of)
-        found: Array = table.take(target.index, axis=1).take(source.index, axis=0)
-        return found
+        seconds: Array = table.take(target.index, axis=1).take(source.index, axis=0)
+        return seconds
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
         self.watch.spend(TABLE_WORK + PATH_WORK * len(forms) ** 3)
         seconds = self._bulk[of.group].reshard_seconds([form.layout for form in forms], of.itemsize)
-        at = {form: number for number, form in enumerate(forms)}
-        rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
+        number_of = {form: number for number, form in enumerate(forms)}
+        rows, columns = ([number_of[form] for form in ends.forms] for ends in (source, target))
         table: Array = seconds[np.ix_(rows, columns)]
         return table
 
     def known(self, move: Moves, labels: Sequence[int]) -> float:
         """Returns the seconds of a reshard for the labels of its variables, as far as known."""
         one, source, other, target, of = move
-        at = source.index[labels[one]], target.index[labels[other]]
-        return float(self._tables[source, target, of][at])
+        cell = source.index[labels[one]], target.index[labels[other]]
+        return float(self._tables[source, target, of][cell])
 
     def learn(self, moves: Iterable[Moved]) -> bool:
         """Plans reshards; returns whether one doesn't take what the tables say."""
@@ -161,11 +161,11 @@ class Transfers:
         for source, made, target, needed, of in dict.fromkeys(moves):
             key = source, target, of
             table = self._tables[key]
-            at = source.forms.index(made), target.forms.index(needed)
+            cell = source.forms.index(made), target.forms.index(needed)
             seconds = price(made, needed, of)
-            if abs(seconds - table[at]) > ROUNDING * seconds:
+            if abs(seconds - table[cell]) > ROUNDING * seconds:
                 changed = True
-                table[at] = seconds
+                table[cell] = seconds
                 self._lessons[key] = 1 + self.lessons(*key)
         return changed
 
@@ -248,10 +248,10 @@ def most_bytes(graph: Graph, candidates: Sequence[Candidates]) -> Mapping[str, i
     deferred = graph.shared(DeferredSums)
     may_defer = dict.fromkeys(
         value
-        for node, found in zip(graph.nodes, candidates, strict=True)
+        for node, ways in zip(graph.nodes, candidates, strict=True)
         for value, forms in zip(
             (*node.results, *node.operands),
-            (*found.produced, *found.consumed),
+            (*ways.produced, *ways.consumed),
             strict=True,
         )
         if value in deferred.group and any(form.layout.partial for form in forms)

@@ -198,8 +198,8 @@ def _group(
     slots = []
     ahead = np.zeros(len(members))
     behind = np.zeros(len(members))
-    for at, (_, matrix) in enumerate(ordered[0]):
-        others = np.array([edges[at][0] for edges in ordered], dtype=np.intp)
+    for index, (_, matrix) in enumerate(ordered[0]):
+        others = np.array([edges[index][0] for edges in ordered], dtype=np.intp)
         incoming = np.array([into[o, v] for o, v in zip(others, members, strict=True)])
         outgoing = np.array([into[v, o] for o, v in zip(others, members, strict=True)])
         out = outgoing[:, None] + np.arange(network.size(int(others[0])))
