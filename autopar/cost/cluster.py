@@ -123,7 +123,7 @@ class Cluster:
         Raises:
             InvalidInputError: If the cluster has fewer such levels.
         """
-        rings = next((at for at, link in enumerate(self.links) if link.topology != "ring"), 0)
+        rings = next((level for level, link in enumerate(self.links) if link.topology != "ring"), 0)
         inner, outer = self.links[: max(1, rings)], self.links[max(1, rings) :]
         if len(counts) > len(outer):
             names = ", ".join(level.name for level in self.links)

@@ -207,12 +207,12 @@ class CommunicationModel:
         if kind not in KINDS:
             return ()
         ways, shrinks = KINDS[kind]
-        found = []
+        cheapest_ways = []
         for link, count in self._levels(axes):
             cheapest = min(ways(link.for_collective(kind), count, nbytes), key=lambda way: way[0])
-            found.append(Way(link.name, cheapest[1], cheapest[0]))
+            cheapest_ways.append(Way(link.name, cheapest[1], cheapest[0]))
             nbytes = nbytes / count if shrinks else nbytes
-        return tuple(found)
+        return tuple(cheapest_ways)
 
     def _seconds(self, kind: str, nbytes: float, axes: Sequence[str]) -> float:
         key = (kind, nbytes, tuple(axes))
@@ -257,11 +257,11 @@ class CommunicationModel:
         crossed = [level for level, count in enumerate(self.span(axes)) if count > 1]
         return [
             Border(
-                min(links[level].alpha_seconds for level in crossed[at:]),
-                min(links[level].beta_seconds_per_byte for level in crossed[at:]),
+                min(links[level].alpha_seconds for level in crossed[index:]),
+                min(links[level].beta_seconds_per_byte for level in crossed[index:]),
                 {axis: math.prod(span[:inside]) for axis, span in spans.items()},
             )
-            for at, inside in enumerate(crossed)
+            for index, inside in enumerate(crossed)
         ]
 
     def _levels(self, axes: Sequence[str]) -> tuple[tuple[LinkLevel, int], ...]:

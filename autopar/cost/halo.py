@@ -37,11 +37,13 @@ def redistribute_seconds(
     sizes, held, read = numbering.sizes, numbering.held, numbering.read
     if not sizes:
         return model.point_to_point(halo_bytes(args, shape, itemsize), axes)
-    shares = (math.prod(n for at, n in enumerate(sizes) if at not in cut) for cut in (held, read))
+    shares = (
+        math.prod(n for axis, n in enumerate(sizes) if axis not in cut) for cut in (held, read)
+    )
     moved = redistribution_messages(
         redistribution.size, redistribution.block, redistribution.outputs_block, *shares
     )
-    row = math.prod(size for at, size in enumerate(shape) if at != args.get("dim")) * itemsize
+    row = math.prod(size for dim, size in enumerate(shape) if dim != args.get("dim")) * itemsize
     return model.point_to_point(moved.elements * row, axes, moved.messages)
 
 
@@ -54,5 +56,5 @@ def halo_bytes(args: Mapping[str, object], shape: Sequence[int], itemsize: int) 
         itemsize: Bytes per element.
     """
     redistribution = Redistribution.of_args(args)
-    rest = math.prod(size for at, size in enumerate(shape) if at != args.get("dim"))
+    rest = math.prod(size for dim, size in enumerate(shape) if dim != args.get("dim"))
     return redistribution.most_received() * rest * itemsize

@@ -73,13 +73,13 @@ class Lifetimes:
         """
         live = self._live(size, (buffer for buffer in self.buffers if buffer.kind != HOST))
         besides = map(size, self.temporary_bytes), map(size, self.communication_bytes)
-        found = list(map(sum, zip(live, *besides, strict=True)))
-        waits = [at for at, nbytes in enumerate(self.awaited_bytes) if nbytes]
+        taken = list(map(sum, zip(live, *besides, strict=True)))
+        waits = [index for index, nbytes in enumerate(self.awaited_bytes) if nbytes]
         left = self.after_bytes(size) if waits else []
-        for at in waits:
-            before = left[at - 1] if at else 0
-            found[at] = max(found[at], before + size(self.awaited_bytes[at]))
-        return found
+        for index in waits:
+            before = left[index - 1] if index else 0
+            taken[index] = max(taken[index], before + size(self.awaited_bytes[index]))
+        return taken
 
     def after_bytes(self, size: Callable[[int], int] = int) -> list[int]:
         """Returns the bytes that are still taken after each op; argument as `at_bytes`."""

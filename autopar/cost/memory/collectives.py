@@ -68,24 +68,24 @@ class Collective(NamedTuple):
 
     def along(self, name: str) -> int:
         """Returns the dimension that an argument names, 0 if it is left out."""
-        found = self.args.get(name, 0)
-        assert isinstance(found, int)
-        return found % max(1, len(self.operand.shape))
+        dim = self.args.get(name, 0)
+        assert isinstance(dim, int)
+        return dim % max(1, len(self.operand.shape))
 
 
-def memory_use(found: Declaration, collective: Collective) -> MemoryUse:
+def memory_use(declaration: Declaration, collective: Collective) -> MemoryUse:
     """Returns what a collective does with memory.
 
     Args:
-        found: What is declared of it.
+        declaration: What is declared of it.
         collective: The rest.
     """
     # An empty block is padded like a short one, to be gathered.
-    moved = collective.result if found.blocks == OPERAND else collective.operand
+    moved = collective.result if declaration.blocks == OPERAND else collective.operand
     if collective.members == 1 or moved.nbytes == 0:
         same = collective.operand.shape == collective.result.shape
         return MemoryUse(0 if same else collective.result.nbytes)
-    taken = _FORMULAS[found.memory](collective)
+    taken = _FORMULAS[declaration.memory](collective)
     if collective.is_async:
         return taken
     # Awaited at once: what is pending is given back, too.

@@ -90,12 +90,12 @@ class BulkPlanner:
     def _derive(self, layout: Layout) -> tuple[dict[str, Digit], int]:
         places: dict[str, Digit] = {}
         elements = 1
-        for at, dim in enumerate(layout.dims):
+        for number, dim in enumerate(layout.dims):
             outer = 1
             for sub in dim:
                 rest = sub.size
                 for axis in sub.axes:
-                    places[axis] = (at, outer, rest)
+                    places[axis] = (number, outer, rest)
                     count = layout.mesh.axis_size(axis)
                     outer, rest = outer * count, block_size(rest, count)
                 elements *= block_size(sub.size, layout.mesh.axes_size(sub.axes))
@@ -132,13 +132,13 @@ class _Moves:
         """Returns per layout and axis a number for where the axis splits."""
         numbers: dict[Digit, int] = {}
         codes = np.full((len(layouts), len(self.axes)), FREE)
-        for at, (layout, (places, _)) in enumerate(zip(layouts, self.places, strict=True)):
+        for row, (layout, (places, _)) in enumerate(zip(layouts, self.places, strict=True)):
             pending = set(layout.partial_axes)
             for number, axis in enumerate(self.axes):
                 if axis in places:
-                    codes[at, number] = numbers.setdefault(places[axis], len(numbers))
+                    codes[row, number] = numbers.setdefault(places[axis], len(numbers))
                 elif axis in pending:
-                    codes[at, number] = PENDING
+                    codes[row, number] = PENDING
         return codes
 
     def fastest(self) -> Table:
@@ -191,8 +191,8 @@ class _Moves:
         outer = np.take_along_axis(outer, order, axis=1)
         counts = np.array([self.model.mesh.axis_size(self.axes[a]) for a in group])[order]
         beside = (outer[:, :-1] * counts[:, :-1] == outer[:, 1:]).all(axis=1)
-        found: Mask = (dims[:, 0] >= 0) & (dims == dims[:, :1]).all(axis=1) & beside
-        return found
+        runs: Mask = (dims[:, 0] >= 0) & (dims == dims[:, :1]).all(axis=1) & beside
+        return runs
 
     def by_way_of_less(self) -> Table:
         """Returns seconds to gather or reduce all that changes at once, and to slice what is left.
@@ -217,7 +217,7 @@ class _Moves:
         return seconds
 
     def _names(self, mask: int) -> tuple[str, ...]:
-        return tuple(axis for at, axis in enumerate(self.axes) if mask >> at & 1)
+        return tuple(axis for index, axis in enumerate(self.axes) if mask >> index & 1)
 
     def _permute(self, pair: tuple[int, int]) -> None:
         """Adds moves in which two axes of the same size change places."""

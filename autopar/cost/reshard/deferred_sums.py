@@ -22,16 +22,16 @@ def awaited(ops: Sequence[Op]) -> frozenset[str]:
         ops: Of a function, each behind those whose results it reads.
     """
     readers: dict[str, list[Op]] = {}
-    found: set[str] = set()
+    read: set[str] = set()
     for op in reversed(ops):
         for name in op.results:
             for reader in readers.get(name, ()):
                 if reader.kind in VIEWS:
-                    is_read = reader.results[0] in found
+                    is_read = reader.results[0] in read
                 else:
                     is_read = (reader.phase, reader.microbatch) == (op.phase, op.microbatch)
                 if is_read:
-                    found.add(name)
+                    read.add(name)
         for name in op.operands:
             readers.setdefault(name, []).append(op)
-    return frozenset(found)
+    return frozenset(read)

@@ -151,13 +151,15 @@ class _Pairs:
         ]
         return np.where(local, 0.0, np.array(seconds)[index].reshape(code.shape))
 
-    def _goal(self, at: int) -> tuple[int, frozenset[str]]:
+    def _goal(self, index: int) -> tuple[int, frozenset[str]]:
         """Returns all of a target that its bound depends on, but for what it shares."""
-        return self.table.elements(self.after[at]), frozenset(self.targets[at].sharded_axes)
+        return self.table.elements(self.after[index]), frozenset(self.targets[index].sharded_axes)
 
     def _bounds(self, goals: _Classes) -> list[Bound]:
         firsts = dict(zip(reversed(goals.index), reversed(self.targets), strict=True))
-        return [Bound(self.graph, firsts[at], self.itemsize) for at in range(len(goals.found))]
+        return [
+            Bound(self.graph, firsts[number], self.itemsize) for number in range(len(goals.found))
+        ]
 
     def _shared(self, border: int) -> Whole:
         """Returns at most how many elements of a target's piece a group of devices has."""
@@ -191,7 +193,7 @@ class _Pairs:
 
     def _numbers(self, relaxed: Relaxed, side: Sequence[Numbers], pending: _Classes) -> list[int]:
         """Returns the states of layouts in which all that is split is split as it should be."""
-        partials: list[Partial] = [pending.found[at] for at in pending.index]
+        partials: list[Partial] = [pending.found[index] for index in pending.index]
         return [
             relaxed.number(
                 chain.from_iterable(map(self.table.axes_of, dims)),

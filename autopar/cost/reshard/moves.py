@@ -118,22 +118,24 @@ class LayoutGraph:
             place, monoid = slot.place, partial[0][1]
             yield Step("reduce_scatter", slot.axes, end, seconds, nbytes, None, place, monoid)
 
-    def redistribute(self, state: State, at: int, number: int, itemsize: int) -> Iterator[Step]:
+    def redistribute(
+        self, state: State, position: int, number: int, itemsize: int
+    ) -> Iterator[Step]:
         """Yields the move that cuts a dimension anew, if both cuts leave one stretch each."""
         dims, partial = state
-        old, new = (self.table.cut_of(dim) for dim in (dims[at], number))
-        if old is None or new is None or dims[at] == number:
+        old, new = (self.table.cut_of(dim) for dim in (dims[position], number))
+        if old is None or new is None or dims[position] == number:
             return
         axes = (*old.axes, *(axis for axis in new.axes if axis not in old.axes))
         members, *parts = (self.table.count(which) for which in (axes, old.axes, new.axes))
         shares = (members // count for count in parts)
         moved = redistribution_messages(new.size, old.block, new.block, *shares)
-        after = (*dims[:at], number, *dims[at + 1 :])
+        after = (*dims[:position], number, *dims[position + 1 :])
         nbytes = self.nbytes(after, itemsize)
         row = nbytes // max(1, new.block)
         seconds = self.model.point_to_point(moved.elements * row, axes, moved.messages)
         seconds = self._stored(nbytes, seconds)
-        place = Place(at, 1, new.size, 1)
+        place = Place(position, 1, new.size, 1)
         yield Step("reblock", axes, (after, partial), seconds, nbytes, target=place)
 
     def _all_moves(self, state: State, itemsize: int) -> Iterator[Step]:
@@ -183,12 +185,12 @@ class LayoutGraph:
             yield Step("permute", axes, end, seconds, nbytes)
 
     def _redistributions(self, state: State, free: Axes, itemsize: int) -> Iterator[Step]:
-        for at, number in enumerate(state[0]):
+        for position, number in enumerate(state[0]):
             cut = self.table.cut_of(number)
             if cut is not None:
                 for axes in _ordered((*cut.axes, *free)):
                     yield from self.redistribute(
-                        state, at, self.table.recut(number, axes), itemsize
+                        state, position, self.table.recut(number, axes), itemsize
                     )
 
     def _stored(self, nbytes: int, seconds: float) -> float:

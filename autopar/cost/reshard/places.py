@@ -29,13 +29,13 @@ class Place:
     inner: int
 
 
-def places_of(at: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
+def places_of(position: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
     """Yields each sub-dimension with its place; at a size of 0 what lies inside counts as 1."""
     outer = 1
     size = dim_size(dim)
     for sub in dim:
         inner = size // (outer * sub.size) if size else 1
-        yield Place(at, outer, sub.size, inner), sub
+        yield Place(position, outer, sub.size, inner), sub
         outer *= sub.size
 
 

@@ -72,7 +72,7 @@ class Relaxed:
     def __init__(self, model: CommunicationModel, axes: Axes) -> None:
         self.model = model
         self.axes = axes
-        self._unit: dict[str, int] = {axis: 4**at for at, axis in enumerate(reversed(axes))}
+        self._unit: dict[str, int] = {axis: 4**digit for digit, axis in enumerate(reversed(axes))}
         self._prices: dict[tuple[int, bool], NDArray[np.float64]] = {}
         self._distances: dict[tuple[int, int, bool], list[float]] = {}
 
@@ -162,8 +162,8 @@ class Relaxed:
 
         def are(holds: Mask) -> Mask:
             """Whether all axes that change are so, and some do."""
-            found: Mask = (holds | ~changes).all(axis=2) & changes.any(axis=2)
-            return found
+            mask: Mask = (holds | ~changes).all(axis=2) & changes.any(axis=2)
+            return mask
 
         free, due = are(before == FREE), are(before == PENDING)
         split = are(splits[:, None] & np.ones_like(changes))
@@ -189,10 +189,10 @@ class Relaxed:
         moves = [
             _Move(
                 KINDS[kinds[row, column]],
-                tuple(a for at, a in enumerate(self.axes) if moved[row, column] >> at & 1),
+                tuple(a for bit, a in enumerate(self.axes) if moved[row, column] >> bit & 1),
                 int(parts[row]),
                 int(parts[column]),
             )
-            for row, column in (divmod(at, len(parts)) for at in first.tolist())
+            for row, column in (divmod(place, len(parts)) for place in first.tolist())
         ]
         return moves, which.reshape(code.shape)
