@@ -155,8 +155,8 @@ class Forms:
             [[(way.layout, prices.windows(way, self.dtype)) for way in g] for g in groups],
         )
         self.parents[lifetime] = {layout: source for source, layout in made.steps}
-        for group, at in zip(groups, made.ways, strict=True):
-            self.ways[lifetime, group] = group[at]
+        for group, chosen in zip(groups, made.ways, strict=True):
+            self.ways[lifetime, group] = group[chosen]
 
 
 def _parts(layout: Layout) -> int:

@@ -106,7 +106,7 @@ def _shape(parts: Sequence[_Part]) -> _Shape:
 
 
 def _whole(layout: Layout) -> list[_Part]:
-    return [_Part(at, 1, dim, dim) for at, dim in enumerate(layout.dims)]
+    return [_Part(dim_number, 1, dim, dim) for dim_number, dim in enumerate(layout.dims)]
 
 
 def _unexposed(layout: Layout) -> _Shape:
@@ -120,15 +120,15 @@ def _exposures(layout: Layout, move: Move) -> tuple[list[_Part], list[_Part]]:
         places = [_widen(place, layout, move) for place in places]
     before: list[_Part] = []
     after: list[_Part] = []
-    for at, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
-        mine = sorted((p for p in places if p.dim == at), key=_position)
+    for number, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
+        mine = sorted((p for p in places if p.dim == number), key=_position)
         if mine:
             pair = _exposed(old, new, mine, layout.mesh)
             before += pair[0]
             after += pair[1]
         else:
-            before.append(_Part(at, 1, old, old))
-            after.append(_Part(at, 1, new, new))
+            before.append(_Part(number, 1, old, old))
+            after.append(_Part(number, 1, new, new))
     return before, after
 
 
@@ -147,19 +147,19 @@ def _exposed(
     old: DimLayout, new: DimLayout, places: Sequence[Place], mesh: ProcessMesh
 ) -> tuple[list[_Part], list[_Part]]:
     """Returns a dimension cut at places, or whole if all but one place is one element anyway."""
-    at = places[0].dim
+    number = places[0].dim
     was, now = cut(old, places, mesh), cut(new, places, mesh)
     if was is None or now is None:
         raise VerificationError("a move doesn't fit its layout", [f"{places} of {old} to {new}"])
     if len(places) == 1 and all(local_dim_size(part, mesh) == 1 for part in was[::2]):
-        return [_Part(at, 1, old, was[1])], [_Part(at, 1, new, now[1])]
+        return [_Part(number, 1, old, was[1])], [_Part(number, 1, new, now[1])]
     before: list[_Part] = []
     after: list[_Part] = []
     outer = 1
     for position, (mine, then) in enumerate(zip(was, now, strict=True)):
         if position % 2 or dim_size(mine) > 1 or dim_axes(mine):
-            before.append(_Part(at, outer, mine, mine))
-            after.append(_Part(at, outer, then, then))
+            before.append(_Part(number, outer, mine, mine))
+            after.append(_Part(number, outer, then, then))
         outer *= dim_size(mine)
     return before, after
 
@@ -270,8 +270,8 @@ def _runs(layout: Layout) -> tuple[tuple[str, ...], ...]:
     return (*(sub.axes for dim in layout.dims for sub in dim), layout.partial_axes)
 
 
-def _with(dims: tuple[DimLayout, ...], at: int, dim: DimLayout) -> tuple[DimLayout, ...]:
-    return (*dims[:at], dim, *dims[at + 1 :])
+def _with(dims: tuple[DimLayout, ...], number: int, dim: DimLayout) -> tuple[DimLayout, ...]:
+    return (*dims[:number], dim, *dims[number + 1 :])
 
 
 def _redistribute(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
@@ -325,11 +325,11 @@ def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | Non
     """Returns the position of the part that holds a place."""
     if place is None:
         raise ValueError("the move has no place")
-    for at, part in enumerate(after):
+    for position, part in enumerate(after):
         size = dim_size(part.layout)
         inside = part.outer <= place.outer and place.outer * place.size <= part.outer * size
-        if part.dim == place.dim and inside and before[at].layout != part.layout:
-            return at
+        if part.dim == place.dim and inside and before[position].layout != part.layout:
+            return position
     raise ValueError(f"no dimension holds {place}")
 
 

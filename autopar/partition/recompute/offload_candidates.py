@@ -35,28 +35,28 @@ def offload_candidates(tape: Record) -> Mapping[int, OffloadCandidate]:
             sharing.setdefault(piece, []).append(value)
     kept = {piece for pieces in tape.ends.values() for piece in pieces}
     numbers = {name: number for number, name in enumerate(tape.names)}
-    found = {}
+    candidates = {}
     for piece, buffer in enumerate(tape.memory.buffers):
         number = numbers.get(buffer.name)
         if number is not None and not tape.stays[piece] and piece not in kept:
             candidate = _candidate(tape, number, sharing.get(piece, ()))
             if candidate is not None:
-                found[number] = candidate
-    return found
+                candidates[number] = candidate
+    return candidates
 
 
 def _candidate(tape: Record, value: int, sharing: Sequence[int]) -> OffloadCandidate | None:
     """Returns how a value may leave in whose memory these values are."""
-    at = tape.makers[value]
-    if not tape.early[at] or len(tape.places[value]) != 1:
+    maker = tape.makers[value]
+    if not tape.early[maker] or len(tape.places[value]) != 1:
         return None
-    batch = tape.batches[at]
+    batch = tape.batches[maker]
     readers = sorted({reader for each in sharing for reader in tape.readers[each]})
     forward = [each for each in readers if tape.early[each]]
     backward = [each for each in readers if tape.late[each] and tape.batches[each] == batch]
     if not backward or len(forward) + len(backward) < len(readers):
         return None
-    behind, nbytes = max([at, *forward]), tape.nbytes[tape.places[value][0]]
+    behind, nbytes = max([maker, *forward]), tape.nbytes[tape.places[value][0]]
     # Where memory holds more than the value, as padding, what leaves isn't what is won.
     if behind >= backward[0] or nbytes != tape.value_bytes[value]:
         return None

@@ -78,26 +78,26 @@ class _Replay:
             self.offloads.setdefault(tape.offload_candidates[value].behind, []).append(value)
 
     def replay(self, ops: Iterable[int]) -> list[Step]:
-        for at in ops:
-            if at not in self.done:
-                self._add(at)
+        for op in ops:
+            if op not in self.done:
+                self._add(op)
         return self.steps
 
-    def _add(self, at: int) -> None:
+    def _add(self, op: int) -> None:
         """Adds an op of the tape, behind the copies that it reads."""
         tape = self.tape
-        reads = tape.reads[at]
-        if tape.late[at] and (self.way.repeated or self.way.offloaded):
+        reads = tape.reads[op]
+        if tape.late[op] and (self.way.repeated or self.way.offloaded):
             for copy in self.passing:
                 del self.copies[copy]
             self.passing.clear()
-            self._demand(reads, tape.batches[at])
-            operands = self._operands(reads, tape.batches[at])
+            self._demand(reads, tape.batches[op])
+            operands = self._operands(reads, tape.batches[op])
         else:
             operands = tuple((value, -1) for value in reads)
-        self.done.add(at)
-        self.steps.append(Step(at, -1, operands, self._made(at)))
-        for value in self.offloads.get(at, ()):
+        self.done.add(op)
+        self.steps.append(Step(op, -1, operands, self._made(op)))
+        for value in self.offloads.get(op, ()):
             self._transfer(value, ((value, -1),))
 
     def _transfer(self, value: int, reads: tuple[ValueCopy, ...]) -> None:
@@ -114,37 +114,37 @@ class _Replay:
             if value in self.way.offloaded and value not in self.fetched:
                 self._transfer(value, ())
 
-    def _made(self, at: int) -> tuple[ValueCopy, ...]:
-        return tuple((value, -1) for value in self.tape.makes[at])
+    def _made(self, op: int) -> tuple[ValueCopy, ...]:
+        return tuple((value, -1) for value in self.tape.makes[op])
 
     def _demand(self, values: Sequence[int], batch: int) -> None:
         """Adds the copies that make some values, operands first."""
         self._fetch(values)
         stack = [(maker, False) for maker in self._missing(values, batch)]
         while stack:
-            at, ready = stack.pop()
-            if (at, batch) in self.copies:
+            op, ready = stack.pop()
+            if (op, batch) in self.copies:
                 continue
-            reads = self.tape.again_reads[at]
+            reads = self.tape.again_reads[op]
             if ready:
                 self._fetch(reads)
-                self._copy(at, batch, self._operands(reads, batch))
+                self._copy(op, batch, self._operands(reads, batch))
             else:
-                stack.append((at, True))
+                stack.append((op, True))
                 stack.extend((maker, False) for maker in self._missing(reads, batch))
 
-    def _copy(self, at: int, batch: int, reads: tuple[ValueCopy, ...]) -> None:
-        number = self.copies[at, batch] = len(self.steps)
-        twin = self.tape.twins.get((at, batch))
+    def _copy(self, op: int, batch: int, reads: tuple[ValueCopy, ...]) -> None:
+        number = self.copies[op, batch] = len(self.steps)
+        twin = self.tape.twins.get((op, batch))
         if twin is not None:
             if twin not in self.done:
                 self.done.add(twin)
                 self.steps.append(Step(twin, -1, reads, self._made(twin)))
             return
-        makes = tuple((value, number) for value in self.tape.again_makes[at])
-        self.steps.append(Step(at, number, reads, makes, batch))
-        if at in self.way.anew:
-            self.passing.append((at, batch))
+        makes = tuple((value, number) for value in self.tape.again_makes[op])
+        self.steps.append(Step(op, number, reads, makes, batch))
+        if op in self.way.anew:
+            self.passing.append((op, batch))
 
     def _missing(self, values: Iterable[int], batch: int) -> Iterable[int]:
         for value in reversed(list(values)):

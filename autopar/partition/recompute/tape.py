@@ -30,7 +30,7 @@ class Tape(Record):
         """Those of them of which the user says nothing; none if the host's memory is no other."""
         if self.cluster.host_link is None:
             return {}
-        free = {at for at, op in enumerate(self.ops) if not choice_of(op)[0]}
+        free = {index for index, op in enumerate(self.ops) if not choice_of(op)[0]}
         return {
             value: each
             for value, each in self.offload_candidates.items()
@@ -55,19 +55,20 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     costs = evaluate(program, cluster).costs
     numbers = {name: number for number, name in enumerate(_names(main))}
     makers = [-1] * len(numbers)
-    for at, op in enumerate(main.ops):
+    for index, op in enumerate(main.ops):
         for name in op.results:
-            makers[numbers[name]] = at
+            makers[numbers[name]] = index
 
     def counted(names: Sequence[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(numbers[name] for name in names))
 
     turns: dict[int, int] = {}
-    for at, op in enumerate(main.ops):
+    for index, op in enumerate(main.ops):
         if op.phase == "backward":
-            turns.setdefault(op.microbatch, at)
+            turns.setdefault(op.microbatch, index)
     early = [
-        op.phase == "forward" and at < turns.get(op.microbatch, 0) for at, op in enumerate(main.ops)
+        op.phase == "forward" and index < turns.get(op.microbatch, 0)
+        for index, op in enumerate(main.ops)
     ]
     again = [
         repeated(op) if first and choice_of(op)[0] not in (SAVE, OFFLOAD) else None
@@ -98,14 +99,16 @@ def _again_seconds(
     program: Program, cluster: Cluster, again: Sequence[Op | None], seconds: Sequence[float]
 ) -> list[float]:
     """Returns what copies take: as long as what they repeat, unless they are other ops."""
-    main, found = program.main, list(seconds)
+    main, copies = program.main, list(seconds)
     others = {
-        at: op for at, op in enumerate(again) if op is not None and op.kind != main.ops[at].kind
+        index: op
+        for index, op in enumerate(again)
+        if op is not None and op.kind != main.ops[index].kind
     }
     alone = program.with_main(replace(main, ops=tuple(others.values())))
-    for at, cost in zip(others, evaluate(alone, cluster).costs, strict=True):
-        found[at] = cost.seconds
-    return found
+    for index, cost in zip(others, evaluate(alone, cluster).costs, strict=True):
+        copies[index] = cost.seconds
+    return copies
 
 
 def _names(main: Function) -> list[str]:

@@ -21,22 +21,22 @@ def user_choices(tape: Record, candidates: Mapping[int, OffloadCandidate]) -> Wa
         tape: The program.
         candidates: The values that may leave.
     """
-    found = {at: choice_of(op) for at, op in enumerate(tape.ops) if tape.early[at]}
-    choices = {at: each for at, each in found.items() if each[0]}
+    chosen = {index: choice_of(op) for index, op in enumerate(tape.ops) if tape.early[index]}
+    choices = {index: each for index, each in chosen.items() if each[0]}
     if not choices:
         return Way()
-    outside = _Regions(tape, {at: region for at, (_, region) in choices.items()})
+    outside = _Regions(tape, {index: region for index, (_, region) in choices.items()})
     repeated = frozenset(
-        at
-        for at, (choice, region) in choices.items()
-        if choice == RECOMPUTE and tape.again[at] is not None
-        if not (region and outside.reads(at, region))
+        index
+        for index, (choice, region) in choices.items()
+        if choice == RECOMPUTE and tape.again[index] is not None
+        if not (region and outside.reads(index, region))
     )
     offloaded = frozenset(
         value
-        for at, (choice, _) in choices.items()
+        for index, (choice, _) in choices.items()
         if choice == OFFLOAD
-        for value in tape.makes[at]
+        for value in tape.makes[index]
         if value in candidates
     )
     return Way(repeated, offloaded=offloaded)
@@ -51,12 +51,12 @@ class _Regions:
             for piece in pieces:
                 self.sharing.setdefault(piece, []).append(value)
 
-    def reads(self, at: int, region: str) -> bool:
+    def reads(self, op: int, region: str) -> bool:
         """Whether a forward op outside of a region reads memory that an op in it takes."""
         tape = self.tape
-        taken = {value for piece in tape.takes[at] for value in self.sharing.get(piece, ())}
+        taken = {value for piece in tape.takes[op] for value in self.sharing.get(piece, ())}
         return any(
             tape.early[reader] and self.regions.get(reader) != region
-            for value in (*tape.makes[at], *taken)
+            for value in (*tape.makes[op], *taken)
             for reader in tape.readers[value]
         )
