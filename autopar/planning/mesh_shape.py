@@ -276,7 +276,8 @@ def _precision(search: Search, mesh: ProcessMesh) -> float:
 def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:
     """Returns about the seconds of a shape: those of one that joins two neighbouring axes."""
     joined = (
-        (*sizes[:at], sizes[at] * sizes[at + 1], *sizes[at + 2 :]) for at in range(len(sizes) - 1)
+        (*sizes[:index], sizes[index] * sizes[index + 1], *sizes[index + 2 :])
+        for index in range(len(sizes) - 1)
     )
     shapes = [tried[coarse] for coarse in joined if coarse in tried]
     return min((s.bound_seconds if s.is_dropped else s.seconds for s in shapes), default=0.0)
@@ -284,9 +285,9 @@ def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:
 
 def _searched(mesh: ProcessMesh, searches: Sequence[Search], above: float) -> Shape:
     """Returns a shape with what search finds; the proof ends above so many seconds."""
-    found = [search.best_at(above=above) for search in searches]
-    seconds = min(each.seconds for each in found)
-    bound = min(*(each.bound_seconds for each in found), seconds)
+    plans = [search.best_at(above=above) for search in searches]
+    seconds = min(each.seconds for each in plans)
+    bound = min(*(each.bound_seconds for each in plans), seconds)
     return Shape(mesh, seconds, bound)
 
 

@@ -96,13 +96,13 @@ class Within:
 
     def _forecast(self, best: Outcome, memory_bytes: int) -> Plan:
         """Returns the plan of an outcome, with what is predicted of it."""
-        base, found = self.base.plan.forecast, best.plan.plan
+        base, plan = self.base.plan.forecast, best.plan.plan
         if base is None:
-            return found
-        name = found.forecast.plan if found.forecast else f"preset {best.plan.strategy}"
+            return plan
+        name = plan.forecast.plan if plan.forecast else f"preset {best.plan.strategy}"
         bound = self.least_seconds(best, memory_bytes)
         known = Forecast(name, best.plan.seconds, bound, is_limited=True)
-        return replace(found, forecast=known)
+        return replace(plan, forecast=known)
 
     def least_seconds(self, best: Outcome, memory_bytes: int) -> float:
         """Returns seconds that every plan takes at least that fits, whatever it computes again.
@@ -116,8 +116,8 @@ class Within:
         more, fewer = best.seconds - self.base.seconds, self.base.peak_bytes - memory_bytes
         if not searches or more <= 0 or fewer <= 0 or self.searched.watch.is_late:
             return least
-        found = least_seconds_within(searches, memory_bytes, best.seconds, more / fewer)
-        return max(least, min(found, best.seconds))
+        bound = least_seconds_within(searches, memory_bytes, best.seconds, more / fewer)
+        return max(least, min(bound, best.seconds))
 
     def fastest(self, memory_bytes: int) -> Outcome:
         """Returns the fastest outcome within a limit.
