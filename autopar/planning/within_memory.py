@@ -139,16 +139,16 @@ class Within:
         Ends once no plan that is left can be faster.
         """
         best: Outcome | None = None
-        waiting, floor = [self.base, *self.presets], self.base.seconds
+        untried, floor = [self.base, *self.presets], self.base.seconds
         steps = self.walk.steps()
         while True:
-            ready = sorted((p for p in waiting if p.seconds <= floor), key=lambda p: p.seconds)
-            waiting = [plan for plan in waiting if plan.seconds > floor]
+            ready = sorted((p for p in untried if p.seconds <= floor), key=lambda p: p.seconds)
+            untried = [plan for plan in untried if plan.seconds > floor]
             best = self._fastest(ready, memory_bytes, misses, best)
             if math.isinf(floor) or (best is not None and best.seconds <= floor):
                 return best
             step = next(steps, Step((), math.inf))
-            waiting += step.plans
+            untried += step.plans
             floor = step.floor
 
     @cached_property

@@ -169,7 +169,7 @@ def test_a_file_leaves_axes_unnamed_too(tmp_path: Path, text: str, message: str)
         CompileOptions.from_text(devices=2, plan=plan)
 
 
-def test_wishes_of_a_file_are_kept(tmp_path: Path) -> None:
+def test_choices_of_a_file_are_kept(tmp_path: Path) -> None:
     """They name no axes; the program whose shape is searched has them too."""
     plan = tmp_path / "plan.yaml"
     plan.write_text("strategy: auto\nmemory: 1GiB\nactivations:\n  '*.nothing': save\n")

@@ -1,4 +1,4 @@
-"""Lifetimes: a view of a parameter is taken again in each phase that reads it.
+"""Renewed views: a view of a parameter is taken again in each phase that reads it.
 
 Autograd hands views of parameters that the forward pass took on to the backward pass. Where the
 parameter is gathered before the view, that would keep it alive in between. A view costs nothing.

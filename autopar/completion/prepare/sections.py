@@ -116,21 +116,21 @@ class _Group:
         self.around = around
         self.values = around.function.values
         self.found: dict[str, Section] = {}
-        self._waiting: list[str] = []
+        self._queue: list[str] = []
         self._add(name, section)
-        while self._waiting:
-            self._visit(self._waiting.pop())
+        while self._queue:
+            self._visit(self._queue.pop())
         # An op at which boundaries ended may by now have parts on its other side too.
         for value in tuple(self.found):
             for op in self.around.ops(value):
                 self._through(op)
-        if self._waiting:
+        if self._queue:
             raise _Whole
 
     def _add(self, name: str, section: Section) -> None:
         if name not in self.found:
             self.found[name] = section
-            self._waiting.append(name)
+            self._queue.append(name)
         elif self.found[name] != section:
             raise _Whole
 

@@ -189,7 +189,7 @@ def _losses(graph: Graph) -> frozenset[int]:
     Others are what is assumed. Scalars may be stacked on the way, or spread over the elements of a
     mask.
     """
-    spread = _of_scalars(graph)
+    of_scalars = _of_scalars(graph)
     reached: set[int] = set()
     ends = (v for v in graph.outputs if not graph.values[v].shape)
     queue = [v for v in ends if graph.values[v].dtype in FLOATS]
@@ -199,7 +199,7 @@ def _losses(graph: Graph) -> frozenset[int]:
             reached.add(value)
             producer = graph.producer[value]
             operands = producer[0].operands if producer is not None else ()
-            queue.extend(v for v in operands if not graph.values[v].shape or v in spread)
+            queue.extend(v for v in operands if not graph.values[v].shape or v in of_scalars)
     return frozenset(value for value in reached if not graph.values[value].shape)
 
 

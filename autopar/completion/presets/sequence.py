@@ -115,6 +115,6 @@ def _places(graph: Graph, begins: dict[int, Form]) -> list[Form]:
     """Returns where the sequence is in every value: how it would spread if nothing else did."""
     pins = graph.pins
     graph.pins = [begins.get(value) for value in range(len(pins))]
-    spread = Propagation(graph)
+    propagated = Propagation(graph)
     graph.pins = pins
-    return spread.forms
+    return propagated.forms

@@ -150,8 +150,8 @@ class _Zero:
         graph, stored = self.graph, self._stored()
         pins = [graph.pins[value] for value in stored]
         if any(form is not None and form.splits.items for form in pins):
-            spread = Propagation(graph).forms
-            return {value: self._without_axis(value, spread[value]) for value in stored}
+            propagated = Propagation(graph).forms
+            return {value: self._without_axis(value, propagated[value]) for value in stored}
         return {value: graph.replicated(value) for value in stored}
 
     def _without_axis(self, value: int, form: Form) -> Form:

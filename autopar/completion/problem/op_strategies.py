@@ -1,4 +1,4 @@
-"""Call: a rule with everything that completion derives from it, shared by equal ops."""
+"""Op strategies: a rule with everything that completion derives from it, shared by equal ops."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ class Problem:
     @cached_property
     def ways(self) -> tuple[Way, ...]:
         """The ways to complete it: first as it is, then with its fused weights taken apart."""
-        apart = split_variants(self.program) if self.calls.space.axes else ()
-        return tuple(Way(_prepared(each), self.calls) for each in (self.program, *apart))
+        variants = split_variants(self.program) if self.calls.space.axes else ()
+        return tuple(Way(_prepared(each), self.calls) for each in (self.program, *variants))
 
 
 def graph_of(main: Function, calls: CallTable) -> Graph:

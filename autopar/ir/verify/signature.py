@@ -197,12 +197,12 @@ def _recursive(program: Program) -> list[str]:
 
 
 def _reaches(start: str, calls: dict[str, set[str]]) -> bool:
-    waiting, seen = sorted(calls[start]), set[str]()
-    while waiting:
-        name = waiting.pop()
+    queue, seen = sorted(calls[start]), set[str]()
+    while queue:
+        name = queue.pop()
         if name == start:
             return True
         if name not in seen:
             seen.add(name)
-            waiting.extend(sorted(calls.get(name, ())))
+            queue.extend(sorted(calls.get(name, ())))
     return False
